@@ -31,7 +31,6 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["pate_tf", "pate_tf.*"]),
     package_data={
         "pate_tf": ["py.typed"],
-        "pate_tf.data": ["checksums.tsv"],
         "pate_tf.statement": ["page.md"],
         "pate_tf.selective_sgd": ["parameters.proto"],
         "pate_tf.silos": ["silos.proto"],

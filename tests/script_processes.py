@@ -175,11 +175,10 @@ def die_at_rename(number: int, *, before: bool) -> None:
 
 def forbid_private_data() -> None:
     """Any attempt to load the private side of a data set ends the script."""
-    from pate_tf.data import catalogue, tfds_source
+    from pate_tf.data import catalogue
 
     def load_private(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("private data were opened")
 
-    for owner in (catalogue, tfds_source.Source):
-        assert callable(owner.load_private)
-        owner.load_private = load_private
+    assert callable(catalogue.load_private)
+    catalogue.load_private = load_private

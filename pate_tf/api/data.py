@@ -77,6 +77,11 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     return PrivateExamples(dataset, inputs, arrays["labels"], source=source)
 
 
+def source_of(path: pathlib.Path, name: str | None) -> PrivateSource:
+    """Returns the source of a private file or folder: by its public name, if it has one."""
+    return PrivateSource.of_file(path) if name is None else PrivateSource.named(name)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileSource(Settings):
     """Data in files of the user's own: tables, or images in folders."""
@@ -165,10 +170,7 @@ class FileSource(Settings):
             by = self._schema()
             table = tables.read_table(self.private, tables.text_form(self.public, by))
             examples = table.private(by, public, label=self.label, owner=self.owner)
-        source = PrivateSource.of_file(self.private)
-        if self.name is not None:
-            source = PrivateSource.named(self.name)
-        return dataclasses.replace(examples, source=source)
+        return dataclasses.replace(examples, source=source_of(self.private, self.name))
 
     def _schema(self) -> Schema:
         if self.schema is None:
@@ -190,35 +192,25 @@ class FileSource(Settings):
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
 Categories = Mapping[int, int | Sequence[Any]]  # of columns: how many, or which
 PIXELS = (0.0, 255.0)
-HELD_OUT = 0.3  # of public samples that have labels
 
 
-def as_array(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """Returns inputs `[num_inputs, ...]` as an array; raises ValueError if they are no numbers."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "uif" or array.ndim < 2:
-        raise ValueError(
-            f"{what}: expected numbers [num_inputs, ...], got {array.dtype} of shape "
-            f"{list(array.shape)}; of tables, categories= names the columns of texts and codes"
-        )
-    return array
-
-
-def value_range_of(given: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
+def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
     """Returns the range of inputs, as a `Dataset` has it; raises ValueError if it is not known."""
-    if given is None:
+    if value_range is None:
         if kind == "image" and public.dtype == np.uint8:
             return PIXELS
         raise ValueError(
             f"value_range: expected the lowest and the highest value of an input, from public "
             f"knowledge, for {kind} inputs of {public.dtype}; got none"
         )
-    if len(given) != 2:
-        raise ValueError(f"value_range: expected a lowest and a highest value, got {len(given)}")
+    if len(value_range) != 2:
+        raise ValueError(
+            f"value_range: expected a lowest and a highest value, got {len(value_range)}"
+        )
     # Numbers or tuples of numbers, as a `Dataset` has them.
     return tuple(
         tuple(side) if isinstance(side, list) else side
-        for side in (np.asarray(each, np.float64).tolist() for each in given)
+        for side in (np.asarray(each, np.float64).tolist() for each in value_range)
     )
 
 
@@ -252,11 +244,11 @@ def schema_of_array(
         )
     columns = []
     for place in range(num_columns):
-        name, given = f"column {place}", categories.get(place)
-        if given is None:
+        name, listed = f"column {place}", categories.get(place)
+        if listed is None:
             column = TableColumn(name=name, low=float(lows[place]), high=float(highs[place]))
         else:
-            named = range(given) if isinstance(given, int) else given
+            named = range(listed) if isinstance(listed, int) else listed
             column = TableColumn(name=name, categories=tuple(map(_text, named)))
         columns.append(column)
     return Schema(columns=tuple(columns), classes=classes)
@@ -269,16 +261,19 @@ def encode_rows(rows: npt.NDArray[Any], by: Schema, what: str) -> npt.NDArray[np
         ValueError: if a number is not finite, or a category is none of the list. The message names
             the row and the column, no value.
     """
-    fields: dict[str, Any] = {}
-    for column, values in zip(by.columns, rows.T, strict=True):
-        if column.categories:
-            fields[column.name] = [_text(value) for value in values.tolist()]
-            continue
-        fields[column.name] = numbers = values.astype(np.float64)
-        is_outside = (numbers < column.low) | (numbers > column.high)
-        if what == "x_public" and is_outside.any():
-            tables.warn_of_range(f"{what}: {column.name}", is_outside)
-    return by.encode_columns(fields, what, [f"row {place}" for place in range(len(rows))])
+    fields: dict[str, Any] = {
+        column.name: [_text(value) for value in values.tolist()]
+        if column.categories
+        else values.astype(np.float64)
+        for column, values in zip(by.columns, rows.T, strict=True)
+    }
+    table = tables.Table(fields=fields, places=row_names(len(rows)), what=what)
+    return table.inputs(by, is_public=what == "x_public")
+
+
+def row_names(number: int) -> list[str]:
+    """Returns where each record of an array or a data frame stands, for messages."""
+    return [f"row {place}" for place in range(number)]
 
 
 def _text(value: Any) -> str:
@@ -291,34 +286,20 @@ def _text(value: Any) -> str:
 
 def warn_of_codes(public: npt.NDArray[Any]) -> None:
     """Warns of columns of a public table whose numbers may be codes of categories."""
-    found = []
+    codes = []
     for place, column in enumerate(public.T):
         values = np.unique(column)
         is_whole = len(values) <= MOST_CATEGORIES and (values == np.floor(values)).all()
         if is_whole and len(values) > 2 and values[0] >= 0:
-            found.append(place)
-    if found:
-        listed = ", ".join(map(str, found[:10])) + (", ..." if len(found) > 10 else "")
+            codes.append(place)
+    if codes:
+        listed = ", ".join(map(str, codes[:10])) + (", ..." if len(codes) > 10 else "")
         warnings.warn(
             f"x_public: columns {listed} hold few whole numbers and count as numbers; if they are "
-            f"codes of categories, say categories={{{found[0]}: NUMBER_OF_CATEGORIES, ...}}; else "
+            f"codes of categories, say categories={{{codes[0]}: NUMBER_OF_CATEGORIES, ...}}; else "
             f"categories={{}}",
             stacklevel=3,
         )
-
-
-def fit_uint8(range_: Any) -> bool:
-    """Whether numbers of a range are bytes, if they are whole."""
-    return bool(np.min(range_[0]) >= 0 and np.max(range_[1]) <= 255)
-
-
-def size_of_pool(num_public: int, held_out: float | None, *, has_labels: bool) -> int:
-    """Returns how many public samples form the pool; raises ValueError for no share."""
-    share = (HELD_OUT if has_labels else 0.0) if held_out is None else held_out
-    if not 0.0 <= share < 1.0:
-        raise ValueError(f"held_out: expected a share from 0 to below 1, got {share}")
-    size = min(max(1, round(num_public * (1.0 - share))), num_public)
-    return size if share == 0.0 else min(size, num_public - 1)
 
 
 def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArray[Any]:
@@ -332,12 +313,11 @@ def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArra
         raise ValueError(f"{what}: {error}") from None
     low, high = (np.asarray(side) for side in dataset.value_range)
     is_outside = (inputs < low) | (inputs > high)
-    if not is_outside.any():
-        return to_input_type(inputs, dataset, what)
     if what == "x_public":
         tables.warn_of_range(what, is_outside)
-    clipped = np.clip(inputs.astype(np.float64), low, high)
-    return to_input_type(clipped, dataset, what)
+    if is_outside.any():
+        inputs = np.clip(inputs.astype(np.float64), low, high)
+    return to_input_type(inputs, dataset, what)
 
 
 def reordered(samples: PublicExamples, pool_size: int, seed: int) -> PublicExamples:
@@ -507,7 +487,14 @@ class Data:
             x_public = encode_rows(rows, by, "x_public")
             x_private = encode_rows(others, by, "x_private")
             value_range = by.dataset(name or "arrays", 1).value_range
-        public, private = as_array(x_public, "x_public"), as_array(x_private, "x_private")
+        public, private = np.asarray(x_public), np.asarray(x_private)
+        for what, array in (("x_public", public), ("x_private", private)):
+            if array.dtype.kind not in "uif" or array.ndim < 2:
+                raise ValueError(
+                    f"{what}: expected numbers [num_inputs, ...], got {array.dtype} of shape "
+                    f"{list(array.shape)}; of tables, categories= names the columns of texts and "
+                    f"codes"
+                )
         if kind is None:
             kind = "tabular" if public.ndim == 2 else "image"
         if kind == "tabular" and categories is None and public.ndim == 2:
@@ -527,8 +514,12 @@ class Data:
                 f"{list(private.shape[1:])}"
             )
         range_ = value_range_of(value_range, public, kind)
-        is_uint8 = kind == "image" and fit_uint8(range_) and public.dtype.kind in "ui"
-        pool_size = size_of_pool(len(public), held_out, has_labels=y_public is not None)
+        has_bytes = (
+            public.dtype.kind in "ui" and np.min(range_[0]) >= 0 and np.max(range_[1]) <= 255
+        )
+        pool_size = tables.pool_size(
+            len(public), has_labels=y_public is not None, held_out=held_out
+        )
         dataset = Dataset(
             name=name or "arrays",
             kind=kind,
@@ -538,7 +529,7 @@ class Data:
             class_names=tuple(class_names),
             augmentation=augmentation or "",  # the kind's own
             pool_size=pool_size,
-            input_type="uint8" if is_uint8 else "float32",
+            input_type="uint8" if kind == "image" and has_bytes else "float32",
             schema=by,
         )
         samples = PublicExamples(
@@ -601,12 +592,11 @@ class Data:
             )
         else:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
-        places = [f"row {place}" for place in range(max(len(public), len(private)))]
-        samples = tables.Table(fields=fields, places=places[: len(public)], what="public").public(
+        samples = tables.Table(fields=fields, places=row_names(len(public)), what="public").public(
             by, name=name or by.name or "dataframe", label=label
         )
         records = tables.Table(
-            fields=frame_fields(private), places=places[: len(private)], what="private"
+            fields=frame_fields(private), places=row_names(len(private)), what="private"
         ).private(by, samples, label=label, owner=owner)
         if name is not None:
             records = dataclasses.replace(records, source=PrivateSource.named(name))
@@ -640,23 +630,17 @@ class Data:
             ValueError: if a file can't be read, or a record does not fit the schema. The message
                 names a place and no private value.
         """
-        return cls._of_files(
-            FileSource(
-                private=pathlib.Path(private),
-                public=pathlib.Path(public),
-                schema=pathlib.Path(schema),
-                label=label,
-                owner=owner,
-                name=name,
-            )
+        files = FileSource(
+            private=pathlib.Path(private),
+            public=pathlib.Path(public),
+            schema=pathlib.Path(schema),
+            label=label,
+            owner=owner,
+            name=name,
         )
-
-    @classmethod
-    def _of_files(cls, files: FileSource) -> Data:
         samples = files.load_public()
         return cls(
-            private=files.load_private(samples),
-            public=samples.split(samples.dataset.pool_size),
+            private=files.load_private(samples), public=samples.split(samples.dataset.pool_size)
         )
 
     @classmethod
@@ -696,10 +680,7 @@ class Data:
             pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
         )
         records = image_folders.load_private(pathlib.Path(private), samples)
-        source = PrivateSource.of_file(pathlib.Path(private))
-        if name is not None:
-            source = PrivateSource.named(name)
-        records = dataclasses.replace(records, source=source)
+        records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 
 
@@ -759,12 +740,16 @@ def drafted_schema(
     Raises:
         ValueError: if no column can be used, or nothing says what the classes are.
     """
-    types = {str(name): _type_name(public, name) for name in frame_columns(public)}
-    texts = {name for name, kind in types.items() if not kind.startswith(NUMBER_TYPES)}
+    texts = set()
+    for name in frame_columns(public):
+        column = public[name]
+        kind = str(column.dtype if hasattr(column, "dtype") else column.type).lower()
+        if not kind.startswith(NUMBER_TYPES):
+            texts.add(str(name))
     text = schema.draft(fields, label=label, owner=owner, categories={*texts, *categories})
     values = tomllib.loads(text)
     if classes is not None:
-        values["classes"] = [_text(one) for one in classes]
+        values["classes"] = [_text(name) for name in classes]
     if not values["classes"]:
         raise ValueError(f"classes: expected what {label} can be, of which public says too little")
     if left_out := sorted(set(fields) - set(values["columns"]) - {label, owner}):
@@ -774,11 +759,6 @@ def drafted_schema(
             stacklevel=3,
         )
     return schema.schema_of(values)
-
-
-def _type_name(frame: Any, name: Any) -> str:
-    column = frame[name]
-    return str(column.dtype if hasattr(column, "dtype") else column.type).lower()
 
 
 def numbered(
@@ -801,14 +781,14 @@ def numbered(
             f"{what}: expected whole numbers from 0 to {dataset.num_classes - 1}, or "
             f"class_names= with names as labels, got an array of type {array.dtype}"
         )
-    known = {**names, "": -1} if may_lack else names
-    found = [known.get(_text(one)) for one in array.ravel().tolist()]
-    if None in found:
+    number_of = {**names, "": -1} if may_lack else names
+    numbers = [number_of.get(_text(label)) for label in array.ravel().tolist()]
+    if None in numbers:
         raise ValueError(
             f"{what}: expected labels of the class_names {', '.join(dataset.class_names[:12])}, "
             f"got others"
         )
-    return np.array(found, np.int64).reshape(array.shape)
+    return np.array(numbers, np.int64).reshape(array.shape)
 
 
 def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArray[Any]:
@@ -824,10 +804,9 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
     Raises:
         ValueError: if they don't fit the data set.
     """
-    if dataset.schema is not None and any(hasattr(inputs, one) for one in ("collect", "columns")):
+    if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
         fields = frame_fields(inputs)
-        places = [f"row {place}" for place in range(len(inputs))]
-        inputs = dataset.schema.encode_columns(fields, what, places)
+        inputs = dataset.schema.encode_columns(fields, what, row_names(len(inputs)))
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if dataset.kind == "text" and array.dtype.kind in "UO":
         from pate_tf.data import text  # TensorFlow, for texts alone

@@ -22,7 +22,7 @@ from pate_tf.core.settings import Settings, setting
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue
 from pate_tf.data.named_function import call_function, is_named_function
-from pate_tf.models.forest import RANDOM_FOREST, Forest, WalkedForest
+from pate_tf.models.forest import RANDOM_FOREST, Forest
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Silo
@@ -414,7 +414,7 @@ def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:
 
 def _from_arrays(arrays: list[np.ndarray]) -> Any:
     if len(arrays) > 1:
-        return WalkedForest(Forest.from_arrays(arrays))
+        return Forest.from_arrays(arrays)
     from pate_tf.models import classifier
 
     return classifier.from_arrays(arrays)

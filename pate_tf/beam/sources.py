@@ -294,7 +294,7 @@ class TableRecords(Source):
         with filesystems().open(path) as raw:
             text = io.TextIOWrapper(raw, encoding=encoding, newline="")
             try:
-                reader = form.lines(text)
+                reader = csv.reader(text, strict=True, delimiter=form.delimiter)
                 names = [name.strip() for name in next(reader, [])]
                 checked_names(names, path)
                 lines, number = filter(None, reader), 0

@@ -3,9 +3,7 @@
 The two sides load apart: training a student never opens the private one.
 """
 
-import dataclasses
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,9 @@ from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.named_function import call_function, is_named_function
-from pate_tf.data.tfds_source import SOURCES, Source, errors_in_one_line, open_builder
+from pate_tf.data.tfds_source import SOURCES, Source, errors_in_one_line, load_split, open_builder
+from pate_tf.data.uci import TABLES
 
-TABLES = ("adult", "diabetes")
 NAMES = ("digits", *SOURCES, *TABLES)
 PUBLIC_SPLITS = ("test", "validation")  # the first that there is
 POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
@@ -59,14 +57,13 @@ def load_private(
         ValueError: if the name is unknown, the data can't be had, or what a function returns does
             not fit together.
     """
-    examples = _sides(name, data_dir, svhn_extra=svhn_extra).private()
-    source = PrivateSource.named(examples.dataset.name)
-    return dataclasses.replace(examples, source=source)
+    dataset, inputs, labels = _load(name, data_dir, public=False, svhn_extra=svhn_extra)
+    return PrivateExamples(dataset, inputs, labels, source=PrivateSource.named(dataset.name))
 
 
 def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExamples:
     """Returns the samples that hold the student's pool; arguments and errors as above."""
-    return _sides(name, data_dir).public()
+    return PublicExamples(*_load(name, data_dir, public=True))
 
 
 def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
@@ -74,109 +71,63 @@ def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
 
     Arguments and errors as of `load_public`.
     """
-    sides = _sides(name, data_dir)
-    return sides.dataset or sides.public().dataset
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sides:
-    """How both sides of a data set are loaded, and what is known of it before."""
-
-    private: Callable[[], PrivateExamples]
-    public: Callable[[], PublicExamples]
-    dataset: Dataset | None = None
-
-
-def _sides(name: str, data_dir: pathlib.Path | None, *, svhn_extra: bool = True) -> _Sides:
-    if name == "digits":
-        return _Sides(
-            lambda: PrivateExamples(DIGITS, *_digits(slice(NUM_PRIVATE))),
-            lambda: PublicExamples(DIGITS, *_digits(slice(NUM_PRIVATE, None))),
-            DIGITS,
-        )
     if is_named_function(name):
-        return _Sides(
-            lambda: PrivateExamples(*_from_function(name, "private", data_dir)),
-            lambda: PublicExamples(*_from_function(name, "public", data_dir)),
-        )
+        return load_public(name, data_dir=data_dir).dataset
+    if name == DIGITS.name:
+        return DIGITS
+    return TABLES[name][0] if name in TABLES else _source(name, data_dir).dataset
+
+
+def _load(
+    name: str, data_dir: pathlib.Path | None, *, public: bool, svhn_extra: bool = True
+) -> tuple[Dataset, npt.NDArray[Any], Any]:
+    """Returns a data set, and inputs and labels of one of its sides."""
+    if is_named_function(name):
+        return _from_function(name, "public" if public else "private", data_dir)
+    if name == DIGITS.name:
+        from sklearn.datasets import load_digits
+
+        archive = load_digits()
+        # In one fixed shuffled order: the archive's is by writer.
+        side = slice(NUM_PRIVATE, None) if public else slice(NUM_PRIVATE)
+        order = np.random.default_rng(0).permutation(len(archive.target))[side]
+        inputs = archive.images[order].astype(np.uint8)[..., np.newaxis]
+        return DIGITS, inputs, archive.target[order].astype(np.int64)
+    if name in TABLES:
+        dataset, read = TABLES[name]
+        try:
+            return dataset, *read(data_dir, public=public)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"dataset {name}: {error}") from error
     source = _source(name, data_dir)
-    if name == "svhn" and not svhn_extra:
-        source = dataclasses.replace(source, private_split="train")
-    return _Sides(
-        lambda: source.load_private(data_dir), lambda: source.load_public(data_dir), source.dataset
-    )
-
-
-def _digits(side: slice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Returns one side of all images in one fixed shuffled order: they are ordered by writer."""
-    from sklearn.datasets import load_digits
-
-    archive = load_digits()
-    order = np.random.default_rng(0).permutation(len(archive.target))[side]
-    inputs = archive.images[order].astype(np.uint8)[..., np.newaxis]
-    return inputs, archive.target[order].astype(np.int64)
+    split = source.public_split if public else source.private_split
+    if name == "svhn" and not (public or svhn_extra):
+        split = "train"
+    return source.dataset, *load_split(source, split, data_dir)
 
 
 def _source(name: str, data_dir: pathlib.Path | None) -> Source:
-    if name in SOURCES:
-        return SOURCES[name]
-    if name in TABLES:
-        from pate_tf.data import uci  # TensorFlow Datasets, which takes seconds
-
-        table, files = {
-            "adult": (uci.ADULT, uci.ADULT_FILES),
-            "diabetes": (uci.DIABETES, uci.DIABETES_FILES),
-        }[name]
-        return Source(dataset=table, builder=name, input_name="features", raw_files=files)
-    if not exists_in_tfds(name, data_dir):
-        raise ValueError(
-            f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
-            f"module:function, got {name!r}"
-        )
-    return tfds_source(name, data_dir)
-
-
-def _from_function(
-    name: str, side: str, data_dir: pathlib.Path | None
-) -> tuple[Dataset, npt.NDArray[Any], Any]:
-    given = call_function(name, side, data_dir, flag="dataset", is_private=side == "private")
-    if isinstance(given, tuple) and len(given) == 2:
-        given = (*given, None)
-    if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], Dataset):
-        raise ValueError(
-            f"dataset: expected a Dataset, inputs and labels from {name}({side!r}, data_dir), got "
-            f"{type(given).__name__}"
-        )
-    dataset, inputs, labels = given
-    if side == "private" and labels is None:
-        raise ValueError(f"dataset: expected labels of the private records from {name}, got none")
-    return dataset, to_input_type(inputs, dataset, "dataset"), labels
-
-
-def exists_in_tfds(name: str, data_dir: pathlib.Path | None) -> bool:
-    """Whether TFDS knows a data set of this name, or it lies prepared in `data_dir`."""
-    import tensorflow_datasets as tfds
-
-    if data_dir is not None and (data_dir / name.partition("/")[0]).is_dir():
-        return True
-    return name.partition("/")[0] in tfds.list_builders(with_community_datasets=False)
-
-
-def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
-    """Describes a data set of TFDS by its public metadata alone.
+    """Returns where TFDS has a data set, one of `SOURCES` or by its public metadata alone.
 
     It needs supervised keys whose label is a `ClassLabel` and whose input is an image of one shape
     or a vector of numbers, and a split "train" and one named "test" or "validation". Vectors are
     not scaled for Keras models (forests need no scale): nothing public says by what.
 
     Raises:
-        ValueError: if it can't be had, or is of another form.
+        ValueError: if it is unknown, can't be had, or is of another form.
     """
-    # What errors are told about before anything is known of it.
-    unknown = Dataset(
-        name=name, kind="tabular", input_shape=(1,), value_range=(0, 1), num_classes=2, pool_size=1
-    )
-    with errors_in_one_line(Source(dataset=unknown, builder=name), data_dir):
+    if name in SOURCES:
+        return SOURCES[name]
+    import tensorflow_datasets as tfds
+
+    builder = name.partition("/")[0]
+    is_prepared = data_dir is not None and (data_dir / builder).is_dir()
+    if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
+        raise ValueError(
+            f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
+            f"module:function, got {name!r}"
+        )
+    with errors_in_one_line(name, data_dir):
         info = open_builder(name, data_dir).info
         features = dict(info.features)
         public = [split for split in PUBLIC_SPLITS if split in info.splits]
@@ -216,3 +167,24 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
         input_name=input_name,
         label_name=label_name,
     )
+
+
+def _from_function(
+    name: str, side: str, data_dir: pathlib.Path | None
+) -> tuple[Dataset, npt.NDArray[Any], Any]:
+    returned = call_function(name, side, data_dir, flag="dataset", is_private=side == "private")
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned = (*returned, None)
+    if (
+        not isinstance(returned, tuple)
+        or len(returned) != 3
+        or not isinstance(returned[0], Dataset)
+    ):
+        raise ValueError(
+            f"dataset: expected a Dataset, inputs and labels from {name}({side!r}, data_dir), got "
+            f"{type(returned).__name__}"
+        )
+    dataset, inputs, labels = returned
+    if side == "private" and labels is None:
+        raise ValueError(f"dataset: expected labels of the private records from {name}, got none")
+    return dataset, to_input_type(inputs, dataset, "dataset"), labels

@@ -34,8 +34,8 @@ def size_of(text: str | None) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", text)
-    sides = [int(side) for side in found.groups(default=found.group(1))] if found else [0]
+    parts = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", text)
+    sides = [int(side) for side in parts.groups(default=parts[1])] if parts else [0]
     if not all(1 <= side <= LARGEST for side in sides):
         raise ValueError(
             f"image_size: expected a side or HEIGHTxWIDTH from 1 to {LARGEST}, got {text!r}"
@@ -126,7 +126,9 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
 def _folders(folder: pathlib.Path) -> set[str]:
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder of images, got none")
-    return {one.name for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")}
+    return {
+        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    }
 
 
 def _labelled_paths(folder: pathlib.Path, classes: Sequence[str]) -> list[tuple[pathlib.Path, int]]:
@@ -181,13 +183,10 @@ def read_image(path: pathlib.Path, shape: tuple[int, int, int], what: str) -> np
     """
     height, width, channels = shape
     with _opened(path, what) as image:
-        try:
-            pixels = ImageOps.exif_transpose(image)
-            if pixels.mode.startswith("I"):  # of 16 bits
-                pixels = Image.fromarray((np.asarray(pixels) >> 8).astype(np.uint8))
-            pixels = pixels.convert("L" if channels == 1 else "RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            raise ValueError(f"{what}: {BROKEN}") from None
+        pixels = ImageOps.exif_transpose(image)
+        if pixels.mode.startswith("I"):  # of 16 bits
+            pixels = Image.fromarray((np.asarray(pixels) >> 8).astype(np.uint8))
+        pixels = pixels.convert("L" if channels == 1 else "RGB")
     if pixels.size != (width, height):
         pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(pixels, np.uint8).reshape(shape)
@@ -195,13 +194,12 @@ def read_image(path: pathlib.Path, shape: tuple[int, int, int], what: str) -> np
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path, what: str) -> Iterator[Image.Image]:
-    """Opens a file of one of `FORMATS`, whatever its name says; ValueError if it is none."""
+    """Opens a file of one of `FORMATS`, whatever its name says; ValueError if it is broken."""
     try:
-        image = Image.open(path, formats=FORMATS)
+        with Image.open(path, formats=FORMATS) as image:
+            yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise ValueError(f"{what}: {BROKEN}") from None
-    with image:
-        yield image
 
 
 def _shape(

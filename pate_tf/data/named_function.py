@@ -64,15 +64,11 @@ def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = Fa
         # Beyond the call above; a function that can't be called so has no line of its own.
         frames = traceback.extract_tb(error.__traceback__)[1:]
         # The last line of the function's own file: what it calls there says less to its author.
-        own = [frame for frame in frames if _is_of(function, frame.filename)] or frames
-        place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        file = getattr(getattr(function, "__code__", None), "co_filename", None)
+        inner = [frame for frame in frames if frame.filename == file] or frames
+        place = f" ({inner[-1].filename}, line {inner[-1].lineno})" if inner else ""
         kind = type(error).__name__
         is_of_library = bool(frames) and frames[-1].filename.startswith(_LIBRARY)
         if is_private and not is_of_library:
             raise ValueError(f"{flag}: {name_of(name)} raised {kind}{place}") from None
         raise ValueError(f"{flag}: {name_of(name)} raised {kind}: {error}{place}") from error
-
-
-def _is_of(function: Callable[..., Any], filename: str) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename == filename

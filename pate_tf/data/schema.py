@@ -117,35 +117,30 @@ class TableColumn:
             from pate_tf.data import text  # TensorFlow, for texts alone
 
             return text.encode(values, self.text)
-        if not self.categories:
-            return self._numbers(values, what, places)
-        position = {category: index for index, category in enumerate(self.categories)}
-        rest = len(self.categories) if self.other else -1
-        found = np.array([position.get(value, rest) for value in values], np.int64)
-        self._check(found >= 0, "a category of the schema", what, places)
-        return np.eye(self.width, dtype=np.float32)[found]
+        if self.categories:
+            position = {category: index for index, category in enumerate(self.categories)}
+            unlisted = len(self.categories) if self.other else -1
+            indices = np.array([position.get(value, unlisted) for value in values], np.int64)
+            fits, expected = indices >= 0, "a category of the schema"
+            features = np.eye(self.width, dtype=np.float32)[indices]
+        else:
+            numbers = self.numbers(values)
+            fits = np.isfinite(numbers)
+            expected = f"a date {self.date}" if self.date else "a finite number"
+            features = np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
+        if not fits.all():
+            raise ValueError(
+                f"{what}, {places[int(np.argmin(fits))]}: {self.name}: expected {expected}, got "
+                f"something else; the schema may say `missing` for empty fields and `other` for "
+                f"further categories"
+            )
+        return features
 
     def numbers(self, values: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns the number, or the days, that each field says, `[num_records]`; else NaN."""
         if not self.date:
             return numbers_or_nan(values)
         return np.array([_days(value, self.date) for value in values], np.float64)
-
-    def _numbers(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
-        numbers = self.numbers(values)
-        expected = f"a date {self.date}" if self.date else "a finite number"
-        self._check(np.isfinite(numbers), expected, what, places)
-        return np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
-
-    def _check(
-        self, is_right: npt.NDArray[np.bool_], expected: str, what: str, places: Sequence[str]
-    ) -> None:
-        if not is_right.all():
-            place = places[int(np.argmin(is_right))]
-            raise ValueError(
-                f"{what}, {place}: {self.name}: expected {expected}, got something else; the "
-                f"schema may say `missing` for empty fields and `other` for further categories"
-            )
 
 
 ISO_DATE = "%Y-%m-%d"
@@ -160,8 +155,8 @@ def date_pattern(form: str) -> str:
 
 def _days(text: str, form: str) -> float:
     for each in dict.fromkeys((form, ISO_DATE)):
-        if found := re.fullmatch(date_pattern(each), text):
-            part = dict(zip(re.findall("%[dmY]", each), map(int, found.groups()), strict=True))
+        if match := re.fullmatch(date_pattern(each), text):
+            part = dict(zip(re.findall("%[dmY]", each), map(int, match.groups()), strict=True))
             try:
                 return float(datetime.date(part["%Y"], part["%m"], part["%d"]).toordinal())
             except ValueError:  # no day of the calendar
@@ -176,7 +171,7 @@ def numbers_or_nan(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     except ValueError:
         if len(texts) == 1:
             return np.full(1, np.nan)
-        return np.concatenate([numbers_or_nan([one]) for one in texts])
+        return np.concatenate([numbers_or_nan([text]) for text in texts])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,13 +248,13 @@ class Schema:
         A name of its own stays; other characters become `_`, and a name that is taken then, or
         begins with a digit or is a word of Python, gets `column_` in front.
         """
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for column in self.columns:
             name = re.sub(r"[^A-Za-z0-9_]", "_", column.name)
-            while not name.isidentifier() or keyword.iskeyword(name) or name in found.values():
+            while not name.isidentifier() or keyword.iskeyword(name) or name in names.values():
                 name = f"column_{name}"
-            found[column.name] = name
-        return found
+            names[column.name] = name
+        return names
 
     def to_toml(self) -> str:
         """Returns the schema as `read_schema` reads it, without owner and size of the pool."""
@@ -359,10 +354,12 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
     """Returns the schema that TOML's values say; ValueError if they say what no schema says."""
     _check_keys(values, _KEYS, "schema")
     columns = values.get("columns")
-    if not isinstance(columns, dict) or not all(isinstance(one, dict) for one in columns.values()):
+    if not isinstance(columns, dict) or not all(
+        isinstance(entries, dict) for entries in columns.values()
+    ):
         raise ValueError("columns: expected a table [columns.NAME] for each column, got none")
     return Schema(
-        columns=tuple(_column(name, given) for name, given in columns.items()),
+        columns=tuple(_column(name, entries) for name, entries in columns.items()),
         classes=_texts(values.get("classes"), "classes"),
         **{
             name: _typed(values.get(name), str, name) for name in ("label", "owner", "name", *_FORM)
@@ -371,37 +368,33 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
     )
 
 
-def _column(name: str, given: Mapping[str, Any]) -> TableColumn:
+def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     what = f"columns.{name}"
-    _check_keys(given, _COLUMN_KEYS, what)
-    is_range = "low" in given or "high" in given
-    if is_range + ("categories" in given) + ("text" in given) != 1:
-        got = "both" if is_range or "text" in given else "none"
+    _check_keys(entries, _COLUMN_KEYS, what)
+    is_range = "low" in entries or "high" in entries
+    if is_range + ("categories" in entries) + ("text" in entries) != 1:
+        got = "both" if is_range or "text" in entries else "none"
         raise ValueError(f"{what}: expected either low and high, or categories, or text, got {got}")
-    if is_range and not ("low" in given and "high" in given):
+    if is_range and not ("low" in entries and "high" in entries):
         raise ValueError(f"{what}: expected low and high, from public knowledge, or categories")
-    date = given.get("date", ISO_DATE if isinstance(given.get("low"), datetime.date) else None)
+    date = entries.get("date", ISO_DATE if isinstance(entries.get("low"), datetime.date) else None)
     if date is not None:
-        given = {**given, "date": date, **_in_days(given, what)}
+        for key in ("low", "high"):
+            if not isinstance(entries.get(key), datetime.date):
+                raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
+        low, high = (entries[key].toordinal() for key in ("low", "high"))
+        entries = {**entries, "date": date, "low": low, "high": high}
     kinds = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "date": str}
     values: dict[str, Any] = {
-        key: _typed(given[key], kind, f"{what}.{key}")
+        key: _typed(entries[key], kind, f"{what}.{key}")
         for key, kind in kinds.items()
-        if key in given
+        if key in entries
     }
-    if "categories" in given:
-        values["categories"] = _texts(given["categories"], f"{what}.categories")
-    if given.get("missing") is not None:
-        values["missing"] = field_text(given["missing"])
+    if "categories" in entries:
+        values["categories"] = _texts(entries["categories"], f"{what}.categories")
+    if entries.get("missing") is not None:
+        values["missing"] = field_text(entries["missing"])
     return TableColumn(name=name, **values)
-
-
-def _in_days(given: Mapping[str, Any], what: str) -> dict[str, int]:
-    """Returns low and high of a column of dates as days."""
-    for key in ("low", "high"):
-        if not isinstance(given.get(key), datetime.date):
-            raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
-    return {key: given[key].toordinal() for key in ("low", "high")}
 
 
 def _quoted(value: Any) -> str:
@@ -417,7 +410,7 @@ def _column_lines(column: TableColumn) -> list[str]:
         lines = [f"categories = {_quoted(column.categories)}"]
         lines += ["other = true  # one more, for what is not listed"] if column.other else []
     elif column.date:
-        low, high = (datetime.date.fromordinal(int(one)) for one in (column.low, column.high))
+        low, high = (datetime.date.fromordinal(int(day)) for day in (column.low, column.high))
         lines = [f"low = {low}", f"high = {high}", f"date = {_quoted(column.date)}"]
     else:
         lines = [f"low = {column.low!r}", f"high = {column.high!r}"]
@@ -427,23 +420,23 @@ def _column_lines(column: TableColumn) -> list[str]:
     return lines
 
 
-def _check_keys(given: Mapping[str, Any], known: set[str], what: str) -> None:
-    if strange := sorted(set(given) - known):
-        raise ValueError(f"{what}: expected some of {sorted(known)}, got {strange[0]!r}")
+def _check_keys(entries: Mapping[str, Any], allowed: set[str], what: str) -> None:
+    if strange := sorted(set(entries) - allowed):
+        raise ValueError(f"{what}: expected some of {sorted(allowed)}, got {strange[0]!r}")
 
 
-def _texts(given: Any, what: str) -> tuple[str, ...]:
-    is_list = isinstance(given, list) and given
-    if not is_list or any(isinstance(one, list | dict) for one in given):
+def _texts(values: Any, what: str) -> tuple[str, ...]:
+    is_list = isinstance(values, list) and values
+    if not is_list or any(isinstance(value, list | dict) for value in values):
         raise ValueError(f"{what}: expected a list of texts, got none")
-    return tuple(field_text(one) for one in given)
+    return tuple(field_text(value) for value in values)
 
 
-def _typed(given: Any, kind: Any, what: str) -> Any:
-    is_flag = isinstance(given, bool) and kind is not bool
-    if given is not None and (is_flag or not isinstance(given, kind)):
-        raise ValueError(f"{what}: expected another type than {type(given).__name__}")
-    return given
+def _typed(value: Any, kind: Any, what: str) -> Any:
+    is_flag = isinstance(value, bool) and kind is not bool
+    if value is not None and (is_flag or not isinstance(value, kind)):
+        raise ValueError(f"{what}: expected another type than {type(value).__name__}")
+    return value
 
 
 def draft(
@@ -469,16 +462,13 @@ def draft(
     """
     counts = collections.Counter(value for value in fields.get(label or "", ()) if value)
     classes = sorted(counts)
-    rare = [one for one in classes if counts[one] < RARE * counts.total() / len(classes)]
-    listed = json.dumps(classes, ensure_ascii=False) if len(classes) > 1 else ""
+    rare = [name for name in classes if counts[name] < RARE * counts.total() / len(classes)]
+    listed = _quoted(classes) if len(classes) > 1 else ""
     lines = [
         "# Drafted from public records. Look it through: ranges and categories are public.",
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
-        *(
-            ["# rare: " + _quoted(rare[:12])[1:-1] + "; see docs/how-to/rare_classes.md"]
-            * bool(rare)
-        ),
+        *([f"# rare: {_quoted(rare[:12])[1:-1]}; see docs/how-to/rare_classes.md"] if rare else []),
         *([f"owner = {json.dumps(owner)}"] if owner else []),
         *(f"{name} = {_quoted(value)}" for name, value in form.items()),
     ]
@@ -507,42 +497,42 @@ def draft(
 def _may_be_owners(fields: Sequence[str]) -> bool:
     """Whether fields are texts or whole numbers, many different ones, some of them repeated."""
     values = [value for value in fields if value]
-    found = set(values)
-    numbers = numbers_or_nan(sorted(found))
+    distinct = set(values)
+    numbers = numbers_or_nan(sorted(distinct))
     is_measured = bool((np.isfinite(numbers) & (numbers != np.floor(numbers))).any())
-    is_date = any(all(math.isfinite(_days(one, form)) for one in found) for form in DATES)
+    is_date = any(all(math.isfinite(_days(value, form)) for value in distinct) for form in DATES)
     most = max(MOST_CATEGORIES, len(values) / MOST_OF_OWNER)
-    return most < len(found) < len(values) and not (is_measured or is_date)
+    return most < len(distinct) < len(values) and not (is_measured or is_date)
 
 
 def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
     has_gaps, values = "" in fields, [value for value in fields if value]
     numbers = numbers_or_nan(values)
-    found = sorted(set(values))
+    distinct = sorted(set(values))
     below = [BELOW] if has_gaps else []
     if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
         low, high = float(numbers.min()), float(numbers.max())
         high = high if low < high else low + 1.0
         low = _below(low, high) if has_gaps else low
         column = TableColumn(name="", low=low, high=high, missing=repr(low) if has_gaps else None)
-        is_code = 2 < len(found) <= MOST_CATEGORIES and (numbers == np.floor(numbers)).all()
-        codes = [f"# if these are codes: categories = {json.dumps(found)}"] if is_code else []
+        is_code = 2 < len(distinct) <= MOST_CATEGORIES and (numbers == np.floor(numbers)).all()
+        codes = [f"# if these are codes: categories = {json.dumps(distinct)}"] if is_code else []
         return [*_column_lines(column), *below, *codes]
-    for form in DATES if found else ():
-        days = np.array([_days(value, form) for value in found])
+    for form in DATES if distinct else ():
+        days = np.array([_days(value, form) for value in distinct])
         if np.isfinite(days).all():
             low, high = float(days.min()), float(max(days.max(), days.min() + 1.0))
             low = max(math.floor(_below(low, high)), 1.0) if has_gaps else low
             first = datetime.date.fromordinal(int(low)).strftime(form) if has_gaps else None
             column = TableColumn(name="", low=low, high=high, missing=first, date=form)
             return [*_column_lines(column), *below]
-    if len(found) > MOST_CATEGORIES:
-        is_text = np.mean([len(one.split()) for one in found]) >= WORDS_OF_TEXT
+    if len(distinct) > MOST_CATEGORIES:
+        is_text = np.mean([len(text.split()) for text in distinct]) >= WORDS_OF_TEXT
         about = ["# n-grams of words, hashed; delete the column if it names people or places"]
         return [*about, TEXT_LINE] if is_text else []
-    if not found:
+    if not distinct:
         return []
-    listed = (*found, *([""] if has_gaps else []))
+    listed = (*distinct, *([""] if has_gaps else []))
     return _column_lines(TableColumn(name="", categories=listed, other=True))
 
 
@@ -553,5 +543,4 @@ def _below(low: float, high: float) -> float:
 
 
 def _key(name: str) -> str:
-    is_bare = name and all(one.isascii() and (one.isalnum() or one in "_-") for one in name)
-    return name if is_bare else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _quoted(name)

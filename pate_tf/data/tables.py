@@ -6,8 +6,7 @@ import dataclasses
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.schema import Schema, field_text
 
 PARQUET = (".parquet", ".pq")
-POOL_SHARE = 0.7  # of public records some of which have labels; the rest evaluates the student
+HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +63,7 @@ class Table:
             raise ValueError(
                 f"{self.what}, {place}: {owner}: expected the owner of each record, got none"
             )
-        inputs = self._inputs(schema)
+        inputs = self.inputs(schema)
         labels = schema.encode_labels(
             self.fields[label], self.what, self.places, may_be_empty=False
         )
@@ -76,13 +75,7 @@ class Table:
 
         `name` is the data set's unless the schema says it; otherwise as `private`.
         """
-        inputs, labels, column = self._inputs(schema), None, label or schema.label
-        for each in schema.columns:
-            if not each.categories and not each.text:
-                numbers = each.numbers(self.fields[each.name])
-                is_outside = (numbers < each.low) | (numbers > each.high)
-                if is_outside.any():
-                    warn_of_range(f"{self.what}: {each.name}", is_outside)
+        inputs, labels, column = self.inputs(schema, is_public=True), None, label or schema.label
         if column is not None and column in self.fields:
             labels = schema.encode_labels(
                 self.fields[column], self.what, self.places, may_be_empty=True
@@ -91,26 +84,50 @@ class Table:
         size = pool_size(len(self.places), has_labels=has_labels)
         return PublicExamples(schema.dataset(name, size), inputs, labels)
 
-    def _inputs(self, schema: Schema) -> np.ndarray:
+    def inputs(self, schema: Schema, *, is_public: bool = False) -> npt.NDArray[np.float32]:
+        """Returns features `[num_records, num_features]`; warns of public numbers out of range.
+
+        Raises:
+            ValueError: if a column is missing, a record does not fit the schema, or there is none.
+        """
         if not self.places:
             raise ValueError(f"{self.what}: expected at least one record, got none")
-        return schema.encode_columns(self.fields, self.what, self.places)
+        features = schema.encode_columns(self.fields, self.what, self.places)
+        for column in schema.columns if is_public else ():
+            if not column.categories and not column.text:
+                numbers = column.numbers(self.fields[column.name])
+                warn_of_range(
+                    f"{self.what}: {column.name}", (numbers < column.low) | (numbers > column.high)
+                )
+        return features
 
 
 def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_]) -> None:
-    """Warns of public values outside of their range."""
-    warnings.warn(
-        f"{what}: {is_outside.mean():.2%} of the values are outside of their range and are clipped "
-        f"to it; state the range that is meant",
-        stacklevel=4,
-    )
+    """Warns of public values outside of their range, if there are some."""
+    if is_outside.any():
+        warnings.warn(
+            f"{what}: {is_outside.mean():.2%} of the values are outside of their range and are "
+            f"clipped to it; state the range that is meant",
+            stacklevel=4,
+        )
 
 
-def pool_size(num_public: int, *, has_labels: bool) -> int:
-    """Returns how many public samples, from the first, form the pool by default."""
-    if not has_labels:
-        return num_public
-    return min(max(1, round(POOL_SHARE * num_public)), max(1, num_public - 1))
+def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = None) -> int:
+    """Returns how many public samples form the pool.
+
+    Args:
+        num_public: how many there are.
+        has_labels: whether some have labels.
+        held_out: share that stays out of the pool; None for `HELD_OUT`, and for 0 without labels.
+
+    Raises:
+        ValueError: if `held_out` is no share below 1.
+    """
+    share = (HELD_OUT if has_labels else 0.0) if held_out is None else held_out
+    if not 0.0 <= share < 1.0:
+        raise ValueError(f"held_out: expected a share from 0 to below 1, got {share}")
+    most = num_public if share == 0.0 else num_public - 1
+    return max(1, min(round(num_public * (1.0 - share)), most))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,12 +147,8 @@ class TextForm:
     @property
     def unusual(self) -> dict[str, str]:
         """What differs from the usual form, by name."""
-        usual = dataclasses.asdict(TextForm())
-        return {name: one for name, one in dataclasses.asdict(self).items() if one != usual[name]}
-
-    def lines(self, file: Iterable[str]) -> Any:
-        """Returns a `csv.reader` of a file's lines."""
-        return csv.reader(file, strict=True, delimiter=self.delimiter)
+        usual = vars(TextForm())
+        return {name: value for name, value in vars(self).items() if value != usual[name]}
 
     def fields(self, record: Sequence[str]) -> list[str]:
         """Returns the fields of a line without spaces around them, numbers with a point."""
@@ -168,42 +181,45 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
     Raises:
         ValueError: if the file can't be read.
     """
-    given = {
+    stated = {
         name: getattr(by, name)
         for name in ("delimiter", "encoding", "decimal")
         if getattr(by, name, None) is not None
     }
-    if public.suffix.lower() in PARQUET or len(given) == 3:
-        return TextForm(**given)
-    content = _bytes(public)
-    if "encoding" not in given:
-        given["encoding"] = _encoding(content)
+    if public.suffix.lower() in PARQUET or len(stated) == 3:
+        return TextForm(**stated)
     try:
-        text = content.decode(given["encoding"])
+        content = public.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{public}: expected a file that can be read, got {error.strerror}"
+        ) from None
+    if "encoding" not in stated:
+        stated["encoding"] = _encoding(content)
+    try:
+        text = content.decode(stated["encoding"])
     except (UnicodeError, LookupError):
-        raise ValueError(f"{public}: expected text in {given['encoding']}, got others") from None
+        raise ValueError(f"{public}: expected text in {stated['encoding']}, got others") from None
     lines = text.removeprefix("\ufeff").splitlines()[:LOOKED_AT]
-    if "delimiter" not in given:
-        given["delimiter"] = max(DELIMITERS, key=lambda one: _num_fields(lines, one))
-    if "decimal" not in given:
-        records = _records(lines, given["delimiter"])
+    if "delimiter" not in stated:
+        numbers = {mark: [len(record) for record in _records(lines, mark)] for mark in DELIMITERS}
+        # How many fields the first line and most lines have; none if these numbers differ.
+        usual = {
+            mark: lengths[0]
+            for mark, lengths in numbers.items()
+            if lengths and max(set(lengths), key=lengths.count) == lengths[0]
+        }
+        stated["delimiter"] = max(DELIMITERS, key=lambda mark: usual.get(mark, 0))
+    if "decimal" not in stated:
+        records = _records(lines, stated["delimiter"])
         fields = [field.strip() for record in records for field in record]
         has_comma, has_point = (
             any(pattern.fullmatch(field) for field in fields)
             for pattern in (COMMA_NUMBER, POINT_NUMBER)
         )
-        is_comma = given["delimiter"] != "," and has_comma and not has_point
-        given["decimal"] = "," if is_comma else "."
-    return TextForm(**given)
-
-
-def _bytes(path: pathlib.Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{path}: expected a file that can be read, got {error.strerror}"
-        ) from None
+        is_comma = stated["delimiter"] != "," and has_comma and not has_point
+        stated["decimal"] = "," if is_comma else "."
+    return TextForm(**stated)
 
 
 def _encoding(content: bytes) -> str:
@@ -224,12 +240,6 @@ def _records(lines: Sequence[str], delimiter: str) -> list[list[str]]:
         return []
 
 
-def _num_fields(lines: Sequence[str], delimiter: str) -> int:
-    """Returns how many fields the first line and most lines have; 0 if these numbers differ."""
-    numbers = [len(record) for record in _records(lines, delimiter)]
-    return numbers[0] if numbers and max(set(numbers), key=numbers.count) == numbers[0] else 0
-
-
 def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
     """Reads separated values whose first line names the columns, or Parquet (with pyarrow).
 
@@ -241,7 +251,7 @@ def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     try:
         with open(path, encoding=encoding, newline="") as file:
-            reader = form.lines(file)
+            reader = csv.reader(file, strict=True, delimiter=form.delimiter)
             names = checked_names([name.strip() for name in next(reader, [])], path)
             records, places = [], []
             for record in filter(None, reader):

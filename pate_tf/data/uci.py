@@ -1,9 +1,10 @@
-"""UCI's tables Adult and Diabetes as data sets of TensorFlow Datasets.
+"""UCI's tables Adult and Diabetes, read from their raw files.
 
 A record's features depend on that record and on public documentation alone: numbers as they are,
-categories by their place in a public list. The module imports TensorFlow Datasets.
+categories by their place in a public list.
 """
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -12,17 +13,20 @@ import io
 import math
 import pathlib
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import tensorflow_datasets as tfds
+import numpy.typing as npt
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.data.tfds_source import RawDataError
 
 MOST_NAMED = 12  # categories in an error message
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+DEFAULT_FOLDER = pathlib.Path.home() / "tensorflow_datasets"  # as of TensorFlow Datasets
+
+Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+Records = Iterable[tuple[str, dict[str, str]]]  # where each stands, for messages; fields by name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +45,8 @@ class Column:
     low: float = 0.0
     high: float = 1.0
 
-    @property
-    def value_range(self) -> tuple[float, float]:
-        """Public low and high values."""
-        return (
-            (0.0, max(1.0, len(self.categories) - 1.0))
-            if self.categories
-            else (self.low, self.high)
-        )
-
     def encode(self, text: str, place: str) -> float:
-        """Returns a field as a number; RawDataError, without the value, if it is none."""
+        """Returns a field as a number; ValueError, without the value, if it is none."""
         try:
             number = float(self.categories.index(text) if self.categories else float(text))
         except ValueError:
@@ -59,7 +54,9 @@ class Column:
         if not math.isfinite(number):
             listed = ", ".join(self.categories[:MOST_NAMED])
             expected = f"one of {listed}" if self.categories else "a finite number"
-            raise RawDataError(f"{place}: {self.name}: expected {expected}, got something else")
+            raise ValueError(
+                f"{place}: {self.name}: expected {expected}, got something else"
+            ) from None
         return number
 
 
@@ -68,7 +65,8 @@ class RawTable:
     """What is publicly known of a raw table.
 
     Attributes:
-        name: of the data set.
+        name: of the data set, and of the folder of its files.
+        files: SHA-256 of each file that UCI publishes, by its path there.
         columns: of the features, in their order.
         label: name of the label's column.
         labels: from a label in the file to its class.
@@ -77,6 +75,7 @@ class RawTable:
     """
 
     name: str
+    files: Mapping[str, str]
     columns: tuple[Column, ...]
     label: str
     labels: Mapping[str, int]
@@ -86,52 +85,78 @@ class RawTable:
     @functools.cached_property
     def dataset(self) -> Dataset:
         """What a run knows of the table."""
-        lows, highs = zip(*(column.value_range for column in self.columns), strict=True)
         return Dataset(
             name=self.name,
             kind="tabular",
             input_shape=(len(self.columns),),
-            value_range=(lows, highs),
+            value_range=(
+                tuple(0.0 if column.categories else column.low for column in self.columns),
+                tuple(
+                    max(1.0, len(column.categories) - 1.0) if column.categories else column.high
+                    for column in self.columns
+                ),
+            ),
             num_categories=tuple(len(column.categories) for column in self.columns),
             num_classes=len(self.classes),
             class_names=self.classes,
             pool_size=self.pool_size,
         )
 
-    def example(self, record: Mapping[str, str], place: str) -> dict[str, Any]:
-        """Returns a record's features float32 `[num_columns]` and its label.
+    def paths(self, data_dir: pathlib.Path | None) -> list[pathlib.Path]:
+        """Returns the raw files in the table's folder below `data_dir`; missing ones are fetched.
+
+        Files that lie there already are taken as they are. Downloads are checked by their digests.
 
         Raises:
-            RawDataError: if a field is an unknown category or label, or no finite number.
+            ValueError: if a file is not there and can't be downloaded.
         """
-        label = record[self.label].removesuffix(".")  # in Adult's test file a full stop follows
-        if label not in self.labels:
-            raise RawDataError(
-                f"{place}: label: expected one of {', '.join(self.labels)}, got something else"
-            )
-        row = [column.encode(record[column.name], place) for column in self.columns]
-        return {"features": np.array(row, np.float32), "label": self.labels[label]}
+        import keras  # takes seconds, which files at hand need not
 
+        folder = (data_dir or DEFAULT_FOLDER) / self.name
+        paths = [folder / pathlib.Path(file).name for file in self.files]
+        for path, (file, digest) in zip(paths, self.files.items(), strict=True):
+            if path.is_file():
+                continue
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    keras.utils.get_file(
+                        *(path.name, URL + file),
+                        file_hash=digest,
+                        cache_dir=folder.parent,
+                        cache_subdir=folder.name,
+                    )
+            except Exception as error:  # Keras and the network each raise their own kinds
+                path.unlink(missing_ok=True)
+                reason = str(error).strip().partition("\n")[0]
+                raise ValueError(
+                    f"expected {' and '.join(each.name for each in paths)} in {folder} or a "
+                    f"network to download them from, got: {reason}"
+                ) from error
+        return paths
 
-def raw_files(dl_manager: Any, urls: Mapping[str, str]) -> dict[str, pathlib.Path]:
-    """Returns paths by file name: of `urls`, those in the manual folder, else downloaded ones.
+    def arrays(self, records: Records) -> Arrays:
+        """Returns features float32 `[num_records, num_columns]` and labels int64 `[num_records]`.
 
-    Downloads are checked against `checksums.tsv`.
-    """
-    try:
-        folder = pathlib.Path(dl_manager.manual_dir)
-    except AssertionError:  # how TFDS says that there is no such folder
-        by_hand = []
-    else:
-        by_hand = [folder / name for name in urls if (folder / name).is_file()]
-    if len(by_hand) < len(urls):
-        by_hand = [pathlib.Path(path) for path in dl_manager.download(list(urls.values()))]
-    return dict(zip(urls, by_hand, strict=True))
+        Raises:
+            ValueError: if a field is an unknown category or label, or no finite number. The message
+                names a place and no value.
+        """
+        rows, labels = [], []
+        for place, record in records:
+            label = record[self.label].removesuffix(".")  # in Adult's test file a full stop follows
+            if label not in self.labels:
+                raise ValueError(
+                    f"{place}: label: expected one of {', '.join(self.labels)}, got something else"
+                )
+            labels.append(self.labels[label])
+            rows.append([column.encode(record[column.name], place) for column in self.columns])
+        inputs = np.array(rows, np.float32).reshape(len(rows), len(self.columns))
+        return inputs, np.array(labels, np.int64)
 
 
 def read_records(
     lines: Iterable[str], fields: Sequence[str], *, file: str, first_line: int = 1
-) -> Iterator[tuple[str, dict[str, str]]]:
+) -> Records:
     """Yields where each comma-separated record stands, for messages, and its fields by name.
 
     Args:
@@ -141,44 +166,29 @@ def read_records(
         first_line: the number of the first of `lines` in the file.
 
     Raises:
-        RawDataError: if a record has another number of fields, or the file is no text.
+        ValueError: if a record has another number of fields, or the file is no text.
     """
     reader = csv.reader(lines)
     try:
-        for record in reader:
-            if not record:
-                continue
+        for record in filter(None, reader):
             place = f"{file}, line {reader.line_num + first_line - 1}"
             if len(record) != len(fields):
-                raise RawDataError(f"{place}: expected {len(fields)} fields, got {len(record)}")
+                raise ValueError(f"{place}: expected {len(fields)} fields, got {len(record)}")
             yield place, dict(zip(fields, (field.strip() for field in record), strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise RawDataError(f"{file}: expected comma-separated text, got something else") from error
-
-
-def builder_info(builder: Any, table: RawTable, homepage: str, **further: Any) -> Any:
-    """Returns what TFDS is told of a table; `further` are features besides input and label."""
-    dataset = table.dataset
-    return tfds.core.DatasetInfo(
-        builder=builder,
-        description=type(builder).__doc__,
-        features=tfds.features.FeaturesDict(
-            {
-                "features": tfds.features.Tensor(shape=dataset.input_shape, dtype=np.float32),
-                "label": tfds.features.ClassLabel(names=dataset.class_names),
-                **further,
-            }
-        ),
-        supervised_keys=("features", "label"),
-        homepage=f"https://archive.ics.uci.edu/dataset/{homepage}",
-        license="CC BY 4.0",
-        disable_shuffling=True,
-    )
+        raise ValueError(f"{file}: expected comma-separated text, got something else") from error
 
 
 # Adult: does a person earn more than 50,000 dollars a year?
+#
+# 13 features as in the PATE paper: all of the table's but `fnlwgt`, which describes the sampling
+# and not the person. Categories are numbered by the lists of `adult.names`, with `?` (not known) as
+# one more. The files' own split and order stay, since the paper speaks of the first and last of the
+# test file.
+#
+# Becker, B. and Kohavi, R. (1996). Adult. UCI Machine Learning Repository, CC BY 4.0,
+# https://doi.org/10.24432/C5XW20.
 
-ADULT_FILES = ("adult.data", "adult.test")
 ADULT_UNKNOWN = "?"
 
 
@@ -226,13 +236,14 @@ ADULT_COLUMNS = (
         "Trinadad&Tobago Peru Hong Holand-Netherlands",
     ),
 )
-ADULT_FIELDS = (
-    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
-    *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week"),
-    *("native-country", "income"),
-)
+_NAMES = tuple(column.name for column in ADULT_COLUMNS)
+ADULT_FIELDS = (*_NAMES[:2], "fnlwgt", *_NAMES[2:], "income")
 ADULT_TABLE = RawTable(
     name="adult",
+    files={
+        "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        "adult/adult.test": "ceb625d3b5aeddf1e04cd5eec3268e18af4140fbde5a853a11223deeebcfe0f5",
+    },
     columns=ADULT_COLUMNS,
     label="income",
     labels={"<=50K": 0, ">50K": 1},
@@ -242,44 +253,32 @@ ADULT_TABLE = RawTable(
 ADULT = ADULT_TABLE.dataset
 
 
-class Adult(tfds.core.GeneratorBasedBuilder):
-    """UCI Adult, the US census of 1994: 32,561 records in `adult.data`, 16,281 in `adult.test`.
-
-    13 features as in the PATE paper: all of the table's but `fnlwgt`, which describes the sampling
-    and not the person. Categories are numbered by the lists of `adult.names`, with `?` (not known)
-    as one more. The files' own split and order stay, since the paper speaks of the first and last
-    of the test file.
-
-    Becker, B. and Kohavi, R. (1996). Adult. UCI Machine Learning Repository, CC BY 4.0,
-    https://doi.org/10.24432/C5XW20.
-    """
-
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES: ClassVar = {
-        "1.0.0": "13 features, categories numbered by adult.names, UCI's order."
-    }
-    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put UCI's adult.data and adult.test there."
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return builder_info(self, ADULT_TABLE, "2/adult")
-
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[Any]]:
-        paths = raw_files(dl_manager, {name: f"{URL}adult/{name}" for name in ADULT_FILES})
-        train, test = (self._generate_examples(paths[name]) for name in ADULT_FILES)
-        return {"train": train, "test": test}
-
-    def _generate_examples(self, path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any]]]:
-        with open(path, encoding="utf-8", newline="") as file:
-            # The test file begins with a line that is no record.
-            lines = ("\n" if line.startswith("|") else line for line in file)
-            records = read_records(lines, ADULT_FIELDS, file=path.name)
-            for index, (place, record) in enumerate(records):
-                yield index, ADULT_TABLE.example(record, place)
+def read_adult(data_dir: pathlib.Path | None, *, public: bool) -> Arrays:
+    """Returns features and labels of `adult.data`, or of `adult.test` if `public`."""
+    path = ADULT_TABLE.paths(data_dir)[int(public)]
+    with open(path, encoding="utf-8", newline="") as file:
+        # The test file begins with a line that is no record.
+        lines = ("\n" if line.startswith("|") else line for line in file)
+        return ADULT_TABLE.arrays(read_records(lines, ADULT_FIELDS, file=path.name))
 
 
 # Diabetes: is a patient readmitted within 30 days?
+#
+# The PATE paper's set can't be rebuilt: it has 34,104 + 12,702 samples "balanced between the two
+# output classes", but only 11,357 of the file's 101,766 encounters end in a readmission within 30
+# days. So this is a set of its own:
+#
+# * 18 features: those that are never missing, identifiers aside, with the two laboratory results
+#   ("None": not measured) and of the 23 drugs insulin, the only one whose dose often changes.
+# * Balanced by a rule for each encounter alone: every readmission within 30 days is taken, and any
+#   other encounter with the probability 11,357 / 90,409, from a hash of its public number. Neither
+#   class has more than 52 % of a split.
+# * A patient's encounters are all private or all public, by a hash of the patient's number, with
+#   the paper's share of 12,702 / 46,806 in the test split.
+#
+# Clore, J., Cios, K., DeShazo, J. and Strack, B. (2014). Diabetes 130-US Hospitals for Years
+# 1999-2008. UCI Machine Learning Repository, CC BY 4.0, https://doi.org/10.24432/C5230J.
 
-DIABETES_FILES = ("dataset_diabetes.zip",)
 DIABETES_MEMBER = "dataset_diabetes/diabetic_data.csv"
 SHARE_OF_LATER_OR_NEVER = 11_357 / 90_409
 TEST_SHARE = 12_702 / 46_806
@@ -307,6 +306,11 @@ DIABETES_COLUMNS = (
 )
 DIABETES_TABLE = RawTable(
     name="diabetes",
+    files={
+        "00296/dataset_diabetes.zip": (
+            "3a17a3b55b6dd4a1926703185c0ad8e2ed30bc8e2f9b927cdd1000b733d1de8e"
+        ),
+    },
     columns=DIABETES_COLUMNS,
     label="readmitted",
     labels={"<30": 0, ">30": 1, "NO": 1},  # the paper's classes 0 and 1
@@ -332,64 +336,32 @@ def _fraction(kind: str, number: str) -> float:
     return int.from_bytes(digest) / 2.0**64
 
 
-class Diabetes(tfds.core.GeneratorBasedBuilder):
-    """UCI Diabetes 130-US hospitals 1999-2008: is a patient readmitted within 30 days?
+def read_diabetes(data_dir: pathlib.Path | None, *, public: bool) -> Arrays:
+    """Returns features and labels of the private or the public side, in UCI's order.
 
-    The PATE paper's set can't be rebuilt: it has 34,104 + 12,702 samples "balanced between the two
-    output classes", but only 11,357 of the file's 101,766 encounters end in a readmission within 30
-    days. 93.94 % accuracy does not fit balanced classes either: a forest on all records of this
-    set, without privacy, gets 60 % right (`benchmarks/forests.py`). This builder makes a set of its
-    own:
-
-    * 18 features: those that are never missing, identifiers aside, with the two laboratory results
-      ("None": not measured) and of the 23 drugs insulin, the only one whose dose often changes.
-    * Balanced by a rule for each encounter alone: every readmission within 30 days is taken, and
-      any other encounter with the probability 11,357 / 90,409, from a hash of its public number.
-      Neither class has more than 52 % of a split.
-    * A patient's encounters are all private or all public, by a hash of the patient's number, with
-      the paper's share of 12,702 / 46,806 in the test split.
-
-    Clore, J., Cios, K., DeShazo, J. and Strack, B. (2014). Diabetes 130-US Hospitals for Years
-    1999-2008. UCI Machine Learning Repository, CC BY 4.0, https://doi.org/10.24432/C5230J.
+    Raises:
+        ValueError: if the archive is broken, or a record of it.
     """
-
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES: ClassVar = {
-        "1.0.0": "18 features, classes balanced, patients on one side alone."
-    }
-    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put UCI's dataset_diabetes.zip there."
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return builder_info(self, DIABETES_TABLE, "296", patient=tfds.features.Text())
-
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[Any]]:
-        (name,) = DIABETES_FILES
-        path = raw_files(dl_manager, {name: f"{URL}00296/{name}"})[name]
-        sides = {"train": False, "test": True}
-        return {side: self._generate_examples(path, public=one) for side, one in sides.items()}
-
-    def _generate_examples(
-        self, path: pathlib.Path, *, public: bool
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        index = 0
-        for place, record in _encounters(path):
-            patient, example = record["patient_nbr"], DIABETES_TABLE.example(record, place)
-            if is_public(patient) == public and is_taken(record["encounter_id"], example["label"]):
-                yield index, {**example, "patient": patient}
-                index += 1
-
-
-def _encounters(path: pathlib.Path) -> Iterator[tuple[str, dict[str, str]]]:
-    needed = ["encounter_id", "patient_nbr", "readmitted", *(one.name for one in DIABETES_COLUMNS)]
+    (path,) = DIABETES_TABLE.paths(data_dir)
+    named = ["encounter_id", "patient_nbr", "readmitted", *(each.name for each in DIABETES_COLUMNS)]
     try:
         with zipfile.ZipFile(path) as archive, archive.open(DIABETES_MEMBER) as member:
             lines = io.TextIOWrapper(member, encoding="utf-8", newline="")
             header = next(csv.reader(lines), [])
-            missing = [name for name in needed if name not in header]
-            if missing:
-                raise RawDataError(f"{path.name}: expected a column {missing[0]}, got none")
-            yield from read_records(
-                lines, header, file=pathlib.Path(DIABETES_MEMBER).name, first_line=2
+            if missing := [name for name in named if name not in header]:
+                raise ValueError(f"{path.name}: expected a column {missing[0]}, got none")
+            file = pathlib.Path(DIABETES_MEMBER).name
+            return DIABETES_TABLE.arrays(
+                (place, record)
+                for place, record in read_records(lines, header, file=file, first_line=2)
+                if is_public(record["patient_nbr"]) == public
+                and is_taken(
+                    record["encounter_id"], DIABETES_TABLE.labels.get(record["readmitted"], 0)
+                )
             )
-    except (zipfile.BadZipFile, KeyError, EOFError, UnicodeDecodeError) as error:
-        raise RawDataError(f"{path.name}: expected a zip archive with {DIABETES_MEMBER}") from error
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name}: expected a zip archive with {DIABETES_MEMBER}") from error
+
+
+# What reads a table, and what is known of it, by the name of its data set.
+TABLES = {"adult": (ADULT, read_adult), "diabetes": (DIABETES, read_diabetes)}

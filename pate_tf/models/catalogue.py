@@ -267,17 +267,20 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     graph = called.get_concrete_function(signature).graph
     # In the scope of a strategy a variable has a part on each device, which the graph reads.
     held = [variable.value for variable in model.variables]
-    parts = [part for one in held for part in getattr(one, "values", ())]
-    own = {one.ref() for one in (*held, *parts)}
+    parts = [part for variable in held for part in getattr(variable, "values", ())]
+    owned = {variable.ref() for variable in (*held, *parts)}
     for variable in graph.variables:
-        if variable.ref() not in own:
+        if variable.ref() not in owned:
             name = variable.name.partition(":")[0]
             raise ValueError(
                 f"model: expected one that reads its own variables alone, got one that reads "
                 f"{name}; for what it draws at random {ADVICE}"
             )
     drawn = graph.as_graph_def()
-    nodes = [*drawn.node, *(node for one in drawn.library.function for node in one.node_def)]
+    nodes = [
+        *drawn.node,
+        *(node for function in drawn.library.function for node in function.node_def),
+    ]
     if any(node.op in SHARED_STATE for node in nodes):
         raise ValueError(
             f"model: expected one that draws from generators of its own alone, got one that draws "

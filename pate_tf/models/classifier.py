@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.base
 import threadpoolctl
+from sklearn.base import BaseEstimator
 from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 
@@ -91,7 +92,7 @@ class Estimator:
         labels = self._answers(rows)
         if labels is None:
             each = (self._answers(row[np.newaxis]) for row in rows)
-            labels = np.array([0 if one is None else one.item() for one in each])
+            labels = np.array([0 if label is None else label.item() for label in each])
         if labels.shape != (len(rows),) or labels.dtype.kind not in "iu":
             raise ValueError(
                 f"{type(self.fitted).__name__}: expected a label of every input, got something else"
@@ -110,11 +111,6 @@ class Estimator:
             return None
 
 
-def is_estimator(value: Any) -> bool:
-    """Whether something is an estimator of scikit-learn, or one of its kind."""
-    return isinstance(value, sklearn.base.BaseEstimator)
-
-
 def is_classifier(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a classifier of scikit-learn that can be stored, as above."""
     if not is_named_function(model):
@@ -124,7 +120,7 @@ def is_classifier(model: Named, dataset: Dataset) -> bool:
 
 def is_storable_classifier(built: Any) -> bool:
     """Whether something is a classifier of scikit-learn; ValueError if it can't be stored."""
-    if not is_estimator(built) or not sklearn.base.is_classifier(built):
+    if not isinstance(built, BaseEstimator) or not sklearn.base.is_classifier(built):
         return False
     _dump(built)
     return True
@@ -176,10 +172,10 @@ def check_learns(model: Named, dataset: Dataset) -> None:
     try:
         _fitted(model, dataset, forest.flat_rows(inputs), labels, 0)
     except Exception as error:  # of any kind
-        said = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"model: expected a classifier that learns from {MADE_UP} made-up records of each "
-            f"class of {dataset.name}, got {type(error).__name__}: {said}"
+            f"class of {dataset.name}, got {type(error).__name__}: {reason}"
         ) from None
 
 
@@ -235,7 +231,7 @@ def _load(array: npt.NDArray[Any]) -> Estimator:
         raise ValueError(
             f"classifier: expected an archive of skops, got something else ({type(error).__name__})"
         ) from None
-    if not is_estimator(fitted):
+    if not isinstance(fitted, BaseEstimator):
         raise ValueError(f"classifier: expected an estimator, got {type(fitted).__name__}")
     return Estimator(fitted)
 
@@ -262,9 +258,9 @@ def _is_trusted(name: str) -> bool:
     module, _, kind = name.rpartition(".")
     if module not in TRUSTED_MODULES:
         return name in TRUSTED
-    found = getattr(importlib.import_module(module), kind, None)
+    defined = getattr(importlib.import_module(module), kind, None)
     # Defined there: a module's imports are its attributes too.
-    return isinstance(found, type) and found.__module__ == module
+    return isinstance(defined, type) and defined.__module__ == module
 
 
 def _canonical(archive: bytes) -> bytes:
@@ -289,13 +285,13 @@ def _without_addresses(node: Any, files: dict[str, str]) -> Any:
         return [_without_addresses(each, files) for each in node]
     if not isinstance(node, dict):
         return node
-    found = {}
+    fields = {}
     for key, value in node.items():
         if key == "__id__" and isinstance(value, int):
             continue
         if key == "file" and isinstance(value, str):
             suffix = value.rpartition(".")[2]
-            found[key] = files.setdefault(value, f"{len(files)}.{suffix}")
+            fields[key] = files.setdefault(value, f"{len(files)}.{suffix}")
         else:
-            found[key] = _without_addresses(value, files)
-    return found
+            fields[key] = _without_addresses(value, files)
+    return fields

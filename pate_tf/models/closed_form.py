@@ -66,7 +66,7 @@ def fit(
         Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
         features with and to add; of others the records' features and labels.
     """
-    order = sorted(range(len(labels)), key=lambda one: (features[one].tobytes(), labels[one]))
+    order = sorted(range(len(labels)), key=lambda row: (features[row].tobytes(), labels[row]))
     features, labels = features[order], labels[order]
     if not is_linear(name):
         return [_stored(features), labels.astype(np.int16)]
@@ -76,7 +76,10 @@ def fit(
         weights = _ridge(rows, labels, num_classes, num_views, scale)
         offsets = np.zeros(num_classes)
     else:
-        weights, offsets = _nearest_mean(rows, labels, num_classes)
+        one_hot = np.eye(num_classes)[labels]
+        means = (rows.T @ one_hot) / np.maximum(one_hot.sum(axis=0), 1.0)
+        # |x - m|^2 = |x|^2 - (2 x m - |m|^2), of which |x|^2 is the same for all classes.
+        weights, offsets = 2.0 * means, -np.square(means).sum(axis=0)
     weights[:, is_absent] = 0.0
     offsets[is_absent] = ABSENT
     return [_stored(weights), _stored(offsets)]
@@ -117,15 +120,6 @@ def _ridge(
             solved = np.zeros_like(right)
     weights: npt.NDArray[np.float64] = rows.T @ solved if between_records else solved
     return weights if scale is None else scale[:, None] * weights
-
-
-def _nearest_mean(
-    rows: npt.NDArray[np.float64], labels: IntArray, num_classes: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    one_hot = np.eye(num_classes)[labels]
-    means = (rows.T @ one_hot) / np.maximum(one_hot.sum(axis=0), 1.0)
-    # |x - m|^2 = |x|^2 - (2 x m - |m|^2), of which |x|^2 is the same for all classes.
-    return 2.0 * means, -np.square(means).sum(axis=0)
 
 
 def stack(name: str, teachers: Sequence[Sequence[npt.NDArray[Any]]]) -> Arrays:

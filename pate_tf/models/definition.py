@@ -71,12 +71,10 @@ def source_of(function: Any, depth: int = 2) -> list[Any]:
     return [f"{module}.{name}", text, enclosed]
 
 
-def _array_type(array: npt.NDArray[Any]) -> str:
-    return f"{array.dtype}{list(array.shape)}"
-
-
 def definition_of(
-    value: Any, of_array: Callable[[npt.NDArray[Any]], str] = _array_type, depth: int = DEEPEST
+    value: Any,
+    of_array: Callable[[npt.NDArray[Any]], str] = lambda array: f"{array.dtype}{list(array.shape)}",
+    depth: int = DEEPEST,
 ) -> Any:
     """Returns JSON values that say what an object is: its class, and what it holds.
 

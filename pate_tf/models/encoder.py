@@ -18,10 +18,14 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
+from pate_tf.core.public import Pool
 from pate_tf.core.record_set import Digests, record_digests
 from pate_tf.core.validation import IntArray
 
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
+MOST_DIRECTIONS = 512  # of a view of images
+SAMPLE = 10_000  # of the pool's images, by which the directions are found
+TOGETHER = 16  # images whose features, at all places, are in memory at a time
 
 Advance = Callable[[int], object]
 
@@ -69,19 +73,9 @@ class Part(tf.Module):
         raise NotImplementedError
 
 
-def some_at_a_time(
-    answers: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor, together: int, width: int
-) -> tf.Tensor:
-    """Returns what a function answers to inputs, `[batch, width]`, `together` of them at a time.
-
-    The batch is filled up with zeros, so that the function sees one shape alone.
-    """
-    number = tf.shape(inputs)[0]
-    filled = tf.pad(inputs, [[0, -number % together], *[[0, 0]] * (len(inputs.shape) - 1)])
-    found = tf.map_fn(
-        answers, tf.reshape(filled, [-1, together, *inputs.shape[1:]]), parallel_iterations=1
-    )
-    return tf.reshape(found, [-1, width])[:number]
+def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
+    """Returns float32 variables of arrays, which are learnt and not trained by gradients."""
+    return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
 
 
 class Directions(tf.Module):
@@ -97,10 +91,8 @@ class Directions(tf.Module):
         """All are zeros before `find`; `most` is the largest width."""
         super().__init__()
         self.width = min(num_features, most)
-        self.mean, self.directions, self.variances = (
-            tf.Variable(tf.zeros(shape), trainable=False)
-            for shape in ([num_features], [num_features, self.width], [self.width])
-        )
+        shapes = [num_features], [num_features, self.width], [self.width]
+        self.mean, self.directions, self.variances = constants(*map(np.zeros, shapes))
 
     def find(self, mean: npt.NDArray[Any], covariance: npt.NDArray[Any]) -> None:
         """Takes the directions from the mean and covariance of a pool's features."""
@@ -119,6 +111,74 @@ class Directions(tf.Module):
         return tf.math.l2_normalize(tf.matmul(features - self.mean, self.directions), axis=1)
 
 
+class ImagePart(Part):
+    """One view of images, of L2 norm 1: along the directions in which a pool's images differ most.
+
+    Attributes:
+        view: the directions, at most `MOST_DIRECTIONS`.
+        fitted: variables that training finds besides the directions, first in `learnt`.
+    """
+
+    def __init__(self, dataset: Dataset, num_features: int) -> None:
+        """Takes the range of a data set's images; the directions are zero before training."""
+        super().__init__()
+        self._low, self._high = (
+            np.broadcast_to(np.asarray(values, np.float32), dataset.input_shape).copy()
+            for values in dataset.value_range
+        )
+        self.view = Directions(num_features, MOST_DIRECTIONS)
+        self.fitted: list[tf.Variable] = []
+        self.widths = (self.view.width,)
+
+    @property
+    def variances(self) -> list[Any]:
+        """As of `Directions`."""
+        return [self.view.variances]
+
+    @property
+    def learnt(self) -> list[Any]:
+        """What is fitted, the mean, directions and variances."""
+        return [*self.fitted, self.view.mean, self.view.directions, self.view.variances]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        return [self.view(self.features(inputs))]
+
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns features `[TOGETHER, ...]` of images whose range is 0 to 1."""
+        raise NotImplementedError
+
+    def features(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns features float32 `[batch, num_features]`, computed for `TOGETHER` at a time.
+
+        The batch is filled up with zeros, so that `few_features` sees one shape alone.
+        """
+        number = tf.shape(inputs)[0]
+        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
+        images = (filled - self._low) / (self._high - self._low)
+        features = tf.map_fn(
+            self.few_features,
+            tf.reshape(images, [-1, TOGETHER, *inputs.shape[1:]]),
+            parallel_iterations=1,
+        )
+        return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
+
+    def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
+        """Returns features of at most `SAMPLE` images of a pool, by which directions are found."""
+        compiled = tf.function(self.features, autograph=False, reduce_retracing=True)
+        inputs = pool.inputs[:SAMPLE]
+        batches = (inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH))
+        return np.concatenate(
+            [compiled(tf.constant(batch, tf.float32)).numpy() for batch in batches]
+        )
+
+    def find_directions(self, features: npt.NDArray[np.float32]) -> None:
+        """Takes the directions from features of a pool's images, which are centered in place."""
+        mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+        features -= mean
+        self.view.find(mean, (features.T @ features) / len(features))
+
+
 class Encoder(tf.Module):
     """Public: features of raw inputs, in views that lie side by side.
 
@@ -131,6 +191,9 @@ class Encoder(tf.Module):
         description: what it is, JSON; another text is another encoder's.
         parts: what it was joined from, in the order of their views.
         widths: number of features of each view.
+        num_features: of all views together.
+        num_views: how many there are.
+        groups: number of features of each group, of all parts side by side.
         learnt: variables with all that was learnt.
     """
 
@@ -142,8 +205,14 @@ class Encoder(tf.Module):
         self.dataset = dataset
         self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
         self.widths = tuple(width for part in parts for width in part.widths)
+        self.num_features, self.num_views = sum(self.widths), len(self.widths)
+        self.groups = tuple(width for part in parts for width in part.groups)
         self.parts = list(parts)
-        self.learnt = [_tensorflows(variable) for part in parts for variable in part.learnt]
+        self.learnt = [
+            variable if isinstance(variable, tf.Variable) else variable.value  # of Keras
+            for part in parts
+            for variable in part.learnt
+        ]
         self._graph = tf.function(
             self.__call__,
             input_signature=[tf.TensorSpec([None, *dataset.input_shape], tf.float32)],
@@ -152,24 +221,9 @@ class Encoder(tf.Module):
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns features float32 `[batch, num_features]` of raw inputs, float32."""
-        found = tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
-        is_finite = tf.reduce_all(tf.math.is_finite(found), axis=1, keepdims=True)
-        return tf.where(is_finite, found, tf.zeros_like(found))
-
-    @property
-    def num_features(self) -> int:
-        """Number of features, of all views together."""
-        return sum(self.widths)
-
-    @property
-    def num_views(self) -> int:
-        """Number of views."""
-        return len(self.widths)
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """Number of features of each group, of all parts side by side."""
-        return tuple(width for part in self.parts for width in part.groups)
+        features = tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
+        is_finite = tf.reduce_all(tf.math.is_finite(features), axis=1, keepdims=True)
+        return tf.where(is_finite, features, tf.zeros_like(features))
 
     @property
     def feature_dataset(self) -> Dataset:
@@ -191,23 +245,23 @@ class Encoder(tf.Module):
         The directions in which a pool's inputs hardly differ are not lifted all the way. Each
         view's part of an input's squared norm is its weight then, of all together 1 in the mean.
         """
-        found, weights = [], []
+        factors, weights = [], []
         for part in self.parts:
             for variances in part.variances or ():
-                known = np.asarray(variances, np.float64)
-                if not known.any():  # all inputs are equal
-                    known = np.ones_like(known)
-                factors = 1.0 / np.sqrt(known + part.least_variance * known.mean())
-                found.append(factors * math.sqrt(part.weight / float(known @ np.square(factors))))
+                shares = np.asarray(variances, np.float64)
+                if not shares.any():  # all inputs are equal
+                    shares = np.ones_like(shares)
+                squares = 1.0 / (shares + part.least_variance * shares.mean())
+                factors.append(np.sqrt(squares * (part.weight / float(shares @ squares))))
                 weights.append(part.weight)
-        if len(found) != self.num_views:
+        if len(factors) != self.num_views:
             return None
-        return np.concatenate(found) / math.sqrt(sum(weights))
+        return np.concatenate(factors) / math.sqrt(sum(weights))
 
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of description and weights, as hexadecimal digits."""
-        weights = artifacts.digest_arrays(one.numpy() for one in self.learnt)
+        weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
         return hashlib.sha256((self.description + weights).encode()).hexdigest()
 
     def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -216,8 +270,7 @@ class Encoder(tf.Module):
         Of two batches of the same size, rows that agree in input and place have the same features,
         for any other rows.
         """
-        found: npt.NDArray[np.float32] = self._graph(tf.constant(batch, tf.float32)).numpy()
-        return found
+        return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
     def features(
         self, inputs: npt.NDArray[Any], advance: Advance | None = None
@@ -230,28 +283,23 @@ class Encoder(tf.Module):
             ValueError: if the inputs have another shape, or are not finite.
         """
         check_inputs(inputs, self.dataset)
-        found = np.empty((len(inputs), self.num_features), np.float32)
+        features = np.empty((len(inputs), self.num_features), np.float32)
         for start in range(0, len(inputs), BATCH):
             part = inputs[start : start + BATCH]
-            found[start : start + BATCH] = self.batch_features(part)
+            features[start : start + BATCH] = self.batch_features(part)
             if advance is not None:
                 advance(len(part))
-        return found
+        return features
 
     def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
         """Returns the views of features `[num_inputs, num_features]`, without a copy."""
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
 
 
-def _tensorflows(variable: Any) -> tf.Variable:
-    """Returns the variable of TensorFlow that a variable of Keras stands for."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
-
-
 # Features of private records.
 
 PLACES = 256  # of records in a batch
-TOGETHER = 4_096  # records whose features are handed on together, at least
+LEAST_TOGETHER = 4_096  # records whose features are handed on together
 BLOCK = 2**26  # bytes of raw inputs that are looked at together
 MOST_ROWS = 2**16
 
@@ -290,13 +338,11 @@ def record_features(
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
     """
     waiting: list[tuple[IntArray, npt.NDArray[np.float32]]] = []
-    number = 0
-    for found in _batches_of_features(encoder, inputs, rows, digests):
-        waiting.append(found)
-        number += len(found[0])
-        if number >= TOGETHER:
+    for batch in _batches_of_features(encoder, inputs, rows, digests):
+        waiting.append(batch)
+        if sum(len(positions) for positions, _ in waiting) >= LEAST_TOGETHER:
             yield _joined(waiting)
-            waiting, number = [], 0
+            waiting = []
     if waiting:
         yield _joined(waiting)
 
@@ -304,7 +350,8 @@ def record_features(
 def _joined(
     parts: Sequence[tuple[IntArray, npt.NDArray[np.float32]]],
 ) -> tuple[IntArray, npt.NDArray[np.float32]]:
-    return np.concatenate([rows for rows, _ in parts]), np.concatenate([each for _, each in parts])
+    positions, features = zip(*parts, strict=True)
+    return np.concatenate(positions), np.concatenate(features)
 
 
 def _batches_of_features(
@@ -341,7 +388,7 @@ def _batches_of_features(
             if (copies == 1).all():
                 yield block[distinct[some]], features[places[some]]
                 continue
-            equal = np.concatenate([np.arange(ends[one], ends[one + 1]) for one in some])
+            equal = np.concatenate([np.arange(ends[index], ends[index + 1]) for index in some])
             for first in range(0, len(equal), PLACES):  # of an input there may be many
                 part = equal[first : first + PLACES]
                 yield block[order[part]], features[places[number[part]]]
@@ -378,11 +425,11 @@ def record_vectors(
         scaled *= scale
     norms = np.linalg.norm(scaled, axis=1)
     is_usable = np.isfinite(norms) & (norms > 0.0)
-    found = np.zeros((len(scaled), scaled.shape[1] + 1))
-    found[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
-    found[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
-    found[is_usable, -1] = CONSTANT
-    return found
+    vectors = np.zeros((len(scaled), scaled.shape[1] + 1))
+    vectors[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
+    vectors[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
+    vectors[is_usable, -1] = CONSTANT
+    return vectors
 
 
 # Clusters of the pool. A record counts in the cluster whose centre is nearest.
@@ -403,5 +450,5 @@ def nearest_centres(
     """
     steps = centres / CENTRE_STEP
     products = np.rint(np.asarray(vectors, np.float64) / CENTRE_STEP) @ steps.T
-    found: npt.NDArray[np.int64] = (np.square(steps).sum(axis=1) - 2.0 * products).argmin(axis=1)
-    return found
+    nearest: npt.NDArray[np.int64] = (np.square(steps).sum(axis=1) - 2.0 * products).argmin(axis=1)
+    return nearest

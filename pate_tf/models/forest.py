@@ -4,13 +4,15 @@ A forest of scikit-learn is Python objects around compiled trees, and reading su
 file means to trust it. Arrays of numbers hold all that is needed to answer, are a twentieth of the
 size, and `Forest` refuses any that do not form trees: a node index out of range would be a read out
 of bounds in the compiled traversal. The same arrays make the graph that a student is served as.
-scikit-learn is imported where it is used: `forest_walk` answers without it.
+Importing scikit-learn takes more memory than a whole silo: only fitting does, and NumPy walks the
+trees where nothing else has imported it.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +20,6 @@ import numpy.typing as npt
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
-
-if TYPE_CHECKING:
-    from sklearn.tree._tree import Tree
-
 
 RANDOM_FOREST = "random_forest"
 NUM_TREES = 100  # the paper's, and scikit-learn's default
@@ -125,42 +123,47 @@ class Forest:
         Raises:
             ValueError: if the inputs have another number of features, or are not finite.
         """
-        rows = self.rows_of(inputs)
-        return self.label_of(rows, (tree.predict(rows) for tree in self._compiled()))
-
-    def rows_of(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns inputs as `[num_inputs, num_features]`; errors as of `predict`."""
         rows = flat_rows(inputs)
         if rows.shape[1] != self.num_features:
             raise ValueError(f"inputs: expected {self.num_features} features, got {rows.shape[1]}")
-        return rows
-
-    def label_of(
-        self, rows: npt.NDArray[np.float32], by_tree: Iterable[npt.NDArray[np.float64]]
-    ) -> IntArray:
-        """Returns labels, from each tree's probabilities of rows `[num_rows, num_classes]`."""
         total = np.zeros((len(rows), self.num_classes))
-        for probabilities in by_tree:
+        is_imported = "sklearn.tree" in sys.modules
+        for probabilities in self._compiled(rows) if is_imported else self._walked(rows):
             total += probabilities
         # The division too: it can round two classes to equals, as it does in scikit-learn.
         return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
-    def _compiled(self) -> list["Tree"]:
-        """Gives the arrays to scikit-learn's compiled traversal; `__post_init__` checked them."""
+    def _compiled(self, rows: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float64]]:
+        """Yields each tree's probabilities of rows, by scikit-learn's compiled traversal.
+
+        It reads where the arrays say, which `__post_init__` checked.
+        """
         from sklearn.tree._tree import NODE_DTYPE, Tree
 
         nodes = np.zeros(len(self.features), NODE_DTYPE)
         nodes["left_child"], nodes["right_child"] = self.children.T
         nodes["feature"], nodes["threshold"] = self.features, self.thresholds
-        trees = []
         for start, end in itertools.pairwise(self.starts):
             tree = Tree(self.num_features, np.array([self.num_classes], np.intp), 1)
             values = np.ascontiguousarray(self.probabilities[start:end, np.newaxis, :])
             # The depth has no meaning to the traversal.
             state = {"max_depth": 0, "node_count": int(end - start), "nodes": nodes[start:end]}
             tree.__setstate__({**state, "values": values})
-            trees.append(tree)
-        return trees
+            yield tree.predict(rows)
+
+    def _walked(self, rows: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float64]]:
+        """Yields the same by NumPy, all rows of a tree at a time; several times slower."""
+        for start, end in itertools.pairwise(self.starts):
+            children = self.children[start:end]
+            features, thresholds = self.features[start:end], self.thresholds[start:end]
+            nodes = np.zeros(len(rows), np.int32)
+            walking = np.flatnonzero(children[nodes, 0] != LEAF)
+            while len(walking):
+                at = nodes[walking]
+                is_right = rows[walking, features[at]] > thresholds[at]
+                nodes[walking] = children[at, is_right.astype(np.int8)]
+                walking = walking[children[nodes[walking], 0] != LEAF]
+            yield self.probabilities[start:end][nodes]
 
 
 def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -239,37 +242,3 @@ def fit(
         probabilities=probabilities,
         num_features=rows.shape[1],
     )
-
-
-class WalkedForest:
-    """Sensitive if its records were: a forest that NumPy walks, all inputs of a tree at a time.
-
-    Without scikit-learn, whose import takes more memory than a whole silo. Several times slower
-    than `Forest.predict`, which is compiled; the labels are the same.
-    """
-
-    def __init__(self, forest: Forest) -> None:
-        """Takes a forest."""
-        self._forest = forest
-
-    def __repr__(self) -> str:
-        return "WalkedForest(<trees>)"
-
-    def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
-        """Returns labels int64 `[num_inputs]`, and raises, as `Forest.predict`."""
-        rows = self._forest.rows_of(inputs)
-        return self._forest.label_of(rows, self._probabilities(rows))
-
-    def _probabilities(self, rows: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float64]]:
-        forest = self._forest
-        for start, end in itertools.pairwise(forest.starts):
-            children = forest.children[start:end]
-            features, thresholds = forest.features[start:end], forest.thresholds[start:end]
-            nodes = np.zeros(len(rows), np.int32)
-            walking = np.flatnonzero(children[nodes, 0] != LEAF)
-            while len(walking):
-                at = nodes[walking]
-                is_right = rows[walking, features[at]] > thresholds[at]
-                nodes[walking] = children[at, is_right.astype(np.int8)]
-                walking = walking[children[nodes[walking], 0] != LEAF]
-            yield forest.probabilities[start:end][nodes]

@@ -67,20 +67,20 @@ def default_of_sums(dataset: Dataset) -> str:
 
 def is_of_images(name: Named) -> bool:
     """Whether all that a representation is joined from needs images."""
-    return all(
-        one in KINDS and KINDS[str(one)].data_kinds == ("image",) for one in joined_names(name)
-    )
+    kinds = [KINDS.get(str(each)) for each in joined_names(name)]
+    return all(kind is not None and kind.data_kinds == ("image",) for kind in kinds)
+
+
+def joined_names(name: Named) -> tuple[Named, ...]:
+    """Returns the names of `KINDS` that a representation is joined from; any other name alone."""
+    joined = name.split(JOIN) if isinstance(name, str) else []
+    is_known = set(joined) <= set(KINDS) and len(set(joined)) == len(joined) > 0
+    return tuple(joined) if is_known else (name,)
 
 
 def is_known(name: Named) -> bool:
     """Whether it is a name of `KINDS`, or several of them joined by `+`."""
-    joined = name.split(JOIN) if isinstance(name, str) else [""]
-    return set(joined) <= set(KINDS) and len(set(joined)) == len(joined)
-
-
-def joined_names(name: Named) -> tuple[Named, ...]:
-    """Returns the names that a representation is joined from: its own where it is a single one."""
-    return tuple(name.split(JOIN)) if isinstance(name, str) and is_known(name) else (name,)
+    return set(joined_names(name)) <= set(KINDS)
 
 
 def check_representation(name: Named, dataset: Dataset) -> None:
@@ -96,8 +96,8 @@ def check_representation(name: Named, dataset: Dataset) -> None:
             f"representation: expected one of {', '.join(sorted(KINDS))}, some of them joined as "
             f"in {PATCHES}{JOIN}{WAVELETS}, {pretrained.FORMS} or module:function, got {name!r}"
         )
-    if any(dataset.kind not in KINDS[str(one)].data_kinds for one in joined_names(name)):
-        fitting = [kind.name for kind in KINDS.values() if dataset.kind in kind.data_kinds]
+    fitting = [kind.name for kind in KINDS.values() if dataset.kind in kind.data_kinds]
+    if not set(joined_names(name)) <= set(fitting):
         raise ValueError(
             f"representation: expected {', '.join(fitting)}, {pretrained.FORMS} or module:function "
             f"for {dataset.kind} data, got {name}"
@@ -142,30 +142,26 @@ def _encoder_of(pool: Pool, name: Named, seed: int, shown: _Shown) -> Encoder:
         return pretrained.encoder(name, dataset)
     names = joined_names(name)
     if len(names) > 1:
-        encoders = [_encoder_of(pool, one, seed, shown) for one in names]
+        encoders = [_encoder_of(pool, each, seed, shown) for each in names]
         return Encoder(
             dataset,
-            [part for one in encoders for part in one.parts],
-            {"joined": [one.description for one in encoders]},
+            [part for encoder in encoders for part in encoder.parts],
+            {"joined": [encoder.description for encoder in encoders]},
         )
-    return _encoder(KINDS[str(name)], pool, seed, shown.progress)
-
-
-def _encoder(kind: Kind, pool: Pool, seed: int, progress: Progress) -> Encoder:
-    dataset = pool.dataset
+    kind = KINDS[str(name)]
+    parts = kind.parts(pool, seed)
     public = ("kind", "input_shape", "value_range", "augmentation", "num_categories")
-    known = {name: dataclasses.asdict(dataset)[name] for name in public}
+    public_fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     if kind.train is None:
-        return Encoder(dataset, kind.parts(pool, seed), {"representation": kind.name, **known})
+        return Encoder(dataset, parts, {"representation": kind.name, **public_fields})
     description = {
         "representation": kind.name,
         "version": VERSION,
         "seed": seed,
         "pool": artifacts.digest_array(pool.inputs),
-        **known,
+        **public_fields,
         **kind.settings(dataset),
     }
-    parts = kind.parts(pool, seed)
     path = _cached(description, dataset)
     if path is None:
         warnings.warn(
@@ -173,16 +169,17 @@ def _encoder(kind: Kind, pool: Pool, seed: int, progress: Progress) -> Encoder:
             f"the representation is trained again next time",
             stacklevel=2,
         )
-    if path is None or not _read(path, parts):
-        unfinished = None if path is None else path.with_suffix(".unfinished")
-        waiting = artifacts.one_at_a_time(unfinished) if unfinished else contextlib.nullcontext()
-        with waiting:
+        kind.train(parts, pool, seed, folder=None, progress=shown.progress)
+    elif not _read(path, parts):
+        unfinished = path.with_suffix(".unfinished")
+        with artifacts.one_at_a_time(unfinished):
             # Another process may have trained it meanwhile.
-            if path is None or not _read(path, parts):
-                kind.train(parts, pool, seed, folder=unfinished, progress=progress)
-                _write(path, parts)
-            if unfinished is not None:
-                shutil.rmtree(unfinished, ignore_errors=True)
+            if not _read(path, parts):
+                kind.train(parts, pool, seed, folder=unfinished, progress=shown.progress)
+                weights = enumerate(variable for part in parts for variable in part.learnt)
+                arrays = {str(place): np.asarray(variable) for place, variable in weights}
+                artifacts.write_arrays(path, arrays)
+            shutil.rmtree(unfinished, ignore_errors=True)
     return Encoder(dataset, parts, description)
 
 
@@ -194,7 +191,7 @@ def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
             to get as such.
     """
     _described_parts(encoder.description)
-    arrays = {str(place): one.numpy() for place, one in enumerate(encoder.learnt)}
+    arrays = {str(place): variable.numpy() for place, variable in enumerate(encoder.learnt)}
     description = np.frombuffer(encoder.description.encode(), np.uint8)
     artifacts.write_arrays(path, {"description": description, **arrays})
 
@@ -212,11 +209,12 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
         description = json.loads(arrays["description"].tobytes())
         inputs = np.zeros((1, *dataset.input_shape), dataset.input_type)
         pool = Pool(dataset=dataset, inputs=inputs)
-        parts = [part for one in _described_parts(description) for part in one.parts(pool, 0)]
+        parts = [part for kind in _described_parts(description) for part in kind.parts(pool, 0)]
         values = [arrays[str(place)] for place in range(len(arrays) - 1)]
         for part in parts:
-            own, values = values[: len(part.learnt)], values[len(part.learnt) :]
-            part.take(own)
+            number = len(part.learnt)
+            part.take(values[:number])
+            values = values[number:]
         encoder = Encoder(dataset, parts, description)
         if values:
             raise ValueError("expected the arrays of its parts alone, got more")
@@ -229,7 +227,7 @@ def _described_parts(description: Any) -> list[Kind]:
     """Returns the kinds that an encoder's description names; ValueError if one is unknown."""
     fields = json.loads(description) if isinstance(description, str) else description
     if "joined" in fields:
-        return [kind for one in fields["joined"] for kind in _described_parts(one)]
+        return [kind for each in fields["joined"] for kind in _described_parts(each)]
     if fields.get("representation") not in KINDS:
         raise ValueError(
             f"representation: expected one of {', '.join(sorted(KINDS))}, got one that can't be "
@@ -243,27 +241,22 @@ def cache_folder() -> pathlib.Path:
 
     All that lies there is public, and can be trained again.
     """
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return pathlib.Path(named)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (pathlib.Path(base) if base else pathlib.Path.home() / ".cache") / "pate_tf"
+    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(os.environ.get(CACHE_VARIABLE) or pathlib.Path(base) / "pate_tf")
 
 
 def _cached(description: Mapping[str, Any], dataset: Dataset) -> pathlib.Path | None:
     """Returns the file of a representation, there or not; None where none can be written."""
+    folder = cache_folder() / "representations"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        return None
     described: list[Any] = [description]
     if "network" in description:
         described.append(model_definition(description["network"], dataset))
     text = json.dumps(described, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    folder = cache_folder() / "representations"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    if not os.access(folder, os.W_OK):
-        return None
     return folder / f"{dataset.name.replace('/', '-')}-{digest}.npz"
 
 
@@ -275,19 +268,14 @@ def _read(path: pathlib.Path, parts: Sequence[Part]) -> bool:
         arrays = artifacts.read_arrays(path, names)
     except (FileNotFoundError, ValueError):  # a broken file of a cache is no reason to stop
         return False
-    pairs = [(one, arrays[name]) for one, name in zip(variables, names, strict=True)]
-    if not all(each.shape == tuple(one.shape) and np.isfinite(each).all() for one, each in pairs):
-        return False
-    for variable, value in pairs:
-        variable.assign(value)
-    return True
-
-
-def _write(path: pathlib.Path | None, parts: Sequence[Part]) -> None:
-    variables = [variable for part in parts for variable in part.learnt]
-    if path is not None:
-        arrays = {str(place): np.asarray(each) for place, each in enumerate(variables)}
-        artifacts.write_arrays(path, arrays)
+    pairs = list(zip(variables, (arrays[name] for name in names), strict=True))
+    is_whole = all(
+        array.shape == tuple(variable.shape) and np.isfinite(array).all()
+        for variable, array in pairs
+    )
+    for variable, array in pairs if is_whole else ():
+        variable.assign(array)
+    return is_whole
 
 
 def pool_features(
@@ -302,7 +290,7 @@ def pool_features_by_name(
 ) -> tuple[tuple[npt.NDArray[np.float32], ...], ...]:
     """Returns views of the pool, those of each name apart that a representation is joined from."""
     name = default_representation(pool.dataset) if name is None else name
-    return tuple(_pool_features(pool, one, seed) for one in joined_names(name))
+    return tuple(_pool_features(pool, each, seed) for each in joined_names(name))
 
 
 @functools.lru_cache(maxsize=2)  # choosing queries and inferring labels ask for the same ones
@@ -323,12 +311,14 @@ def doubts(
     Asked of public inputs alone, before anything is charged. A user's own is not doubted.
     """
     name = default_representation(pool.dataset) if representation is None else representation
-    kinds = [KINDS[one] for one in joined_names(name) if isinstance(one, str) and one in KINDS]
-    found = (
-        kind.doubts(encoder_of(pool, kind.name, seed, progress=progress), pool) for kind in kinds
-    )
-    why = next((one for one in found if one is not None), None)
-    return None if why is None else f"representation {name_of(name)} of {pool.dataset.name}: {why}"
+    for each in joined_names(name):
+        kind = KINDS.get(each) if isinstance(each, str) else None
+        if kind is None:
+            continue
+        reason = kind.doubts(encoder_of(pool, each, seed, progress=progress), pool)
+        if reason is not None:
+            return f"representation {name_of(name)} of {pool.dataset.name}: {reason}"
+    return None
 
 
 class Representation:

@@ -67,8 +67,8 @@ def train(
     seeds = derived_seeds(seed, NETWORKS)
     with progress(len(parts) * math.prod(training.epochs_of(STEPS)), "step") as advance:
         for place, (part, network_seed) in enumerate(zip(parts, seeds, strict=True)):
-            own = None if folder is None else folder / str(place)
-            _fit(part, pool, network_seed, folder=own, advance=advance)
+            part_folder = None if folder is None else folder / str(place)
+            _fit(part, pool, network_seed, folder=part_folder, advance=advance)
             part.find_directions(pool)
 
 
@@ -112,19 +112,19 @@ class ContrastivePart(encoder.Part):
         self.along = [
             encoder.Directions(number, MOST_DIRECTIONS) for number in (num_hidden, PROJECTION[-1])
         ]
-        self.widths = tuple(one.width for one in self.along)
+        self.widths = tuple(directions.width for directions in self.along)
 
     @property
     def variances(self) -> list[Any]:
         """As of `Directions`."""
-        return [one.variances for one in self.along]
+        return [directions.variances for directions in self.along]
 
     @property
     def learnt(self) -> list[Any]:
         """Weights of the network, of the projection, means, directions and variances."""
-        means, directions = zip(*((one.mean, one.directions) for one in self.along), strict=True)
-        networks = [*self.body.variables, *self.projection.variables]
-        return [*networks, *means, *directions, *self.variances]
+        names = ("mean", "directions", "variances")
+        directions = [getattr(along, name) for name in names for along in self.along]
+        return [*self.body.variables, *self.projection.variables, *directions]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns both views float32 `[batch, width]`."""
@@ -138,7 +138,7 @@ class ContrastivePart(encoder.Part):
 
     def find_directions(self, pool: Pool) -> None:
         """Takes mean and directions from a pool's images."""
-        lengths = [int(one.mean.shape[0]) for one in self.along]
+        lengths = [int(along.mean.shape[0]) for along in self.along]
         sums = [np.zeros(length) for length in lengths]
         squares = [np.zeros((length, length)) for length in lengths]
         views_of = tf.function(self._with_norm_one, autograph=False, reduce_retracing=True)
@@ -182,16 +182,6 @@ class ContrastiveModel(keras.Model):
         return {"loss": self.tracker.result()}
 
 
-def changes_of(dataset: Dataset) -> Dataset:
-    """Returns a data set whose changes of an image are those that two copies may differ by.
-
-    Where nothing is known of it, small shifts, which leave the label of any image unchanged.
-    """
-    if dataset.augmentation != "none":
-        return dataset
-    return dataclasses.replace(dataset, augmentation="shift")
-
-
 def contrastive_loss(places: tf.Tensor, other_places: tf.Tensor) -> tf.Tensor:
     """Mean cross-entropy, in nats, of finding each input's other copy among all copies.
 
@@ -230,7 +220,9 @@ def _fit(
     model.compile(optimizer=keras.optimizers.Adam(schedule))
     model.optimizer.build(model.trainable_weights)
     images = ShuffledItems(pool.inputs, batch_size=config.batch_size, seed=order_seed)
-    changes = changes_of(dataset)
+    # The changes that two copies may differ by: small shifts keep the label of any image.
+    is_unknown = dataset.augmentation == "none"
+    changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
 
     def batch_at(step: tf.Tensor) -> Batch:
         (drawn,) = images.at(step)
@@ -271,25 +263,14 @@ LEAST_CONSENSUS = 0.25
 
 
 def doubts(contrastive: encoder.Encoder, pool: Pool) -> str | None:
-    """Says in one line why features of both networks should not be relied on; None if nothing."""
+    """Says in one line why features of both networks should not be relied on; None if nothing.
+
+    The first `SAMPLE` images of the pool are clustered by the features of each network, and the
+    adjusted Rand index of both clusterings is taken (Hubert and Arabie 1985).
+    """
     num_clusters = CLUSTERS_OF_CLASS * pool.dataset.num_classes
     if len(pool) < 2 * num_clusters:
         return None
-    found = consensus(contrastive, pool, num_clusters)
-    if found >= LEAST_CONSENSUS:
-        return None
-    return (
-        f"the clusters of two networks agree by {found:.2f}, where 0 is chance and 1 is all: "
-        f"expected {LEAST_CONSENSUS} at least; classes may not be separated, and propagated labels "
-        f"may be wrong; take networks as teachers, or a representation of your own"
-    )
-
-
-def consensus(contrastive: encoder.Encoder, pool: Pool, num_clusters: int) -> float:
-    """Returns the adjusted Rand index of two networks' clusters (Hubert and Arabie 1985).
-
-    The first `SAMPLE` images of the pool are compared, at least `num_clusters`, of each network.
-    """
     views = contrastive.views(contrastive.features(pool.inputs[:SAMPLE]))
     of_network = len(views) // NETWORKS
     clusters = [
@@ -298,7 +279,14 @@ def consensus(contrastive: encoder.Encoder, pool: Pool, num_clusters: int) -> fl
         )
         for first in (0, of_network)
     ]
-    return float(sklearn.metrics.adjusted_rand_score(*clusters))
+    agreement = float(sklearn.metrics.adjusted_rand_score(*clusters))
+    if agreement >= LEAST_CONSENSUS:
+        return None
+    return (
+        f"the clusters of two networks agree by {agreement:.2f}, where 0 is chance and 1 is all: "
+        f"expected {LEAST_CONSENSUS} at least; classes may not be separated, and propagated labels "
+        f"may be wrong; take networks as teachers, or a representation of your own"
+    )
 
 
 register(

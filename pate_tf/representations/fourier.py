@@ -33,10 +33,8 @@ class FourierPart(encoder.Part):
         # Raw numbers are half of the standardised ones.
         deviations = 2.0 / np.sqrt(width) / np.repeat(distances, NUM_FEATURES)
         turn = random.normal(0.0, 1.0, (width, len(deviations))) * deviations
-        self._turn, self._phase = (
-            tf.Variable(values, trainable=False, dtype=tf.float32)
-            for values in (turn, random.uniform(0.0, 2.0 * np.pi, len(deviations)))
-        )
+        phase = random.uniform(0.0, 2.0 * np.pi, len(deviations))
+        self._turn, self._phase = encoder.constants(turn, phase)
         self.widths = (len(deviations),)
 
     @property

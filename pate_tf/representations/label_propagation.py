@@ -51,11 +51,9 @@ def _nearest(features: FloatArray) -> scipy.sparse.csr_array:
     if number < 1:
         return scipy.sparse.csr_array((num_inputs, num_inputs))
     search = sklearn.neighbors.NearestNeighbors(n_neighbors=number).fit(features)
-    distances, neighbours = search.kneighbors()  # of each input, itself left out
-    rows = np.repeat(np.arange(num_inputs), number)
-    graph = scipy.sparse.csr_array(
-        (weights_of(distances).ravel(), (rows, neighbours.ravel())), shape=(num_inputs, num_inputs)
-    )
+    # Of each input, itself left out.
+    graph = scipy.sparse.csr_array(search.kneighbors_graph(mode="distance"))
+    graph.data = weights_of(graph.data.reshape(num_inputs, number)).ravel()
     return graph.maximum(graph.T)
 
 
@@ -122,9 +120,9 @@ def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolL
     used = np.ones(len(one_hot), np.bool_)
     while True:
         shares = _shares(among @ (one_hot * used[:, None]))
-        own = shares[np.arange(len(one_hot)), labels.labels]
+        support = shares[np.arange(len(one_hot)), labels.labels]
         is_last = (one_hot * used[:, None]).sum(axis=0)[labels.labels] <= 1
-        contradiction = np.where(used & ~is_last, shares.max(axis=1, initial=0.0) - own, 0.0)
+        contradiction = np.where(used & ~is_last, shares.max(axis=1, initial=0.0) - support, 0.0)
         worst = int(contradiction.argmax())
         if contradiction[worst] < LEAST_CONTRADICTION:
             break
@@ -167,9 +165,9 @@ def cluster_centres(
         vectors: of norm at most 1, `[num_inputs, width]`.
         numbers: of clusters, one for each resolution; at most one for each input.
     """
-    known = np.asarray(vectors, np.float32)
-    found = []
+    rows = np.asarray(vectors, np.float32)
+    centres = []
     for number in numbers:
         means = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=0)
-        found.append(np.rint(means.fit(known).cluster_centers_ / CENTRE_STEP) * CENTRE_STEP)
-    return found
+        centres.append(np.rint(means.fit(rows).cluster_centers_ / CENTRE_STEP) * CENTRE_STEP)
+    return centres

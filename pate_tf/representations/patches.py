@@ -9,15 +9,12 @@ separate images by details that those ignore.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import sklearn.cluster
 import tensorflow as tf
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
@@ -26,15 +23,11 @@ from pate_tf.representations.raw import with_norm_one
 
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
 MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
-MOST_DIRECTIONS = 512
 PATCHES = 60_000  # that filters are found from
 PASSES = 15  # of k-means over them
 # All pixels' range counts as 1. What varies less than that is flat, and says nothing.
 LEAST_DEVIATION, LEAST_CONTRAST = 0.02, 0.01
 LEAST_VARIANCE = 0.01  # of the largest one that patches are whitened by
-# Of the pool's images, by which the directions are found in which features differ most.
-SAMPLE = 10_000
-TOGETHER = 16  # inputs; all filters' answers at all places of so many are in memory at a time
 
 FloatRows = npt.NDArray[np.float64]
 
@@ -60,11 +53,6 @@ class Layout:
     weight: float = 4.0  # as much as four contrastive views together
     least_variance: float = encoder.Part.least_variance
 
-    @property
-    def num_answers(self) -> int:
-        """Of all filters in all cells."""
-        return self.filters * self.grid**2
-
 
 # On Fashion-MNIST's pool twice as many filters told no more.
 GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
@@ -72,60 +60,28 @@ GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
 
-class PatchPart(encoder.Part):
-    """One view of norm 1: how strongly each filter answers in each cell of the grid.
-
-    Along at most `MOST_DIRECTIONS` directions in which the pool's images differ most.
-    """
+class PatchPart(encoder.ImagePart):
+    """Features are how strongly each filter answers in each cell of the grid."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         """Takes the shape of a pool's images; all weights are zero before `train`.
 
         `seed` is of the patches that are drawn, and of the first centres.
         """
-        super().__init__()
         height, width, channels = pool.dataset.input_shape
-        self._seed = seed
+        layout = COLOUR if pool.dataset.has_colours else GREY
+        super().__init__(pool.dataset, layout.filters * layout.grid**2)
+        self._layout, self._seed = layout, seed
         shorter = min(height, width)
         self._side = min(SIDE, max(2, shorter // 2), shorter)
-        self._layout = COLOUR if pool.dataset.has_colours else GREY
-        self.weight, self.least_variance = self._layout.weight, self._layout.least_variance
-        self._stride = self._layout.stride * -(-max(height, width) // MOST_PLACES)
-        self._range = tuple(
-            np.broadcast_to(np.asarray(values, np.float32), pool.dataset.input_shape).copy()
-            for values in pool.dataset.value_range
-        )
-        number = self._layout.filters
-        shape = (self._side, self._side, channels, number)
-        self._filters = tf.Variable(tf.zeros(shape), trainable=False)
-        self._offsets = tf.Variable(tf.zeros([number]), trainable=False)
-        self._view = encoder.Directions(self._layout.num_answers, MOST_DIRECTIONS)
-        self.widths = (self._view.width,)
+        self.weight, self.least_variance = layout.weight, layout.least_variance
+        self._stride = layout.stride * -(-max(height, width) // MOST_PLACES)
+        shapes = (self._side, self._side, channels, layout.filters), (layout.filters,)
+        self._filters, self._offsets = encoder.constants(*map(np.zeros, shapes))
+        self.fitted = [self._filters, self._offsets]
 
-    @property
-    def variances(self) -> list[Any]:
-        """As of `Directions`."""
-        return [self._view.variances]
-
-    @property
-    def learnt(self) -> list[Any]:
-        """Filters, their offsets, the mean, directions and variances."""
-        view = self._view
-        return [self._filters, self._offsets, view.mean, view.directions, view.variances]
-
-    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        return [self._view(self._answers(inputs))]
-
-    def _answers(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns the root of each filter's mean answer in each cell, `[batch, num_answers]`."""
-        return encoder.some_at_a_time(
-            self._answers_together, inputs, TOGETHER, self._layout.num_answers
-        )
-
-    def _answers_together(self, inputs: tf.Tensor) -> tf.Tensor:
-        low, high = self._range
-        images = (inputs - low) / (high - low)
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns the root of each filter's mean answer in each cell, `[batch, grid, grid, n]`."""
         before = (self._side - 1) // 2
         around = [before, self._side - 1 - before]
         images = tf.pad(images, [[0, 0], around, around, [0, 0]])
@@ -141,33 +97,19 @@ class PatchPart(encoder.Part):
         answers = tf.nn.conv2d(images, self._filters, self._stride, "VALID")
         answers -= mean * tf.reduce_sum(self._filters, axis=[0, 1, 2])
         answers = tf.nn.relu(answers / contrast - self._offsets - self._layout.threshold)
-        return tf.reshape(tf.sqrt(self._in_cells(answers)), [-1, self._layout.num_answers])
-
-    def _in_cells(self, answers: tf.Tensor) -> tf.Tensor:
-        """Returns means over cells of the grid, `[batch, grid, grid, filters]`."""
         sides, grid = answers.shape[1:3], self._layout.grid
         cells = [-(-side // grid) for side in sides]
         missing = [cell * grid - side for cell, side in zip(cells, sides, strict=True)]
-        around = [[each // 2, each - each // 2] for each in missing]
-        padded = tf.pad(answers, [[0, 0], *around, [0, 0]])
-        return tf.nn.avg_pool2d(padded, cells, cells, "VALID")
+        answers = tf.pad(
+            answers, [[0, 0], *([each // 2, each - each // 2] for each in missing), [0, 0]]
+        )
+        return tf.sqrt(tf.nn.avg_pool2d(answers, cells, cells, "VALID"))
 
     def train(self, pool: Pool) -> None:
         """Finds filters and directions from a pool's images."""
-        filters, offsets = self._found_filters(pool)
-        self._filters.assign(filters)
-        self._offsets.assign(offsets)
-        answers_of = tf.function(self._answers, autograph=False, reduce_retracing=True)
-        inputs = pool.inputs[:SAMPLE]
-        answers = np.concatenate(
-            [
-                answers_of(tf.constant(inputs[start : start + encoder.BATCH], tf.float32)).numpy()
-                for start in range(0, len(inputs), encoder.BATCH)
-            ]
-        )
-        mean = answers.mean(axis=0, dtype=np.float64).astype(np.float32)
-        answers -= mean
-        self._view.find(mean, (answers.T @ answers) / len(inputs))
+        for variable, values in zip(self.fitted, self._found_filters(pool), strict=True):
+            variable.assign(values)
+        self.find_directions(self.sample_features(pool))
 
     def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
         """Returns filters `[side, side, channels, filters]` and what they answer to the mean."""
@@ -192,14 +134,14 @@ class PatchPart(encoder.Part):
             max_iter=PASSES,
             random_state=int(random.integers(2**31)),
         ).fit(whitened.astype(np.float32))
-        found = whitening @ with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
+        directions = whitening @ with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
         filters = np.zeros((patches.shape[1], self._layout.filters))
-        filters[:, : found.shape[1]] = found
+        filters[:, : directions.shape[1]] = directions
         return filters.reshape(self._filters.shape), mean @ filters
 
     def _drawn_patches(self, pool: Pool, random: np.random.Generator) -> FloatRows:
         """Returns patches of random images at random places, `[PATCHES, pixels of a patch]`."""
-        low, high = self._range
+        low, high = self._low, self._high
         side, (height, width, _) = self._side, pool.dataset.input_shape
         images: IntArray = random.integers(len(pool), size=PATCHES)
         rows = random.integers(height - side + 1, size=PATCHES)[:, None, None]
@@ -211,22 +153,13 @@ class PatchPart(encoder.Part):
         return scaled.reshape(PATCHES, -1)
 
 
-def settings(dataset: Dataset) -> Mapping[str, Any]:
-    """Returns what identifies filters, besides pool and seed."""
-    return dataclasses.asdict(COLOUR) if dataset.has_colours else {}
-
-
-def _train(parts: Sequence[PatchPart], pool: Pool, seed: int, **progress: Any) -> None:
-    del seed, progress  # the part has the seed; it takes seconds
-    parts[0].train(pool)
-
-
 register(
     Kind(
         name="patches",
         parts=lambda pool, seed: [PatchPart(pool, seed)],
-        train=_train,
+        # The part has the seed, and training takes seconds.
+        train=lambda parts, pool, seed, **options: parts[0].train(pool),
         data_kinds=("image",),
-        settings=settings,
+        settings=lambda dataset: dataclasses.asdict(COLOUR) if dataset.has_colours else {},
     )
 )

@@ -43,16 +43,16 @@ def find(name: str) -> tuple[str | None, pathlib.Path]:
     Raises:
         ValueError: if there is no such file or architecture. The file is not opened.
     """
-    rest = name.removeprefix(PREFIX)
+    location = name.removeprefix(PREFIX)
     application: str | None = None
-    if not pathlib.Path(rest).exists() and ":" in rest:
-        application, _, rest = rest.partition(":")
+    if not pathlib.Path(location).exists() and ":" in location:
+        application, _, location = location.partition(":")
         if not callable(getattr(keras.applications, application, None)):
             raise ValueError(
                 f"representation: expected an architecture of keras.applications, such as "
                 f"{PREFIX}MobileNetV2:PATH, got {application!r}"
             )
-    path = pathlib.Path(rest)
+    path = pathlib.Path(location)
     is_model = path.is_file() if application else path.suffix == ".keras" and path.is_file()
     if not is_model and not (application is None and (path / "saved_model.pb").is_file()):
         expected = "a file of weights" if application else "a .keras file or a SavedModel's folder"
@@ -79,12 +79,12 @@ def file_name(name: Named) -> str | None:
 def function_of(model: keras.Model) -> Callable[[Dataset], keras.Model]:
     """Returns the function that gives a model for any data set, called after the model."""
 
-    def own(dataset: Dataset) -> keras.Model:
+    def build(dataset: Dataset) -> keras.Model:
         del dataset
         return model
 
-    own.__name__ = model.name
-    return own
+    build.__name__ = model.name
+    return build
 
 
 def encoder(name: Named, dataset: Dataset) -> encoders.Encoder:
@@ -151,7 +151,7 @@ def _saved_model(folder: pathlib.Path) -> keras.Model:
     """Returns what the default signature of a SavedModel computes, as a Keras model."""
     try:
         signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
-        ((_, given),) = signature.structured_input_signature[1].items()
+        ((_, specification),) = signature.structured_input_signature[1].items()
         outputs = list(signature.structured_outputs)
     except Exception as error:  # TensorFlow raises its own kinds
         raise ValueError(
@@ -159,16 +159,19 @@ def _saved_model(folder: pathlib.Path) -> keras.Model:
             f"{type(error).__name__}"
         ) from error
     graph = signature.graph.as_graph_def()
-    nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+    nodes = [
+        *graph.node,
+        *(node for function in graph.library.function for node in function.node_def),
+    ]
     if refused := sorted({node.op for node in nodes} & set(REFUSED_OPS)):
         raise ValueError(f"{folder}: expected no code or files of its own, got {refused[0]}")
     if len(outputs) != 1:
         raise ValueError(
             f"{folder}: expected one output of features, got {', '.join(sorted(outputs))}"
         )
-    inputs = keras.Input(given.shape[1:], dtype=given.dtype.name)
-    found = keras.layers.TFSMLayer(str(folder), call_endpoint="serving_default")(inputs)
-    return keras.Model(inputs, found[outputs[0]])
+    inputs = keras.Input(specification.shape[1:], dtype=specification.dtype.name)
+    answers = keras.layers.TFSMLayer(str(folder), call_endpoint="serving_default")(inputs)
+    return keras.Model(inputs, answers[outputs[0]])
 
 
 def _application(name: str, path: pathlib.Path, dataset: Dataset) -> keras.Model:
@@ -181,10 +184,10 @@ def _application(name: str, path: pathlib.Path, dataset: Dataset) -> keras.Model
         body = build(include_top=False, weights=None, input_shape=(height, width, 3), pooling="avg")
         body.load_weights(str(path))
     except Exception as error:  # Keras and h5py each raise their own kinds
-        said = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"representation: expected weights of {name} without its last layer in {path}, got "
-            f"others: {said}"
+            f"others: {reason}"
         ) from error
     inputs = keras.Input(body.input_shape[1:])
     low, high = float(np.min(dataset.value_range[0])), float(np.max(dataset.value_range[1]))
@@ -196,16 +199,16 @@ def _application(name: str, path: pathlib.Path, dataset: Dataset) -> keras.Model
 
 def _adapted(model: Any, dataset: Dataset) -> Any:
     """Returns a model that takes a data set's images, brought to the model's size and colours."""
-    given = getattr(model, "input_shape", None)
-    if dataset.kind != "image" or not isinstance(given, tuple) or len(given) != 4:
+    shape = getattr(model, "input_shape", None)
+    if dataset.kind != "image" or not isinstance(shape, tuple) or len(shape) != 4:
         return model
     height, width, channels = dataset.input_shape
-    size = (given[1] or height, given[2] or width)
-    fits = channels == given[3] or (channels, given[3]) == (1, 3)
-    if not fits or given[1:] == dataset.input_shape:
+    size = (shape[1] or height, shape[2] or width)
+    fits = channels == shape[3] or (channels, shape[3]) == (1, 3)
+    if not fits or shape[1:] == dataset.input_shape:
         return model
     inputs = keras.Input(dataset.input_shape)
-    images = inputs if channels == given[3] else keras.layers.Concatenate()([inputs] * 3)
+    images = inputs if channels == shape[3] else keras.layers.Concatenate()([inputs] * 3)
     if size != (height, width):
         images = keras.layers.Resizing(*size, interpolation="bilinear")(images)
     return keras.Model(inputs, model(images))

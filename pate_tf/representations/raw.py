@@ -9,14 +9,13 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
-from pate_tf.models import encoder
-from pate_tf.models.encoder import Encoder, Part
+from pate_tf.models.encoder import Encoder, Part, constants
 from pate_tf.representations import Kind, register
 
 MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
 
 
-class RawPart(encoder.Part):
+class RawPart(Part):
     """One view of norm 1: scaled numbers, categories one-hot, and a constant.
 
     Numbers of a table are scaled by mean and standard deviation of the pool: a public range says
@@ -37,30 +36,24 @@ class RawPart(encoder.Part):
         if dataset.kind == "tabular":
             middle, deviation = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0)
             unit = 2.0 * np.where(deviation > 0.0, deviation, unit)
-        self._middle, self._unit = (
-            tf.Variable(values, trainable=False, dtype=tf.float32) for values in (middle, unit)
-        )
+        self._middle, self._unit = constants(middle, unit)
         kinds = np.array(dataset.num_categories or (0,) * rows.shape[1])
         self._numbers = tf.constant(np.flatnonzero(kinds == 0))
-        self._categories = tuple((int(one), int(kinds[one])) for one in np.flatnonzero(kinds))
-        self.widths = (int((kinds == 0).sum() + 1 + kinds.sum()),)
+        self.num_numbers = int((kinds == 0).sum())  # features that are no category
+        self._categories = tuple((int(place), int(kinds[place])) for place in np.flatnonzero(kinds))
+        self.widths = (self.num_numbers + 1 + int(kinds.sum()),)
 
     @property
     def learnt(self) -> list[Any]:
         """What numbers are scaled by."""
         return [self._middle, self._unit]
 
-    @property
-    def num_numbers(self) -> int:
-        """Features that are no category."""
-        return int(self._numbers.shape[0])
-
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
-        number = self.num_numbers
-        parts = [scaled[:, :number], tf.ones_like(scaled[:, :1]), scaled[:, number:]]
-        return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
+        numbers, categories = scaled[:, : self.num_numbers], scaled[:, self.num_numbers :]
+        joined = tf.concat([numbers, tf.ones_like(scaled[:, :1]), categories], axis=1)
+        return [tf.math.l2_normalize(joined, axis=1)]
 
     def numbers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns what is no category as it is, float32 `[batch, num_numbers]`."""
@@ -92,7 +85,7 @@ WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks
 MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each
 
 
-class BinsPart(encoder.Part):
+class BinsPart(Part):
     """One view of norm 1: that of `RawPart`, and in which of its bins each number lies.
 
     A linear function of them is a sum of a function of each column, a generalised additive model
@@ -108,16 +101,16 @@ class BinsPart(encoder.Part):
         super().__init__()
         self._raw = RawPart(pool)
         rows = self._raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
-        found = [np.unique(column, return_counts=True) for column in rows.T]
-        usable = [place for place, (values, _) in enumerate(found) if len(values) > 2]
+        counted = [np.unique(column, return_counts=True) for column in rows.T]
+        usable = [place for place, (values, _) in enumerate(counted) if len(values) > 2]
         number = min(BINS, MOST_BINS // max(len(usable), 1))
         columns, low, high = list[int](), list[float](), list[float]()
         for place in usable if number > 1 else ():
-            edges = [-np.inf, *_edges(*found[place], number), np.inf]
+            edges = [-np.inf, *_edges(*counted[place], number), np.inf]
             columns += [place] * (len(edges) - 1)
             low += edges[:-1]
             high += edges[1:]
-        self.take([*(one.numpy() for one in self._raw.learnt), columns, low, high])
+        self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -140,12 +133,8 @@ class BinsPart(encoder.Part):
             raise ValueError(f"bins: expected at most {MOST_BINS:,}, got more")
         if not np.isin(columns, np.arange(self._raw.num_numbers)).all():
             raise ValueError(f"bins: expected columns below {self._raw.num_numbers}, got others")
-        self._columns, self._low, self._high = (
-            tf.Variable(one, trainable=False, dtype=kind)
-            for one, kind in zip(
-                (columns, low, high), (tf.int32, tf.float32, tf.float32), strict=True
-            )
-        )
+        self._columns = tf.Variable(columns, trainable=False, dtype=tf.int32)
+        self._low, self._high = constants(low, high)
         self.widths = (self._raw.widths[0] + int(self._columns.shape[0]),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -162,8 +151,8 @@ def _edges(
     """Returns where bins meet, between values `[num_values]` that inputs have so many times."""
     shares = np.minimum(counts, counts.sum() / number)
     places = (shares.cumsum() - shares / 2.0) / shares.sum()
-    found = np.interp(np.arange(1, number) / number, places, values)
-    above = np.unique(np.searchsorted(values, found))
+    quantiles = np.interp(np.arange(1, number) / number, places, values)
+    above = np.unique(np.searchsorted(values, quantiles))
     above = above[above > 0]
     middle = np.asarray((values[above - 1].astype(np.float64) + values[above]) / 2.0, np.float32)
     return np.where(middle > values[above - 1], middle, values[above])  # neighbours in float32
@@ -174,7 +163,7 @@ register(Kind(name="bins", parts=lambda pool, seed: [BinsPart(pool)], data_kinds
 MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145
 
 
-class PairsPart(encoder.Part):
+class PairsPart(Part):
     """One view of norm 1: products of any two numbers of `RawPart`, the constant among them.
 
     Their products are the squares of those of `RawPart`, a polynomial kernel of degree 2.
@@ -221,7 +210,7 @@ MOST_DIRECTIONS = 128
 LARGEST_PART = 4_096  # inputs of a pool that are in memory in double precision
 
 
-class LsaPart(encoder.Part):
+class LsaPart(Part):
     """One view of norm 1: latent semantic analysis of hashed texts (Deerwester et al. 1990).
 
     Logarithms of hashed n-grams' weights, times the logarithm of how rare each is in the pool
@@ -232,11 +221,8 @@ class LsaPart(encoder.Part):
         """Takes what is publicly known of at least one text."""
         super().__init__()
         rows = pool.inputs.reshape(len(pool), -1)
-        self._rarity = tf.Variable(
-            np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1)),
-            trainable=False,
-            dtype=tf.float32,
-        )
+        rarity = np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1))
+        (self._rarity,) = constants(rarity)
         total, products = np.zeros(rows.shape[1]), np.zeros((rows.shape[1], rows.shape[1]))
         for start in range(0, len(rows), LARGEST_PART):
             some = self._weighed(tf.constant(rows[start : start + LARGEST_PART])).numpy()
@@ -245,9 +231,7 @@ class LsaPart(encoder.Part):
         mean = total / len(rows)
         _, directions = np.linalg.eigh(products / len(rows) - np.outer(mean, mean))  # ascending
         turn = directions[:, -min(MOST_DIRECTIONS, len(rows)) :]
-        self._mean, self._turn = (
-            tf.Variable(values, trainable=False, dtype=tf.float32) for values in (mean, turn)
-        )
+        self._mean, self._turn = constants(mean, turn)
         self.widths = (turn.shape[1],)
 
     @property
@@ -303,10 +287,7 @@ class WhitenedPart(Part):
         variances, directions = variances[-MOST_DIRECTIONS:], directions[:, -MOST_DIRECTIONS:]
         least = max(LEAST * float(variances[-1]), float(np.finfo(np.float32).tiny))
         weights = np.maximum(variances, least) ** (-POWER / 2.0)
-        self._mean, self._turn = (
-            tf.Variable(values, trainable=False, dtype=tf.float32)
-            for values in (mean, directions * weights)
-        )
+        self._mean, self._turn = constants(mean, directions * weights)
         self.widths = (len(variances),)
 
     @property

@@ -71,8 +71,8 @@ def regress(
         values_there: noisy, `[num_values, num_classes]`.
         noise: their standard deviation, in the same unit.
     """
-    own = measured.astype(np.float64)
-    values, vectors = np.linalg.eigh(own @ own.T)
+    rows = measured.astype(np.float64)
+    values, vectors = np.linalg.eigh(rows @ rows.T)
     values = np.maximum(values, 0.0)
     num_classes = values_there.shape[1]
     rotated = vectors.T @ (values_there / noise)
@@ -83,17 +83,17 @@ def regress(
         return -0.5 * float((squares / total).sum() + num_classes * np.log(total).sum())
 
     amplitude = float(max(AMPLITUDES, key=evidence))
-    known = values + amplitude**-2.0
-    along = features @ (own.T @ vectors)  # [num_inputs, num_values]
-    left = np.square(features).sum(axis=1, dtype=np.float64) - np.square(along) @ (1.0 / known)
+    precisions = values + amplitude**-2.0
+    along = features @ (rows.T @ vectors)  # [num_inputs, num_values]
+    left = np.square(features).sum(axis=1, dtype=np.float64) - np.square(along) @ (1.0 / precisions)
     least = np.finfo(np.float32).eps  # where rounding left nothing
-    solved = noise * (rotated / known[:, None])
+    solved = noise * (rotated / precisions[:, None])
     return Regression(
         means=along @ solved,
         deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
         evidence=evidence(amplitude),
-        freedom=num_classes * float((values / known).sum()),
-        weights=own.T @ (vectors @ solved),
+        freedom=num_classes * float((values / precisions).sum()),
+        weights=rows.T @ (vectors @ solved),
     )
 
 
@@ -101,16 +101,21 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
     """Returns the mean of several that weigh `[num_regressions]`, together 1; a single one."""
     if len(regressions) == 1:
         return regressions[0]
-    means = sum(weight * one.means for weight, one in zip(weights, regressions, strict=True))
+    means = sum(
+        weight * regression.means for weight, regression in zip(weights, regressions, strict=True)
+    )
     squares = sum(
-        weight * (np.square(one.deviations) + np.square(one.means - means).mean(axis=1))
-        for weight, one in zip(weights, regressions, strict=True)
+        weight
+        * (np.square(regression.deviations) + np.square(regression.means - means).mean(axis=1))
+        for weight, regression in zip(weights, regressions, strict=True)
     )
     return Regression(
         means=np.asarray(means),
         deviations=np.sqrt(squares),
-        evidence=float(scipy.special.logsumexp([one.evidence for one in regressions], b=weights)),
-        freedom=float(np.dot(weights, [one.freedom for one in regressions])),
+        evidence=float(
+            scipy.special.logsumexp([regression.evidence for regression in regressions], b=weights)
+        ),
+        freedom=float(np.dot(weights, [regression.freedom for regression in regressions])),
     )
 
 
@@ -194,21 +199,21 @@ def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
 
 
 def regress_counts(
-    averages: Iterable[Averages], asked: IntArray, counts: npt.ArrayLike, noise: float
+    averages: Iterable[Averages], queries: IntArray, counts: npt.ArrayLike, noise: float
 ) -> Regression:
     """Returns what counts are expected at all inputs, after noisy ones at some.
 
     Args:
         averages: over the neighbourhoods of each representation; each weighs as much as it makes
             the counts likely. Of a large pool one at a time is in memory.
-        asked: positions of inputs, `[num_queries]`.
+        queries: positions of inputs, `[num_queries]`.
         counts: noisy counts of these, `[num_queries, num_classes]`, in any unit.
         noise: standard deviation of the noise, in the same unit; above 0.
     """
     noisy = np.asarray(counts, np.float64)
     middle = noisy.mean()
     mean = _regress_each(
-        averages, lambda features, of_all: regress(features, of_all[asked], noisy - middle, noise)
+        averages, lambda features, of_all: regress(features, of_all[queries], noisy - middle, noise)
     )
     return dataclasses.replace(mean, means=middle + mean.means)
 
@@ -312,19 +317,19 @@ def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
         averages: as of `regress_counts`.
         sums: of records.
     """
-    known, values = sums.vectors, sums.values
+    vectors, values = sums.vectors, sums.values
     if sums.is_constant:
-        known, values = known[:, :-1], values[:-1]
+        vectors, values = vectors[:, :-1], values[:-1]
     num_records, noise = sums.num_records, sums.deviation
     shares = sums.num_of_class / num_records
-    beyond = values - num_records * np.outer(known.mean(axis=0, dtype=np.float64), shares)
-    if known.shape[1] > len(known):
+    beyond = values - num_records * np.outer(vectors.mean(axis=0, dtype=np.float64), shares)
+    if vectors.shape[1] > len(vectors):
         # What lies beyond all inputs says nothing of them; noise is as large in all directions.
-        turn = np.linalg.svd(known, full_matrices=False)[2]
-        known, beyond = known @ turn.T, turn @ beyond
+        turn = np.linalg.svd(vectors, full_matrices=False)[2]
+        vectors, beyond = vectors @ turn.T, turn @ beyond
 
     def linear(features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]) -> Regression:
-        measured = (num_records / len(known)) * (known.T @ of_all).astype(np.float64)
+        measured = (num_records / len(vectors)) * (vectors.T @ of_all).astype(np.float64)
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
         return regress(features, measured / unit, beyond / unit, noise / unit)
 
@@ -337,14 +342,14 @@ def _regress_each(
 ) -> Regression:
     """Averages regressions at all inputs, weighed by the evidence of each one's neighbourhoods.
 
-    `regress_at` takes features of the inputs that are asked about, and of all inputs.
+    `regress_at` takes features of the inputs to answer for, and of all inputs.
     """
     regressions, evidence = [], []
-    for one in averages:
-        regressions.append(regress_at(one.features, one.features))
+    for average in averages:
+        regressions.append(regress_at(average.features, average.features))
         judged = regressions[-1]
-        if one.of_first is not one.features:
-            judged = regress_at(one.of_first[:1], one.of_first)
+        if average.of_first is not average.features:
+            judged = regress_at(average.of_first[:1], average.of_first)
         evidence.append(judged.evidence)
     return averaged(regressions, scipy.special.softmax(evidence))
 

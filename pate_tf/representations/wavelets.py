@@ -6,7 +6,6 @@ angles: local means of an image, of its wavelets' lengths, and of these lengths'
 known library for it, kymatio 0.3.0, does not import beside SciPy 1.17.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,13 @@ from pate_tf.representations import Kind, register
 SCALES, ANGLES = 2, 8
 STRIDE = 2**SCALES  # pixels between means
 MOST_PIXELS = 32  # along a side; of larger images blocks count as one pixel
-TOGETHER = 16  # images in memory with the lengths of all their wavelets
 CELLS = 4  # of the representation, along each side of an image, at most
-MOST_DIRECTIONS = 512
-SAMPLE = 10_000  # of the pool's images, by which the directions are found
 LEAST_DEVIATION = 0.01  # of the largest one; features that vary less are not raised to the others
 
 
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Returns Morlet wavelets in frequencies, `[scales, angles, height, width]`."""
-    found = [
+    filters = [
         [
             _morlet(size, width=0.8 * 2**scale, angle=angle, frequency=0.75 * np.pi / 2**scale)
             for angle in np.arange(ANGLES) * np.pi / ANGLES
@@ -38,13 +34,13 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
         for scale in range(SCALES)
     ]
     # Opposite pixels of a wavelet are conjugates, but at the edge of an even side.
-    return scipy.fft.fft2(np.array(found)).real.astype(np.float32)
+    return scipy.fft.fft2(np.array(filters)).real.astype(np.float32)
 
 
 def _morlet(
     size: tuple[int, int], *, width: float, angle: float, frequency: float
 ) -> npt.NDArray[np.complex128]:
-    down, right = (_distances(length) for length in size)
+    down, right = (scipy.fft.fftfreq(length, 1.0 / length) for length in size)
     along = down[:, np.newaxis] * np.cos(angle) + right * np.sin(angle)
     across = right * np.cos(angle) - down[:, np.newaxis] * np.sin(angle)
     slant = 4.0 / ANGLES
@@ -54,17 +50,12 @@ def _morlet(
     return wave - window * (wave.sum() / window.sum())  # blind to the mean
 
 
-def _distances(length: int) -> npt.NDArray[np.float64]:
-    places = np.arange(length, dtype=np.float64)
-    return (places + length // 2) % length - length // 2
-
-
 def means(length: int, padded: int) -> npt.NDArray[np.float32]:
     """Returns Gaussian means along one axis, every `STRIDE` pixels: `[num_means, padded]`."""
     centres = STRIDE * np.arange(1, 1 + length // STRIDE)
     width = 0.8 * 2 ** (SCALES - 1)
-    found = np.exp(-((np.arange(padded) - centres[:, np.newaxis]) ** 2) / (2.0 * width**2))
-    return (found / found.sum(axis=1, keepdims=True)).astype(np.float32)
+    weights = np.exp(-((np.arange(padded) - centres[:, np.newaxis]) ** 2) / (2.0 * width**2))
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def transform(images: tf.Tensor) -> tf.Tensor:
@@ -96,8 +87,8 @@ def transform(images: tf.Tensor) -> tf.Tensor:
         return tf.abs(tf.signal.ifft2d(frequencies * along))
 
     def local(values: tf.Tensor) -> tf.Tensor:
-        found = tf.matmul(tf.matmul(rows, values), columns, transpose_b=True)
-        return tf.reshape(found, [tf.shape(images)[0], -1, len(rows), len(columns)])
+        averages = tf.matmul(tf.matmul(rows, values), columns, transpose_b=True)
+        return tf.reshape(averages, [tf.shape(images)[0], -1, len(rows), len(columns)])
 
     pixels = tf.transpose(tf.nn.avg_pool2d(images, block, block, "VALID"), [0, 3, 1, 2])
     around = [[STRIDE, STRIDE]] * 2
@@ -122,17 +113,16 @@ def scattering(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """
     compiled = tf.function(transform, autograph=False, reduce_retracing=True)
     parts = [
-        compiled(tf.constant(images[start : start + TOGETHER], tf.float32)).numpy()
-        for start in range(0, len(images), TOGETHER)
+        compiled(tf.constant(images[start : start + encoder.TOGETHER], tf.float32)).numpy()
+        for start in range(0, len(images), encoder.TOGETHER)
     ]
     return np.concatenate([part.reshape(len(part), -1) for part in parts])
 
 
-class WaveletPart(encoder.Part):
-    """One view of norm 1: scattering features, averaged in at most `CELLS` by `CELLS` cells.
+class WaveletPart(encoder.ImagePart):
+    """Features are scattering features, averaged in at most `CELLS` by `CELLS` cells.
 
-    Each is divided by its deviation in the pool. Then they are taken along at most
-    `MOST_DIRECTIONS` directions in which the pool's images differ most.
+    Each is divided by its deviation in the pool.
     """
 
     # Chosen on coloured digits and letters (docs/notes/small_teachers.md).
@@ -140,77 +130,40 @@ class WaveletPart(encoder.Part):
     least_variance = 1.0
 
     def __init__(self, pool: Pool) -> None:
-        """Takes shape and range of a pool's images; all weights are zero before `train`.
+        """Takes shape and range of a pool's images; all weights are trained by `train`.
 
         Raises:
             ValueError: as `transform`.
         """
-        super().__init__()
-        shape = pool.dataset.input_shape
-        self._range = tuple(
-            np.broadcast_to(np.asarray(values, np.float32), shape).copy()
-            for values in pool.dataset.value_range
-        )
-        number = int(np.prod(self._in_cells(tf.zeros([1, *shape])).shape))
-        self._scale = tf.Variable(tf.zeros([number]), trainable=False)
-        self._view = encoder.Directions(number, MOST_DIRECTIONS)
-        self.widths = (self._view.width,)
+        cells = self._in_cells(tf.zeros([1, *pool.dataset.input_shape]))
+        super().__init__(pool.dataset, int(np.prod(cells.shape)))
+        (self._scale,) = self.fitted = encoder.constants(np.ones(self.view.mean.shape))
 
-    @property
-    def variances(self) -> list[Any]:
-        """As of `Directions`."""
-        return [self._view.variances]
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns features `[batch, num_features]`."""
+        cells = self._in_cells(images)
+        return tf.reshape(cells, [-1, self._scale.shape[0]]) * self._scale
 
-    @property
-    def learnt(self) -> list[Any]:
-        """What features are multiplied by, the mean, directions and variances."""
-        view = self._view
-        return [self._scale, view.mean, view.directions, view.variances]
-
-    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        return [self._view(self._features(inputs) * self._scale)]
-
-    def _in_cells(self, inputs: tf.Tensor) -> tf.Tensor:
-        low, high = self._range
-        found = tf.transpose(transform((inputs - low) / (high - low)), [0, 2, 3, 1])
-        cells = [-(-side // CELLS) for side in found.shape[1:3]]
-        return tf.nn.avg_pool2d(found, cells, cells, "SAME")
-
-    def _features(self, inputs: tf.Tensor) -> tf.Tensor:
-        width = self._scale.shape[0]
-        return encoder.some_at_a_time(self._in_cells, inputs, TOGETHER, width)
+    def _in_cells(self, images: tf.Tensor) -> tf.Tensor:
+        features = tf.transpose(transform(images), [0, 2, 3, 1])
+        cells = [-(-side // CELLS) for side in features.shape[1:3]]
+        return tf.nn.avg_pool2d(features, cells, cells, "SAME")
 
     def train(self, pool: Pool) -> None:
         """Finds deviations and directions from a pool's images."""
-        features_of = tf.function(self._features, autograph=False, reduce_retracing=True)
-        inputs = pool.inputs[:SAMPLE]
-        features = np.concatenate(
-            [
-                features_of(tf.constant(inputs[start : start + encoder.BATCH], tf.float32)).numpy()
-                for start in range(0, len(inputs), encoder.BATCH)
-            ]
-        )
+        features = self.sample_features(pool)
         deviations = features.std(axis=0, dtype=np.float64)
         least = max(LEAST_DEVIATION * float(deviations.max()), float(np.finfo(np.float32).tiny))
         scale = (1.0 / (deviations + least)).astype(np.float32)
         self._scale.assign(scale)
-        features *= scale
-        mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
-        features -= mean
-        self._view.find(mean, (features.T @ features) / len(features))
-
-
-def _train(parts: Sequence[WaveletPart], pool: Pool, seed: int, **progress: Any) -> None:
-    del seed, progress  # nothing is drawn
-    parts[0].train(pool)
+        self.find_directions(features * scale)
 
 
 register(
     Kind(
         name="wavelets",
         parts=lambda pool, seed: [WaveletPart(pool)],
-        train=_train,
+        train=lambda parts, pool, seed, **options: parts[0].train(pool),  # nothing is drawn
         data_kinds=("image",),
     )
 )

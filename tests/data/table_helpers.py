@@ -1,11 +1,8 @@
-"""Raw UCI files that tests write or copy into a data folder."""
+"""Raw UCI files that tests write into a data folder."""
 
 import pathlib
-import shutil
 import zipfile
 from collections.abc import Iterable
-
-import tensorflow_datasets as tfds
 
 ADULT_ROWS = (
     "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, "
@@ -42,16 +39,3 @@ def write_diabetes(data_dir: pathlib.Path, text: str) -> pathlib.Path:
     with zipfile.ZipFile(folder / "dataset_diabetes.zip", "w") as archive:
         archive.writestr("dataset_diabetes/diabetic_data.csv", text)
     return data_dir
-
-
-def copy_raw(shared_data: pathlib.Path, data_dir: pathlib.Path, *names: str) -> pathlib.Path:
-    for name in names:
-        (data_dir / name).mkdir(parents=True)
-        for file in (shared_data / "data" / name).iterdir():
-            if file.is_file():  # what TensorFlow Datasets prepared may lie there too
-                shutil.copyfile(file, data_dir / name / file.name)
-    return data_dir
-
-
-def prepared_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
-    return pathlib.Path(tfds.builder(name, data_dir=data_dir).data_dir)

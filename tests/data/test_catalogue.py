@@ -5,11 +5,10 @@ import pytest
 import tensorflow_datasets as tfds
 from data_sets_for_tests import WAVES
 from sklearn.datasets import load_digits
-from table_helpers import copy_raw, write_adult
 
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data import catalogue, uci
+from pate_tf.data import catalogue
 from pate_tf.data.catalogue import DIGITS
 
 
@@ -130,23 +129,6 @@ def test_tfds_data_of_another_form_are_one_clear_line(tmp_path, monkeypatch, fie
     with pytest.raises(ValueError, match=f"dataset measurements: .*{words}") as caught:
         catalogue.load_private("measurements", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_the_projects_own_builders_work_by_tfds_alone(tmp_path):
-    write_adult(tmp_path)
-    by_hand = tfds.download.DownloadConfig(manual_dir=tmp_path / "adult")
-    builder = tfds.builder(uci.ADULT.name, data_dir=tmp_path)
-    builder.download_and_prepare(download_config=by_hand)
-    inputs, labels = next(iter(builder.as_dataset(split="train", as_supervised=True).batch(10)))
-    assert inputs.shape == (3, 13)
-    assert labels.numpy().tolist() == [0, 1, 0]
-
-
-def test_nothing_is_printed(shared_data, tmp_path, capfd):
-    copy_raw(shared_data, tmp_path, "diabetes")
-    catalogue.load_public("diabetes", data_dir=tmp_path)
-    out, _ = capfd.readouterr()
-    assert out == ""
 
 
 def pairs(examples) -> collections.Counter:

@@ -1,32 +1,18 @@
 """UCI's tables: against their files and documentation, and against broken files."""
 
 import csv
-import hashlib
 import io
 import re
+import shutil
 import zipfile
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
-from table_helpers import (
-    ADULT_FEATURES,
-    ADULT_ROWS,
-    copy_raw,
-    prepared_folder,
-    write_adult,
-    write_diabetes,
-)
+from table_helpers import ADULT_FEATURES, ADULT_ROWS, write_adult, write_diabetes
 
 from pate_tf.data import catalogue, uci
 
 DIABETES_NAMES = [column.name for column in uci.DIABETES_COLUMNS]
-
-
-@pytest.fixture(scope="module")
-def prepared(shared_data, tmp_path_factory):
-    """The real tables, prepared."""
-    return copy_raw(shared_data, tmp_path_factory.mktemp("uci"), "adult", "diabetes")
 
 
 def sides(name, data_dir):
@@ -50,22 +36,22 @@ def assert_is_row(columns, features, row) -> None:
         assert text == row[column.name]
 
 
-def test_adult_has_every_field_of_the_real_files_in_ucis_order(prepared, shared_data):
-    private, public = sides("adult", prepared)
+def test_adult_has_every_field_of_the_real_files_in_ucis_order(shared_data):
+    private, public = sides("adult", shared_data / "data")
     assert (len(private), len(public)) == (32_561, 16_281)
     # What adult.names says of the shares of the two labels.
     assert private.labels.mean() == pytest.approx(0.2408, abs=1e-4)
     assert public.majority_share == pytest.approx(0.7638, abs=1e-4)
     split = public.split(public.dataset.pool_size)
     assert (len(split.pool), len(split.held_out)) == (4_999, 11_282)
-    names = [column.name for column in uci.ADULT_COLUMNS]
-    fields = ["age", "workclass", "fnlwgt", *names[2:], "income"]
-    for examples, file, skipped in zip((private, public), uci.ADULT_FILES, (0, 1), strict=True):
-        lines = (shared_data / "data" / "adult" / file).read_text().splitlines()[skipped:]
+    for examples, path, skipped in zip(
+        (private, public), uci.ADULT_TABLE.files, (0, 1), strict=True
+    ):
+        lines = (shared_data / "data" / path).read_text().splitlines()[skipped:]
         rows = [row for row in csv.reader(lines, skipinitialspace=True) if row]
         assert len(rows) == len(examples)
         for place in (*range(500), *range(len(rows) - 500, len(rows))):
-            row = dict(zip(fields, rows[place], strict=True))
+            row = dict(zip(uci.ADULT_FIELDS, rows[place], strict=True))
             assert_is_row(uci.ADULT_COLUMNS, examples.inputs[place], row)
             expected = row["income"].rstrip(".")
             assert examples.dataset.class_names[examples.labels[place]] == expected
@@ -82,14 +68,14 @@ def test_adults_categories_are_those_of_adult_names(shared_data):
         assert list(column.categories) == ([*listed, "?"] if listed != ["continuous"] else [])
 
 
-def test_diabetes_is_balanced_and_split_by_patient_in_ucis_order(prepared, shared_data):
+def test_diabetes_is_balanced_and_split_by_patient_in_ucis_order(shared_data):
     path = shared_data / "data" / "diabetes" / "dataset_diabetes.zip"
     with zipfile.ZipFile(path) as archive:
         text = archive.read("dataset_diabetes/diabetic_data.csv").decode()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert (len(rows), len(DIABETES_NAMES)) == (101_766, 18)
     assert all(row[name] != "?" for name in DIABETES_NAMES for row in rows)
-    both = sides("diabetes", prepared)
+    both = sides("diabetes", shared_data / "data")
     labels = np.concatenate([one.labels for one in both])
     assert (labels == 0).sum() == sum(row["readmitted"] == "<30" for row in rows) == 11_357
     assert len(both[1]) / len(labels) == pytest.approx(12_702 / 46_806, abs=0.02)
@@ -112,8 +98,8 @@ def test_diabetes_is_balanced_and_split_by_patient_in_ucis_order(prepared, share
 
 
 @pytest.mark.parametrize("name", ["adult", "diabetes"])
-def test_public_ranges_are_wide_enough_for_the_public_side(prepared, name):
-    public = catalogue.load_public(name, data_dir=prepared)
+def test_public_ranges_are_wide_enough_for_the_public_side(shared_data, name):
+    public = catalogue.load_public(name, data_dir=shared_data / "data")
     low, high = public.dataset.value_range
     assert (public.inputs >= low).all() and (public.inputs <= high).all()
 
@@ -125,16 +111,6 @@ def test_small_files_become_the_numbers_worked_out_by_hand(tmp_path):
     np.testing.assert_array_equal(private.labels, [0, 1, 0])
     np.testing.assert_array_equal(public.inputs, np.array(ADULT_FEATURES[:2]))
     np.testing.assert_array_equal(public.labels, [0, 1])
-
-
-@pytest.mark.parametrize("kind", [uci.Adult, uci.Diabetes])
-def test_builders_are_registered_versioned_credited_and_checksummed(kind, shared_data):
-    assert tfds.builder_cls(kind.__name__.lower()) is kind
-    assert str(kind.VERSION) == "1.0.0" and "CC BY 4.0" in kind.__doc__
-    for url, info in kind.url_infos.items():
-        (path,) = (shared_data / "data").glob(f"*/{url.rpartition('/')[2]}")
-        content = path.read_bytes()
-        assert (info.size, info.checksum) == (len(content), hashlib.sha256(content).hexdigest())
 
 
 def test_a_record_of_adult_does_not_change_with_another_record(tmp_path):
@@ -184,16 +160,6 @@ def test_whether_an_encounter_is_taken_does_not_depend_on_the_others(tmp_path):
         assert one.get(number) == two.get(number)
 
 
-def test_a_read_only_folder_is_left_alone(tmp_path, monkeypatch):
-    write_adult(tmp_path / "raw")
-    (tmp_path / "raw" / "adult").chmod(0o555)
-    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "default"))
-    assert len(catalogue.load_private("adult", data_dir=tmp_path / "raw")) == 3
-    assert {path.name for path in (tmp_path / "raw" / "adult").iterdir()} == set(uci.ADULT_FILES)
-    (folder,) = (tmp_path / "default").glob("from-*")
-    assert len(list(folder.rglob("*.tfrecord*"))) == 2
-
-
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -212,7 +178,6 @@ def test_a_broken_file_of_adult_is_one_line_without_values(tmp_path, row, words)
         catalogue.load_private("adult", data_dir=tmp_path)
     assert_one_line(caught, "dataset adult", *words)
     assert "Pirate" not in str(caught.value)
-    assert not prepared_folder(tmp_path, "adult").exists()
 
 
 @pytest.mark.parametrize(
@@ -236,26 +201,42 @@ def test_a_broken_file_of_diabetes_is_one_line_without_values(tmp_path, text, wo
     assert "Sometimes" not in str(caught.value)
 
 
-def test_broken_prepared_records_and_truncated_archives_are_one_line(tmp_path, shared_data):
-    catalogue.load_private("adult", data_dir=write_adult(tmp_path))
-    (records,) = tmp_path.rglob("adult-train.tfrecord*")
-    records.write_bytes(records.read_bytes()[:-7])
-    copy_raw(shared_data, tmp_path, "diabetes")
-    path = tmp_path / "diabetes" / "dataset_diabetes.zip"
-    content = bytearray(path.read_bytes())
+def test_a_truncated_archive_is_one_line(tmp_path, shared_data):
+    content = bytearray((shared_data / "data/diabetes/dataset_diabetes.zip").read_bytes())
     content[1_000_000:1_000_100] = bytes(100)  # in the middle of the compressed table
-    path.write_bytes(content)
-    for name in ("adult", "diabetes"):
-        with pytest.raises(ValueError) as caught:
-            catalogue.load_private(name, data_dir=tmp_path)
-        assert_one_line(caught, f"dataset {name}: ")
+    (tmp_path / "diabetes").mkdir()
+    (tmp_path / "diabetes/dataset_diabetes.zip").write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        catalogue.load_private("diabetes", data_dir=tmp_path)
+    assert_one_line(caught, "dataset diabetes: ")
 
 
-def test_missing_files_without_a_network_are_one_line(tmp_path, monkeypatch):
-    def offline(*arguments, **options):
-        raise OSError("no network")
+@pytest.mark.parametrize("content", [None, "changed on the way"])
+def test_files_that_cannot_be_downloaded_whole_are_one_line(tmp_path, monkeypatch, content):
+    def retrieve(url, path, progress):
+        if content is None:
+            raise OSError("no network")
+        path = tmp_path / "adult" / url.rpartition("/")[2]
+        path.write_text(content)
 
-    monkeypatch.setattr(tfds.download.DownloadManager, "download", offline)
+    monkeypatch.setattr("keras.src.utils.file_utils.urlretrieve", retrieve)
     with pytest.raises(ValueError) as caught:
         catalogue.load_private("adult", data_dir=tmp_path)
-    assert_one_line(caught, "dataset adult", "adult.data and adult.test in", "no network")
+    assert_one_line(caught, "dataset adult", "adult.data and adult.test in")
+    assert not list((tmp_path / "adult").iterdir())  # nothing broken is found the next time
+
+
+def test_files_are_downloaded_once_by_their_digests(tmp_path, monkeypatch, shared_data, capfd):
+    urls = []
+
+    def retrieve(url, path, progress):
+        urls.append(url)
+        source = shared_data / "data" / url.removeprefix(uci.URL).replace("00296", "diabetes")
+        shutil.copyfile(source, path)
+
+    monkeypatch.setattr("keras.src.utils.file_utils.urlretrieve", retrieve)
+    for _ in range(2):
+        for name in uci.TABLES:
+            assert len(catalogue.load_public(name, data_dir=tmp_path)) > 5_000
+    assert len(urls) == 3
+    assert capfd.readouterr().out == ""

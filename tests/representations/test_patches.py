@@ -69,16 +69,14 @@ def test_answers_are_those_of_a_loop(monkeypatch, shape, value_range):
     for image in pool.inputs[:3]:
         slow = slow_answers(part, image, pool.dataset)
         assert slow.any()
-        np.testing.assert_allclose(part._answers(image[None]).numpy()[0], slow, atol=2e-3)
+        np.testing.assert_allclose(part.features(image[None]).numpy()[0], slow, atol=2e-3)
 
 
 def test_a_view_has_length_one_and_states_how_it_varies():
     part = learnt(POOL)
     (view,) = part(POOL.inputs.astype(np.float32))
     np.testing.assert_allclose(np.linalg.norm(view, axis=1), 1.0, rtol=1e-5)
-    turned = (
-        part._answers(POOL.inputs.astype(np.float32)) - part._view.mean
-    ) @ part._view.directions
+    turned = (part.features(POOL.inputs.astype(np.float32)) - part.view.mean) @ part.view.directions
     covariance = np.cov(turned.numpy(), rowvar=False)
     (variances,) = part.variances
     shares = np.diag(covariance) / np.diag(covariance).sum()

@@ -7,7 +7,6 @@ import pathlib, sys, tempfile, time
 import numpy as np
 import pate_tf.cli.silo, pate_tf.api.silo
 from pate_tf.models.forest import Forest
-from pate_tf.models.forest import WalkedForest
 from pate_tf.silos import Policy, Silo
 from pate_tf.silos.messages import QueryBatch, RandomisedVotes
 
@@ -17,7 +16,7 @@ leaf = Forest(
 )
 policy = Policy(silo="clinic", epsilon_budget=30.0, delta=1e-6)
 with tempfile.TemporaryDirectory() as name:
-    with Silo(policy, WalkedForest(leaf), folder=pathlib.Path(name), num_classes=3) as silo:
+    with Silo(policy, leaf, folder=pathlib.Path(name), num_classes=3) as silo:
         for first in (0, 20):  # the second batch is near the budget
             batch = QueryBatch.of(
                 np.arange(first, first + 40, dtype=np.float32).reshape(20, 2),
