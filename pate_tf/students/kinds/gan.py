@@ -26,7 +26,6 @@ from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
 from pate_tf.students.training import AveragedStudent, replica_share
 
 
-@keras.saving.register_keras_serializable("pate_tf")
 class BiasCorrectedAdam(keras.optimizers.Adam):
     """Adam that divides by sqrt(v_hat + epsilon^2), v_hat being corrected for its bias.
 
@@ -86,10 +85,6 @@ class TableNoise(keras.layers.Layer):
         noise = tf.slice(table, [tf.minimum(start, tf.size(table) - needed)], [needed])
         return inputs + tf.reshape(noise, tf.shape(inputs))
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}
-
 
 SMALLEST_DEVIATION = 1e-6
 
@@ -102,6 +97,8 @@ class WeightNormalizedDense(keras.layers.Layer):
     and the initialisation from data (section 3). From `[batch, ..., channels]` to `[batch, ...,
     units]`.
     """
+
+    kernel_size: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -129,7 +126,7 @@ class WeightNormalizedDense(keras.layers.Layer):
         """Creates direction, scale and bias."""
         self.direction = self.add_weight(
             name="direction",
-            shape=self._kernel_shape(input_shape[-1]),
+            shape=(*self.kernel_size, input_shape[-1], self.units),
             initializer=keras.initializers.RandomNormal(stddev=self.stddev, seed=self.seed),
         )
         self.scale = self.add_weight(
@@ -151,22 +148,10 @@ class WeightNormalizedDense(keras.layers.Layer):
         self.bias.assign(-mean * factor)
         self.scale.assign(self.scale * factor)
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        names = ("units", "seed", "train_scale", "stddev")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "activation": keras.activations.serialize(self.activation),
-        }
-
     def _linear(self, inputs: tf.Tensor) -> tf.Tensor:
         axes = list(range(len(self.direction.shape) - 1))
         norm = tf.sqrt(tf.reduce_sum(tf.square(self.direction), axis=axes))
         return self._apply(inputs, self.direction * (self.scale / norm))
-
-    def _kernel_shape(self, channels: int) -> tuple[int, ...]:
-        return channels, self.units
 
     def _apply(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.matmul(inputs, kernel)
@@ -176,6 +161,8 @@ class WeightNormalizedDense(keras.layers.Layer):
 class WeightNormalizedConvolution(WeightNormalizedDense):
     """A 3x3 convolution of `[batch, height, width, channels]` with such a kernel."""
 
+    kernel_size = (3, 3)
+
     def __init__(
         self, units: int, *, stride: int = 1, padding: str = "SAME", **kwargs: Any
     ) -> None:
@@ -183,13 +170,6 @@ class WeightNormalizedConvolution(WeightNormalizedDense):
         super().__init__(units, **kwargs)
         self.stride = stride
         self.padding = padding
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "stride": self.stride, "padding": self.padding}
-
-    def _kernel_shape(self, channels: int) -> tuple[int, ...]:
-        return 3, 3, channels, self.units
 
     def _apply(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.conv2d(inputs, kernel, strides=self.stride, padding=self.padding)
@@ -371,7 +351,6 @@ BETA_1, EPSILON = 0.5, 1e-4
 INITIAL_IMAGES = 500  # that the weight-normalised layers are set from
 
 
-@keras.saving.register_keras_serializable("pate_tf")
 class GanStudent(AveragedStudent):
     """A classifier and a generator that train each other.
 
@@ -398,14 +377,6 @@ class GanStudent(AveragedStudent):
         self.optimizer.build(self.classifier.trainable_weights)
         self.generator_optimizer.build(self.generator.trainable_weights)
 
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles as `get_compile_config` says."""
-        self.compile(**config)
-
-    def get_compile_config(self) -> dict[str, Any]:
-        """Returns the arguments of `compile`."""
-        return {"learning_rate": float(self.optimizer.learning_rate)}
-
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
         """One step of the classifier, then one of the generator."""
         labelled, unlabelled = data["labelled"], data["unlabelled"]
@@ -431,11 +402,6 @@ class GanStudent(AveragedStudent):
         gradients = tape.gradient(share, weights)
         self.generator_optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.step_end(loss, labelled_loss, unlabelled_loss, generator_loss)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` rebuilds the student from, as JSON values."""
-        generator = keras.saving.serialize_keras_object(self.generator)
-        return {**super().get_config(), "generator": generator}
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
