@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from scipy.stats import binomtest
-from sklearn.metrics import roc_auc_score
+from scipy.stats import binomtest, mannwhitneyu
 
 from pate_tf.core import event_files
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
@@ -147,11 +146,13 @@ def by_class(
     )
     auc = None
     if probabilities is not None and None not in recall and num_classes > 1:
-        scores = [
-            roc_auc_score(truth == label, probabilities[:, label])
-            for label in ([1] if num_classes == 2 else range(num_classes))
-        ]
-        auc = float(np.mean(scores))
+        areas = []
+        for label in [1] if num_classes == 2 else range(num_classes):
+            scores, is_positive = probabilities[:, label], truth == label
+            # Pairs of a positive and a negative whose scores are in that order; ties are half.
+            pairs = mannwhitneyu(scores[is_positive], scores[~is_positive], method="asymptotic")
+            areas.append(pairs.statistic / (is_positive.sum() * (~is_positive).sum()))
+        auc = float(np.mean(areas))
     return ByClass(recall, auc, is_constant=bool((labels == labels[0]).all()))
 
 

@@ -543,6 +543,7 @@ def test_records_and_owners_have_no_total(tmp_path):
             num_classes=2,
             owners=owners,
             value_range=(-9, 9),
+            name="visits",
         )
         run = tmp_path / str(len(pages))
         sums = FeatureSums(directory=run, representation="raw").fit(own.private, own.pool)

@@ -95,7 +95,7 @@ def test_a_report_has_its_keys(finished):
     for text in (
         f"{report['student_accuracy']:.2%}",
         f"{report['label_accuracy']:.2%}",
-        f"{rounded_up(report['epsilon_data_independent'])} at delta 1e-05; data-independent",
+        f"{rounded_up(report['epsilon_data_independent'])} at delta 1e-05; worst-case",
         "SENSITIVE",
         "run/released",
     ):
