@@ -135,7 +135,20 @@ def fit(
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
     if delta is not None and data.private.owners is None:
         check_delta(delta, len(data.private))  # before anything is trained
-    source = _source(method, source, directory, seed=seed, verbose=verbose)
+    if method not in METHODS:
+        raise ValueError(f"method: expected {' or '.join(METHODS)}, got {method!r}")
+    kind = FeatureSums if method == "feature_sums" else Teachers
+    if source is None:
+        source = kind(directory=directory, seed=seed, verbose=verbose)
+    elif not isinstance(source, kind):
+        raise ValueError(
+            f"source: expected pate_tf.{kind.__name__} with method {method}, got "
+            f"{type(source).__name__}"
+        )
+    elif directory is not None and source.directory != pathlib.Path(directory):
+        raise ValueError(
+            f"directory: expected that of `source`, {source.directory}, or none, got {directory}"
+        )
     student = student or Student(seed=seed, verbose=verbose)
     source.fit(data.private, data.pool)
     with Labeller(
@@ -150,29 +163,3 @@ def fit(
     ) as labeller:
         labels = labeller.label(data.pool, num_queries, strategy=strategy, seed=seed)
     return Fitted(student.fit(data.pool, labels), labels, source)
-
-
-def _source(
-    method: str,
-    given: Teachers | FeatureSums | None,
-    directory: str | os.PathLike[str] | None,
-    *,
-    seed: int,
-    verbose: bool,
-) -> Teachers | FeatureSums:
-    """Returns what labels are released from; raises ValueError if it is not the method's."""
-    if method not in METHODS:
-        raise ValueError(f"method: expected {' or '.join(METHODS)}, got {method!r}")
-    kind = FeatureSums if method == "feature_sums" else Teachers
-    if given is None:
-        return kind(directory=directory, seed=seed, verbose=verbose)
-    if not isinstance(given, kind):
-        raise ValueError(
-            f"source: expected pate_tf.{kind.__name__} with method {method}, got "
-            f"{type(given).__name__}"
-        )
-    if directory is not None and given.directory != pathlib.Path(directory):
-        raise ValueError(
-            f"directory: expected that of `source`, {given.directory}, or none, got {directory}"
-        )
-    return given

@@ -20,7 +20,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger
-from pate_tf.queries.labels import Labels
+from pate_tf.queries.labels import Labels, asked_inputs
 from pate_tf.representations import catalogue, pretrained
 from pate_tf.serving.export import export_student, next_version
 from pate_tf.serving.served import SCHEMA
@@ -223,7 +223,7 @@ def _check_answers(
 ) -> tuple[int, tuple[int, ...]]:
     """Returns how many different queries were answered, and their ledger rows, if it has them."""
     released, counts = labels.released, labels.released.noisy_counts
-    digests = query_digests(labels.asked(), mechanism)
+    digests = query_digests(asked_inputs(labels.pool, labels.queries, labels.neighbours), mechanism)
     with ledger.exclusive():
         answers = ledger.stored_answers(sorted(set(digests)))
     given = [answers.get(digest) for digest in digests]

@@ -25,7 +25,7 @@ from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import SECURE_HISTOGRAM
 from pate_tf.silos.roster import Asking, Roster
 from pate_tf.statement.silos import SilosStatement
-from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.config import StudentSettings, complete, find_student
 
 if TYPE_CHECKING:
     from pate_tf.api.publishing import Published
@@ -220,7 +220,7 @@ def coordinate(
     are_sums = run.method == "feature_sums"
     if not are_sums:
         check_queries(run.queries, split.pool)
-    student = complete(run.student, split.dataset, labels_whole_pool=are_sums)
+    find_student(complete(run.student, split.dataset), split.dataset)
     artifacts.check_can_hold_files(run.folder)
     parties, asking, representation = None, run.asking, None
     if are_sums or run.aggregation == "secure":
@@ -301,7 +301,7 @@ def coordinate(
         labels.save(released)
         unlabelled = dataclasses.replace(split.held_out, labels=None)
         watched = PublicSplit(pool=split.pool, held_out=unlabelled)
-        model = learn(student, watched, labels, folder=released)
+        model, _ = learn(run.student, watched, labels, folder=released)
         published = publish(
             model, labels, coordinator=coordinator, folder=released, publication=run
         )

@@ -17,7 +17,7 @@ from pate_tf.api.data import as_inputs
 from pate_tf.api.labeller import Labeller
 from pate_tf.api.publishing import Published, publish_model
 from pate_tf.api.reporting import reporting
-from pate_tf.api.student_run import FITS_BETTER, fits_better, learn
+from pate_tf.api.student_run import learn
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit, to_html
@@ -28,8 +28,8 @@ from pate_tf.queries.labels import Labels
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.students import batches
-from pate_tf.students.config import StudentSettings, complete, is_left_open
-from pate_tf.students.kinds import AUTO, LINEAR_HEAD
+from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import AUTO
 
 
 class Student:
@@ -133,26 +133,16 @@ class Student:
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
         # Labels of held-out samples are for `evaluate` alone.
         nothing = PublicExamples(pool.dataset, pool.inputs[:0])
-        config = complete(
+        model, config = learn(
             self._settings,
-            pool.dataset,
-            labels_whole_pool=labels.released.noisy_sums is not None,
-            initial=self._initial,
-            has_linear_model=labels.prefers_linear_head,
-        )
-        self._kind = config.student
-        model = learn(
-            config,
             PublicSplit(pool=pool, held_out=nothing),
             labels,
+            initial=self._initial,
             folder=self._directory,
             callbacks=self._callbacks,
-            verbose=self._verbose,
+            reporting=reporting(self._verbose),
         )
-        may_be_linear = self._initial is None and is_left_open(self._settings)
-        if may_be_linear and fits_better(labels.linear_head, model, labels):
-            model, self._kind = labels.linear_head, LINEAR_HEAD
-            reporting(self._verbose).note(FITS_BETTER)
+        self._kind = config.student
         self._fitted = model, labels
         return self
 
@@ -222,14 +212,16 @@ class Student:
             ValueError: if nothing was trained yet, or inputs and labels do not fit.
         """
         truth = getattr(inputs, "labels", None) if labels is None else labels
-        given = self.predict(inputs)
+        predictions = self.predict(inputs)
         if truth is None:
             return None
-        known = whole_numbers(truth, "labels")
-        if known.shape != given.shape:
-            raise ValueError(f"labels: expected [{len(given)}], got {list(known.shape)}")
-        is_known = known != UNKNOWN
-        return float(np.mean(given[is_known] == known[is_known])) if is_known.any() else None
+        expected = whole_numbers(truth, "labels")
+        if expected.shape != predictions.shape:
+            raise ValueError(f"labels: expected [{len(predictions)}], got {list(expected.shape)}")
+        is_known = expected != UNKNOWN
+        if not is_known.any():
+            return None
+        return float(np.mean(predictions[is_known] == expected[is_known]))
 
     def __repr__(self) -> str:
         state = "not trained yet" if self._fitted is None else f"of {len(self.labels)} labels"

@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,11 +18,10 @@ from pate_tf.accounting import moments
 from pate_tf.accounting.charge import ReleasedLabels, rounded_up
 from pate_tf.aggregation.labeller import stored_counts
 from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.api.feature_sums import StoredSums, SumsSource
+from pate_tf.api.feature_sums import SumsSource
 from pate_tf.api.labelling import (
     ReleasePlan,
     Source,
-    check_teachers,
     delta_of,
     has_linear_model,
     open_ledger,
@@ -35,7 +34,7 @@ from pate_tf.api.run_folder import DataSource, TeacherSource
 from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import PoolLabels, PublicSplit
+from pate_tf.core.public import PublicSplit
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.representations.regression import MOST_QUERIES
@@ -55,9 +54,7 @@ from pate_tf.students.config import (
     is_left_open,
 )
 from pate_tf.students.evaluation import ByClass, by_class
-from pate_tf.students.kinds import AUTO, DISTILLATION, LINEAR_HEAD, StudentConfig
-from pate_tf.students.training import train_distilled
-from pate_tf.teachers.voters import Voter
+from pate_tf.students.kinds import AUTO, LINEAR_HEAD, StudentConfig
 
 # What the labels of one student cost at the true votes. SENSITIVE.
 
@@ -73,13 +70,13 @@ def data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | 
         return None
     total = 0.0 * moments.DEFAULT_MOMENTS
     try:
-        batches = [one for one in stored_counts(ledger) if one.debit in released.ledger_rows]
+        batches = [batch for batch in stored_counts(ledger) if batch.debit in released.ledger_rows]
     except LedgerError as error:
         text = f"{error}; so the data-dependent epsilon is not known"
         warnings.warn(text, LedgerWarning, stacklevel=2)
         return None
     for batch in batches:
-        bounds = [one for one in ("class_aware", "two_sided") if one in batch.mechanism.bounds]
+        bounds = [name for name in ("class_aware", "two_sided") if name in batch.mechanism.bounds]
         if batch.adaptive or not bounds:
             return None
         total = total + moments.data_dependent_alphas(
@@ -104,28 +101,26 @@ def certainty(labels: Labels) -> float | None:
     None where labels were not learnt from counts together, nor from sums. It knows of noise alone,
     not of what all teachers get wrong together, nor of what features don't say.
     """
-    released, weights = labels.released, labels.inferred.weights
+    released, inferred = labels.released, labels.inferred
     if released.noisy_sums is not None:
         return labels.certainty
-    if (
-        weights is None
-        or not len(weights)
-        or released.noisy_counts is None
-        or not released.cost.charge.releases_counts
-        or released.num_answered > MOST_QUERIES  # then each propagates by itself
-    ):
-        return None
-    return labels.inferred.certainty
+    are_regressed = (
+        released.noisy_counts is not None
+        and released.cost.charge.releases_counts
+        and released.num_answered <= MOST_QUERIES  # else each propagates by itself
+    )
+    return inferred.certainty if are_regressed and len(inferred.labels) else None
 
 
 def warn_of_noise(labels: Labels, reporting: Reporting) -> None:
     """Warns in one line if noise leaves labels of the pool unsure."""
-    found = certainty(labels)
-    if found is not None and found < CERTAIN_ENOUGH:
+    mean_confidence = certainty(labels)
+    if mean_confidence is not None and mean_confidence < CERTAIN_ENOUGH:
         by_sums = labels.released.noisy_sums is not None
         reporting.warn(
             f"labels: the noise is heavy for {'so few records' if by_sums else 'these teachers'}: "
-            f"what all noisy {'sums' if by_sums else 'counts'} say of the pool is {found:.0%} sure "
+            f"what all noisy {'sums' if by_sums else 'counts'} say of the pool is "
+            f"{mean_confidence:.0%} sure "
             f"on average; next time take {'' if by_sums else 'more teachers or '}a larger epsilon, "
             "and see docs/explanation/alternatives.md"
         )
@@ -146,7 +141,7 @@ class Measured:
         inferred_accuracy: of the labels that came without a query; None also if there are none.
         student_accuracy: of the exported student on the samples that evaluate it.
         constant_answer: accuracy of the majority-class baseline on them.
-        evaluated_on: which samples evaluated it, of `evaluation.EVALUATED_ON`.
+        evaluated_on: which samples evaluated it, of `OutputSettings.evaluate_on`.
         by_class: recall and AUC of each class.
     """
 
@@ -235,7 +230,7 @@ def check_student(
 
 
 def make_student(
-    config: StudentConfig,
+    settings: StudentSettings,
     public: PublicSplit,
     *,
     plan: ReleasePlan,
@@ -244,13 +239,12 @@ def make_student(
     noise: NoiseSource,
     directory: artifacts.RunDirectory,
     output: OutputSettings = OutputSettings(),  # noqa: B008 (frozen)
-    may_be_linear: bool = False,
     reporting: Reporting = QUIET,
 ) -> StudentReport:
     """Releases labels, trains a student on them, publishes it and evaluates what was published.
 
     Args:
-        config: how the student is trained; with `public` and `output` checked by `check_student`.
+        settings: how the student is trained; checked by `check_student`.
         public: the pool, and the samples that evaluate the student.
         plan: which labels are released; of `plan_release` for this pool and these teachers.
         teachers: the ensemble, or feature sums.
@@ -258,8 +252,6 @@ def make_student(
         noise: where privacy noise comes from.
         directory: labels, student and statement go below its `released/`.
         output: what of them is written and measured.
-        may_be_linear: whether the linear head is taken instead where `Labels.prefers_linear_head`,
-            or where it `fits_better`.
         reporting: how progress is shown.
 
     Raises:
@@ -276,16 +268,14 @@ def make_student(
         labels.save(released)
     if not labels.released.num_answered:
         raise NothingAnsweredError(labels, plan.mechanism.unanswered_advice)
-    warn_of_noise(labels, reporting)
-    if may_be_linear and labels.prefers_linear_head:
-        settings = StudentSettings(student=LINEAR_HEAD, seed=config.seed)
-        config = complete(settings, public.dataset)
-        reporting.note("Student: linear_head, with the model of several rounds of sums.")
-    config = config.going_on_from(labels.network, labels.certainty)
-    model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
-    if may_be_linear and fits_better(labels.linear_head, model, labels):
-        model, config = labels.linear_head, dataclasses.replace(config, student=LINEAR_HEAD)
-        reporting.note(FITS_BETTER)
+    model, config = learn(
+        settings,
+        public,
+        labels,
+        folder=released,
+        may_be_linear=not output.export_formats,
+        reporting=reporting,
+    )
     published = publish_model(
         model,
         labels,
@@ -307,55 +297,73 @@ def make_student(
 
 
 def learn(
-    config: StudentConfig,
+    settings: StudentSettings,
     public: PublicSplit,
     labels: Labels,
     *,
+    initial: keras.Model | None = None,
     folder: pathlib.Path | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
-    verbose: bool = False,
-) -> Any:
-    """Trains a student on labels of a pool.
+    may_be_linear: bool = True,
+    reporting: Reporting = QUIET,
+) -> tuple[Any, StudentConfig]:
+    """Trains a student on labels of a pool; warns if noise leaves these unsure.
+
+    Where student, model and training are left open, the linear head of feature sums is taken if
+    `Labels.prefers_linear_head`, or if it `fits_better` than what was trained.
 
     Args:
-        config: how it is trained.
+        settings: how it is trained.
         public: the pool; held-out samples, as far as they have labels, are shown in TensorBoard.
         labels: released now or before.
+        initial: as of `StudentConfig`.
         folder: logs and the state of an unfinished run lie below it; None for neither.
         callbacks: called as Keras calls them.
-        verbose: whether a progress bar is drawn.
+        may_be_linear: False where a student has to be a Keras model.
+        reporting: how progress is shown.
 
     Returns:
-        A model that is called as a Keras model is, from raw inputs to logits.
+        A model that is called as a Keras model is, from raw inputs to logits, and what it was
+        trained by.
 
     Raises:
         ValueError: if student, labels and pool do not fit each other.
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     labels.check_pool(public.pool)
+    warn_of_noise(labels, reporting)
+    may_be_linear = may_be_linear and initial is None and is_left_open(settings)
+    if may_be_linear and labels.prefers_linear_head:
+        settings = dataclasses.replace(settings, student=LINEAR_HEAD)
+        reporting.note("Student: linear_head, with the model of several rounds of sums.")
+    config = complete(
+        settings,
+        public.dataset,
+        labels_whole_pool=labels.released.noisy_sums is not None,
+        initial=initial,
+        warm_start_from=labels.network,
+        certainty=labels.certainty,
+    )
     if config.student == LINEAR_HEAD:
         config = dataclasses.replace(config, initial=labels.linear_head)
-    config = config.going_on_from(labels.network, labels.certainty)
-    student = find_student(config, public.dataset)
     shown = public.held_out.labelled()
-    logging = (
-        [evaluation.HeldOutAccuracy(shown, training.logs_of(folder))]
-        if folder and shown is not None
-        else []
-    )
-    return student.train(
+    if folder and shown is not None:
+        callbacks = [evaluation.HeldOutAccuracy(shown, training.logs_of(folder)), *callbacks]
+    model = find_student(config, public.dataset).train(
         config,
         labels.training_labels,
         public.pool,
         folder=folder,
-        callbacks=[*logging, *callbacks],
-        show_progress=verbose,
+        callbacks=callbacks,
+        show_progress=reporting.verbose,
     )
-
-
-FITS_BETTER: Final = (
-    "Student: linear_head, as the trained one does not fit the sums clearly better."
-)
+    is_trained = config.student != LINEAR_HEAD
+    if may_be_linear and is_trained and fits_better(labels.linear_head, model, labels):
+        reporting.note(
+            "Student: linear_head, as the trained one does not fit the sums clearly better."
+        )
+        return labels.linear_head, dataclasses.replace(config, student=LINEAR_HEAD)
+    return model, config
 
 
 def fits_better(linear_head: Any, model: Any, labels: Labels) -> bool:
@@ -363,8 +371,7 @@ def fits_better(linear_head: Any, model: Any, labels: Labels) -> bool:
 
     By probabilities on the pool; of tables and texts alone. Clearly is more than the logarithm of
     the likelihood varies by itself. A network that learnt from few inputs of a pool fits its sums
-    about as well and errs more on others: so it was on `packages`, `hastie` and `digits` of
-    benchmarks/own_data.py, while on `quantiles` it was clearly ahead, and right.
+    about as well and errs more on others.
 
     Args:
         linear_head: of the labels, or None.
@@ -373,11 +380,11 @@ def fits_better(linear_head: Any, model: Any, labels: Labels) -> bool:
     """
     if linear_head is None or labels.pool.dataset.kind == "image":
         return False
-    head, other = (
-        labels.sums.misfit(softmax(outputs(one, labels.pool.inputs), axis=1))
-        for one in (linear_head, model)
+    of_head, of_model = (
+        labels.sums.misfit(softmax(outputs(student, labels.pool.inputs), axis=1))
+        for student in (linear_head, model)
     )
-    return bool(head < other + np.sqrt(labels.sums.values.size / 2.0))
+    return bool(of_head < of_model + np.sqrt(labels.sums.values.size / 2.0))
 
 
 def _measure(
@@ -390,37 +397,34 @@ def _measure(
 ) -> Measured:
     """Compares labels and the exported student with public labels, and logs the result."""
     samples = evaluation.evaluated_samples(evaluate_on, public, queries=labels.queries)
-    given = student_accuracy = constant_answer = evaluated_on = found = None
+    predictions = accuracy = classes = None
     if samples is not None:
         truth = evaluation.true_labels(samples)
-        given, probabilities = ServedStudent(published.student_folder).answer(samples.inputs)
-        student_accuracy = evaluation.accuracy(given, truth)
-        found = by_class(given, truth, public.dataset.num_classes, probabilities)
-        if found.is_constant and len(given) > 1:
+        predictions, probabilities = ServedStudent(published.student_folder).answer(samples.inputs)
+        accuracy = evaluation.accuracy(predictions, truth)
+        classes = by_class(predictions, truth, public.dataset.num_classes, probabilities)
+        if classes.is_constant and len(predictions) > 1:
             reporting.warn(
                 "student: it gives all samples the same answer: its labels may all be of the "
                 "commonest class; docs/how-to/rare_classes.md says what to do about it"
             )
-        constant_answer = samples.majority_share
-        evaluated_on = evaluate_on or HELD_OUT
     measured = Measured(
         label_accuracy=evaluation.accuracy_in_pool(labels.released, public),
         inferred_accuracy=evaluation.accuracy_in_pool(labels.inferred, public),
-        student_accuracy=student_accuracy,
-        constant_answer=constant_answer,
-        evaluated_on=evaluated_on,
-        by_class=found,
+        student_accuracy=accuracy,
+        constant_answer=None if samples is None else samples.majority_share,
+        evaluated_on=None if samples is None else evaluate_on or HELD_OUT,
+        by_class=classes,
     )
     statement = published.statement
-    logs = training.logs_of(published.folder).parent
-    accuracies = {
-        "result/student_accuracy": measured.student_accuracy,
-        "result/label_accuracy": measured.label_accuracy,
-    }
+    results = {"result/epsilon": statement.epsilon}
+    for name in ("student_accuracy", "label_accuracy"):
+        if (measure := getattr(measured, name)) is not None:
+            results[f"result/{name}"] = measure.value
     evaluation.write_version(
-        logs / "versions" / published.student_folder.name,
+        training.logs_of(published.folder).parent / "versions" / published.student_folder.name,
         samples,
-        given,
+        predictions,
         settings={
             **config.to_dict(),
             "dataset": statement.pool_name,
@@ -429,10 +433,7 @@ def _measure(
             "query_strategy": statement.query_strategy,
             "mechanism": statement.mechanism.to_dict(),
         },
-        results={
-            **{name: found.value for name, found in accuracies.items() if found is not None},
-            "result/epsilon": statement.epsilon,
-        },
+        results=results,
     )
     return measured
 
@@ -472,11 +473,14 @@ class Sources:
             check_places(artifacts.RunDirectory(self.folder))
         examples = self.data.load_public(reporting)
         public = examples.split(self.pool_size or examples.dataset.pool_size)
-        directory = self.labels_from.directory(examples.dataset.name)
-        own = artifacts.RunDirectory(self.folder) if self.folder else directory
+        source_directory = self.labels_from.directory(examples.dataset.name)
+        directory = artifacts.RunDirectory(self.folder) if self.folder else source_directory
+        source: Source
         if isinstance(self.labels_from, SumsSource):
-            return public, self.labels_from.load(public.pool, reporting, delta), directory, own
-        return public, self.labels_from.load(public), directory, own
+            source = self.labels_from.load(public.pool, reporting, delta)
+        else:
+            source = self.labels_from.load(public)
+        return public, source, source_directory, directory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -498,7 +502,7 @@ class StudentRun:
     output: OutputSettings = dataclasses.field(default_factory=OutputSettings)
 
 
-def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
+def run(request: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     """Releases labels, trains a student, publishes it; stores and returns the report.
 
     Where all queries were charged and none got a label there is no student; the report says so.
@@ -507,53 +511,52 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the budget does not suffice or the ledger can't be used.
     """
-    public, source, source_directory, directory = asked.sources.load(reporting, asked.budget.delta)
-    delta = delta_of(asked.budget, source_directory.sensitive, source)
+    sources, budget = request.sources, request.budget
+    public, source, source_directory, directory = sources.load(reporting, budget.delta)
+    delta = delta_of(budget, source_directory.sensitive, source)
     with reporting.clock("planning"):
-        plan = plan_release(asked.labels, source, public.pool, delta=delta)
+        plan = plan_release(request.labels, source, public.pool, delta=delta)
     if plan.description:
         reporting.note(plan.description)
     config = complete(
-        asked.settings, public.dataset, labels_whole_pool=plan.mechanism.releases_feature_sums
+        request.settings, public.dataset, labels_whole_pool=plan.mechanism.releases_feature_sums
     )
     if config.student == LINEAR_HEAD and not has_linear_model(plan, source):
         raise ValueError(
             "student linear_head: expected sums of features of single records, got "
             f"{plan.mechanism.name} for every {source.unit}; take another student"
         )
-    if asked.labels.strategy is None and not plan.mechanism.releases_feature_sums:
+    if request.labels.strategy is None and not plan.mechanism.releases_feature_sums:
         reporting.note(f"Queries: {plan.queries.strategy} (--query_strategy=auto).")
-    if asked.settings.student == AUTO:
+    if request.settings.student == AUTO:
         reporting.note(f"Student: {config.student}, as recommended for {public.dataset.kind} data.")
     warn_of_raw_pixels(config, plan, public.dataset, reporting)
     # Before the ledger is opened: what is refused leaves nothing behind.
-    check_student(config, public, asked.output, directory)
+    check_student(config, public, request.output, directory)
     failure = None
     with (
         open_ledger(
             source_directory.sensitive,
             teachers=source,
-            budget=asked.budget,
-            source=asked.sources.data.named_source,
+            budget=request.budget,
+            source=request.sources.data.named_source,
             student_runs=[directory.root],
         ) as ledger,
         artifacts.only_writer(directory.released),
     ):
         try:
             result = make_student(
-                config,
+                request.settings,
                 public,
                 plan=plan,
                 teachers=source,
                 ledger=ledger,
-                noise=asked.labels.noise(),
+                noise=request.labels.noise(),
                 directory=directory,
-                output=asked.output,
-                may_be_linear=is_left_open(asked.settings) and not asked.output.export_formats,
+                output=request.output,
                 reporting=reporting,
             )
             values, rows = student_report(result, seconds=reporting.seconds)
-            values["student_kind"] = result.student
         except NothingAnsweredError as error:
             values, rows = unanswered_report(
                 error, source, epsilon_ledger=ledger.spent().epsilon, seconds=reporting.seconds
@@ -579,6 +582,30 @@ def warn_of_raw_pixels(
         )
 
 
+def _labels_report(
+    labels: Labels, dataset: str, num_teachers: int | None, epsilon_ledger: float, seconds: float
+) -> dict[str, Any]:
+    """Returns what every report says of labels and their cost; not sensitive."""
+    released, cost = labels.released, labels.released.cost
+    return {
+        "dataset": dataset,
+        "method": "feature_sums" if num_teachers is None else "pate",
+        **({} if num_teachers is None else {"nb_teachers": num_teachers}),
+        "queries": released.num_queries,
+        "answered": released.num_answered,
+        "queries_answered": released.num_answered,
+        "query_strategy": labels.strategy,
+        "query_neighbours": labels.num_neighbours,
+        "mechanism": cost.charge.to_dict(),
+        "epsilon_worst_case": cost.epsilon,
+        "epsilon_data_independent": cost.epsilon,
+        "epsilon_ledger": epsilon_ledger,
+        "delta": cost.delta,
+        "secure_noise": released.secure_noise,
+        "seconds": seconds,
+    }
+
+
 def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, Any], list[Row]]:
     """SENSITIVE: returns the report of a student as JSON values, and as rows of a table.
 
@@ -587,106 +614,91 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
         seconds: that it took.
     """
     statement, measured, labels = result.published.statement, result.measured, result.labels
-    num_teachers, saved = statement.num_teachers, labels.num_inferred
-    sure, by_class = certainty(labels), measured.by_class
-    inferred, data_dependent = measured.inferred_accuracy, result.epsilon_data_dependent
+    released, classes, accuracy = labels.released, measured.by_class, measured.student_accuracy
+    inferred, mean_confidence = measured.inferred_accuracy, certainty(labels)
+    are_sums = released.noisy_sums is not None
     values = {
-        "dataset": statement.pool_name,
-        "method": statement.method,
-        **({} if num_teachers is None else {"nb_teachers": num_teachers}),
-        "queries": statement.num_queries,
-        "answered": statement.num_answered,
-        "label_accuracy": _value(measured.label_accuracy),
-        **_accuracy_values("student_accuracy", measured.student_accuracy),
-        "student_balanced_accuracy": None if by_class is None else by_class.balanced_accuracy,
-        "student_recall": None if by_class is None else list(by_class.recall),
-        "student_auc": None if by_class is None else by_class.auc,
-        "evaluated_on": measured.evaluated_on,
-        "num_evaluated": _number(measured.student_accuracy),
-        "constant_answer_accuracy": measured.constant_answer,
-        "query_strategy": statement.query_strategy,
-        "query_neighbours": statement.num_neighbours,
-        "queries_saved": saved,
-        "inferred_label_accuracy": _value(inferred),
-        "inferred_label_certainty": sure,
-        "found_label_accuracy": _value(
-            measured.label_accuracy
-            if inferred is None or labels.released.noisy_sums is None
-            else inferred
+        **_labels_report(
+            labels,
+            statement.pool_name,
+            statement.num_teachers,
+            statement.epsilon_ledger,
+            seconds,
         ),
-        "mechanism": statement.mechanism.to_dict(),
-        "queries_answered": statement.num_answered,
-        "epsilon_worst_case": statement.epsilon,
-        "epsilon_data_independent": statement.epsilon,
-        "epsilon_data_dependent": data_dependent,
-        "epsilon_ledger": statement.epsilon_ledger,
-        "delta": statement.delta,
-        "secure_noise": statement.secure_noise,
+        "label_accuracy": _value(measured.label_accuracy),
+        "student_accuracy": _value(accuracy),
+        "student_accuracy_interval": None if accuracy is None else list(accuracy.interval),
+        "student_balanced_accuracy": None if classes is None else classes.balanced_accuracy,
+        "student_recall": None if classes is None else list(classes.recall),
+        "student_auc": None if classes is None else classes.auc,
+        "evaluated_on": measured.evaluated_on,
+        "num_evaluated": None if accuracy is None else accuracy.num_samples,
+        "constant_answer_accuracy": measured.constant_answer,
+        "queries_saved": labels.num_inferred,
+        "inferred_label_accuracy": _value(inferred),
+        "inferred_label_certainty": mean_confidence,
+        "found_label_accuracy": _value(
+            inferred if are_sums and inferred is not None else measured.label_accuracy
+        ),
+        "epsilon_data_dependent": result.epsilon_data_dependent,
+        "secure_noise": statement.secure_noise,  # of all that the ledger was charged for
         "sensitive": ["epsilon_data_dependent"],
         "student": str(result.published.student_folder),
-        "seconds": seconds,
+        "student_kind": result.student,
     }
-    accuracy = accuracy_in_words(measured.student_accuracy, measured.evaluated_on)
-    if measured.constant_answer is not None:
-        accuracy += f"; the majority class: {measured.constant_answer:.2%}"
-    right = f", labels {inferred.value:.2%} right" if inferred else ""
-    rows = [
-        *_asked_rows(values, result),
-        ("accuracy of the noisy labels", _in_percent(measured.label_accuracy)),
-        *([("queries saved", f"{saved}{right}")] if saved else []),
-        *([] if sure is None else [("certainty of these labels", f"{sure:.0%} on average")]),
-        ("student accuracy", accuracy),
-        *_by_class_rows(by_class, measured.constant_answer),
+    if are_sums:
+        rows = [
+            ("feature sums", f"of {statement.pool_name}; no teacher was asked"),
+            ("labels", f"{len(labels.training_labels.labels):,} inputs of the pool, all labelled"),
+        ]
+    else:
+        how = ", with noisy counts" if released.noisy_counts is not None else ""
+        how = ", without noise" if released.have_no_noise else how
+        answered = f"{released.num_queries} asked, {released.num_answered} answered{how}"
+        rows = [
+            ("teachers", f"{statement.num_teachers} on {statement.pool_name}"),
+            ("queries", answered),
+        ]
+    rows.append(("accuracy of the noisy labels", _in_percent(measured.label_accuracy)))
+    if labels.num_inferred:
+        right = f", labels {inferred.value:.2%} right" if inferred else ""
+        rows.append(("queries saved", f"{labels.num_inferred}{right}"))
+    if mean_confidence is not None:
+        rows.append(("certainty of these labels", f"{mean_confidence:.0%} on average"))
+    in_words = NOT_MEASURED
+    if accuracy is not None:
+        low, high = accuracy.interval
+        kind = "unqueried" if measured.evaluated_on == ALL_UNQUERIED else "held-out"
+        in_words = (
+            f"{accuracy.value:.2%} on {accuracy.num_samples:,} {kind} samples "
+            f"(95 % interval {low:.2%} to {high:.2%})"
+        )
+        in_words += f"; the majority class: {measured.constant_answer:.2%}"
+    rows.append(("student accuracy", in_words))
+    # Accuracy says little of rare classes.
+    if classes is not None and (measured.constant_answer or 0.0) * len(classes.recall) > UNEVEN:
+        recall = ", ".join("none" if share is None else f"{share:.1%}" for share in classes.recall)
+        auc = "not measured" if classes.auc is None else f"{classes.auc:.3f}"
+        balanced = f"balanced accuracy {classes.balanced_accuracy:.2%}, AUC {auc}"
+        rows += [("student by class", balanced), ("recall of each class", recall)]
+    if result.epsilon_data_dependent is not None:
+        epsilon = f"{result.epsilon_data_dependent:.3f} at delta {statement.delta:g}"
+        data_dependent = f"{epsilon}; SENSITIVE: do not publish"
+    elif statement.is_adaptive:
+        data_dependent = "none: queries depended on earlier noisy labels"
+    else:
+        no_bound = "no bound is known for the mechanism"
+        data_dependent = f"none: {statement.mechanism.lacks.get('bounds', no_bound)}"
+    return values, [
+        *rows,
         (
             "epsilon, data-independent",
             f"{rounded_up(statement.epsilon)} at delta {statement.delta:g}; {statement.kind}",
         ),
-        ("epsilon, data-dependent", _data_dependent_in_words(result)),
+        ("epsilon, data-dependent", data_dependent),
         ("spent so far", f"epsilon {rounded_up(statement.epsilon_ledger)}, data-independent"),
-        (
-            "student and statement",
-            f"{result.published.student_folder.parent.parent} (publishable)",
-        ),
+        ("student and statement", f"{result.published.folder} (publishable)"),
         ("time", f"{seconds:.1f} s"),
-    ]
-    return values, rows
-
-
-def _asked_rows(values: dict[str, Any], result: StudentReport) -> list[Row]:
-    """Rows that say what was released, and of what."""
-    released, data = result.labels.released, values["dataset"]
-    if released.noisy_sums is not None:
-        asked = f"{len(result.labels.training_labels.labels):,} inputs of the pool, all labelled"
-        return [("feature sums", f"of {data}; no teacher was asked"), ("labels", asked)]
-    how = ", with noisy counts" if released.noisy_counts is not None else ""
-    how = ", without noise" if released.have_no_noise else how
-    return [
-        ("teachers", f"{values['nb_teachers']} on {data}"),
-        ("queries", f"{values['queries']} asked, {values['answered']} answered{how}"),
-    ]
-
-
-def _data_dependent_in_words(result: StudentReport) -> str:
-    statement = result.published.statement
-    if result.epsilon_data_dependent is not None:
-        epsilon = f"{result.epsilon_data_dependent:.3f} at delta {statement.delta:g}"
-        return f"{epsilon}; SENSITIVE: do not publish"
-    if statement.is_adaptive:
-        return "none: queries depended on earlier noisy labels"
-    return f"none: {statement.mechanism.lacks.get('bounds', 'no bound is known for the mechanism')}"
-
-
-def _by_class_rows(found: ByClass | None, constant_answer: float | None) -> list[Row]:
-    """Rows where accuracy says little: a class has more than half again its even share."""
-    if found is None or constant_answer is None:
-        return []
-    if constant_answer * len(found.recall) <= UNEVEN:
-        return []
-    recall = ", ".join("none" if one is None else f"{one:.1%}" for one in found.recall)
-    auc = "not measured" if found.auc is None else f"{found.auc:.3f}"
-    return [
-        ("student by class", f"balanced accuracy {found.balanced_accuracy:.2%}, AUC {auc}"),
-        ("recall of each class", recall),
     ]
 
 
@@ -701,29 +713,12 @@ def unanswered_report(
         epsilon_ledger: spent by them so far.
         seconds: that it took.
     """
-    labels, released = error.labels, error.labels.released
-    cost = released.cost
-    values = {
-        "dataset": teachers.dataset.name,
-        "method": "pate",
-        "nb_teachers": teachers.num_teachers,
-        "queries": released.num_queries,
-        "answered": 0,
-        "queries_answered": 0,
-        "query_strategy": labels.strategy,
-        "query_neighbours": labels.num_neighbours,
-        "mechanism": cost.charge.to_dict(),
-        "epsilon_worst_case": cost.epsilon,
-        "epsilon_data_independent": cost.epsilon,
-        "epsilon_ledger": epsilon_ledger,
-        "delta": cost.delta,
-        "secure_noise": released.secure_noise,
-        "student": None,
-        "seconds": seconds,
-    }
-    return values, [
-        ("teachers", f"{values['nb_teachers']} on {values['dataset']}"),
-        ("queries", f"{values['queries']} asked, NONE answered: there is no student"),
+    cost, name = error.labels.cost, teachers.dataset.name
+    values = _labels_report(error.labels, name, teachers.num_teachers, epsilon_ledger, seconds)
+    queries = f"{values['queries']} asked, NONE answered: there is no student"
+    return {**values, "student": None}, [
+        ("teachers", f"{teachers.num_teachers} on {name}"),
+        ("queries", queries),
         (
             "epsilon, charged all the same",
             f"{rounded_up(cost.epsilon)} at delta {cost.delta:g}; data-independent",
@@ -733,190 +728,9 @@ def unanswered_report(
     ]
 
 
-def accuracy_in_words(found: evaluation.Accuracy | None, evaluated_on: str | None) -> str:
-    """Returns an accuracy with its interval, and what it was measured on."""
-    if found is None:
-        return NOT_MEASURED
-    low, high = found.interval
-    kind = "unqueried" if evaluated_on == ALL_UNQUERIED else "held-out"
-    return (
-        f"{found.value:.2%} on {found.num_samples:,} {kind} samples "
-        f"(95 % interval {low:.2%} to {high:.2%})"
-    )
+def _value(accuracy: evaluation.Accuracy | None) -> float | None:
+    return None if accuracy is None else accuracy.value
 
 
-def _in_percent(found: evaluation.Accuracy | None) -> str:
-    return NOT_MEASURED if found is None else f"{found.value:.2%}"
-
-
-def _value(found: evaluation.Accuracy | None) -> float | None:
-    return None if found is None else found.value
-
-
-def _number(found: evaluation.Accuracy | None) -> int | None:
-    return None if found is None else found.num_samples
-
-
-def _accuracy_values(name: str, found: evaluation.Accuracy | None) -> dict[str, Any]:
-    return {
-        name: _value(found),
-        f"{name}_interval": None if found is None else list(found.interval),
-    }
-
-
-# Distillation against labels by plurality: a comparison that is NOT PRIVATE and exports nothing.
-#
-# It is figure 5 of Papernot et al. 2017 (appendix B.1) for one number of queries: both students
-# learn from the same points of the pool, one from the teachers' averaged probabilities, the other
-# from the class with most votes, without noise. No ledger is charged, as nothing may be published.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DistillationReport:
-    """SENSITIVE: accuracies of a comparison; None wherever public labels are missing.
-
-    Attributes:
-        distilled: of the student of the averaged probabilities.
-        plurality: of the student of the labels by plurality.
-        plurality_labels: of those labels.
-        constant_answer: public; of the majority class.
-        evaluated_on: public; which samples evaluated both, of `evaluation.EVALUATED_ON`.
-    """
-
-    distilled: evaluation.Accuracy | None = dataclasses.field(repr=False)
-    plurality: evaluation.Accuracy | None = dataclasses.field(repr=False)
-    plurality_labels: evaluation.Accuracy | None = dataclasses.field(repr=False)
-    constant_answer: float | None
-    evaluated_on: str | None
-
-
-def compare(
-    sources: Sources,
-    settings: StudentSettings,
-    *,
-    num_queries: int,
-    temperature: float,
-    evaluate_on: str | None = None,
-    reporting: Reporting = QUIET,
-) -> RunReport:
-    """Trains both students of a comparison; stores and returns the report. NOT PRIVATE.
-
-    Args:
-        sources: of the public samples, and of teachers.
-        settings: how both students learn: as the supervised one does.
-        num_queries: as of `compare_distillation`.
-        temperature: as there.
-        evaluate_on: as there.
-        reporting: how progress is shown.
-
-    Raises:
-        ValueError: if something does not fit.
-    """
-    public, teachers, _, directory = sources.load(reporting)
-    if isinstance(teachers, StoredSums):
-        raise ValueError("student distillation: expected teachers, got feature sums")
-    config = complete(dataclasses.replace(settings, student="supervised"), public.dataset)
-    found = compare_distillation(
-        dataclasses.replace(config, student=DISTILLATION),
-        public,
-        num_queries=num_queries,
-        teachers=teachers,
-        temperature=temperature,
-        evaluate_on=evaluate_on,
-        reporting=reporting,
-    )
-    values = {
-        "private": False,
-        "dataset": teachers.dataset.name,
-        "nb_teachers": teachers.num_teachers,
-        "queries": num_queries,
-        "temperature": temperature,
-        "evaluated_on": found.evaluated_on,
-        "num_evaluated": _number(found.distilled),
-        **_accuracy_values("distilled_accuracy", found.distilled),
-        **_accuracy_values("plurality_accuracy", found.plurality),
-        "plurality_label_accuracy": _value(found.plurality_labels),
-        "constant_answer_accuracy": found.constant_answer,
-        "seconds": reporting.seconds,
-    }
-    file = directory.sensitive / "distillation_comparison.json"
-    constant = found.constant_answer
-    rows = [
-        ("teachers", f"{values['nb_teachers']} on {values['dataset']}"),
-        ("queries", f"{num_queries}, without noise and without charge"),
-        (
-            f"distilled at temperature {temperature:g}",
-            accuracy_in_words(found.distilled, found.evaluated_on),
-        ),
-        ("labels by plurality", accuracy_in_words(found.plurality, found.evaluated_on)),
-        ("accuracy of those labels", _in_percent(found.plurality_labels)),
-        ("the majority class", NOT_MEASURED if constant is None else f"{constant:.2%}"),
-        ("exported", "nothing: NOT PRIVATE"),
-        ("SENSITIVE", str(file)),
-        ("time", f"{values['seconds']:.1f} s"),
-    ]
-    artifacts.write_json(file, values, private=True)
-    return RunReport(values=values, rows=rows)
-
-
-def compare_distillation(
-    config: StudentConfig,
-    public: PublicSplit,
-    *,
-    num_queries: int,
-    teachers: Voter,
-    temperature: float,
-    evaluate_on: str | None = None,
-    reporting: Reporting = QUIET,
-) -> DistillationReport:
-    """Trains and evaluates both students. NOT PRIVATE.
-
-    Args:
-        config: how both are trained.
-        public: the pool, and the samples that evaluate.
-        num_queries: how many of the pool, from the first, both learn from.
-        teachers: an ensemble that states probabilities.
-        temperature: that teachers and the student of their probabilities divide logits by.
-        evaluate_on: which public samples evaluate them, of `evaluation.EVALUATED_ON`; None for the
-            held-out ones, if they have labels.
-        reporting: how progress is shown; each query is answered twice, by probabilities and votes.
-
-    Raises:
-        ValueError: if sizes or model do not fit, or the teachers answer with labels alone.
-    """
-    pool = public.pool
-    if not 0 < num_queries <= len(pool):
-        raise ValueError(
-            f"num_queries: expected from 1 to the pool's {len(pool)}, got {num_queries}"
-        )
-    check_teachers(teachers, pool)
-    queries = np.arange(num_queries)
-    evaluated = evaluation.evaluated_samples(evaluate_on, public, queries=queries)
-    inputs = pool.inputs[:num_queries]
-    with reporting.progress_bar("asking teachers", 2 * num_queries, "query") as advance:
-        stated = teachers.probabilities(inputs, temperature, advance)
-        winners = teachers.counts(inputs, advance).values.argmax(axis=1)
-
-    def trained_accuracy(probabilities: np.ndarray, at: float) -> evaluation.Accuracy | None:
-        model = train_distilled(
-            config,
-            pool,
-            query_indices=queries,
-            probabilities=probabilities,
-            temperature=at,
-            show_progress=reporting.verbose,
-        )
-        if evaluated is None:
-            return None
-        return evaluation.evaluate(lambda raw: outputs(model, raw).argmax(axis=1), evaluated)
-
-    num_classes = pool.dataset.num_classes
-    return DistillationReport(
-        distilled=trained_accuracy(stated, temperature),
-        plurality=trained_accuracy(np.eye(num_classes, dtype=np.float32)[winners], 1.0),
-        plurality_labels=evaluation.accuracy_in_pool(
-            PoolLabels(query_indices=queries, labels=winners, num_classes=num_classes), public
-        ),
-        constant_answer=None if evaluated is None else evaluated.majority_share,
-        evaluated_on=None if evaluated is None else evaluate_on or HELD_OUT,
-    )
+def _in_percent(accuracy: evaluation.Accuracy | None) -> str:
+    return NOT_MEASURED if accuracy is None else f"{accuracy.value:.2%}"

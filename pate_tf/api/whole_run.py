@@ -33,20 +33,17 @@ from pate_tf.core.validation import IntArray
 AUTO = "auto"
 UNKNOWN_WIDTH = 2_000  # about that of texts and of images' representations
 TEACHER = "ridge"  # in closed form, on a representation: it needs few records
-# Records of a class over the noise of a sum, from which on random Fourier features of a table label
-# better than its columns, where no labels of the pool tell: chosen on the pools of
-# `classification` and `incomes` of benchmarks/own_data.py, with 420, 2,100 and 10,000 records at
-# epsilon 1 and 3.
+# Records of a class over the noise of a sum, from which on random Fourier features of a table are
+# taken instead of its columns, where no labels of the pool tell.
 FEWEST_OF_FOURIER = 200
 FEWEST_LABELLED = 100  # samples of the pool, for a trial
 MOST_LABELLED = 3_000  # of those; a share of so many is known to a point
 FOLDS = 3  # of them; each is labelled by the others
 MOST_ASKED = 300  # that teachers of a trial vote on, besides the queries
 # By how much of the pool votes must label more right than sums do, to be taken: they label a few
-# inputs, from which a student learns less. And what a forecast is uncertain by besides chance. Both
-# were chosen on the first five of benchmarks/own_data.py.
+# inputs, from which a student learns less.
 LEAD_OF_VOTES = 0.02
-UNCERTAIN = {PATE: 0.03, FEATURE_SUMS: 0.02}
+UNCERTAIN = {PATE: 0.03, FEATURE_SUMS: 0.02}  # of a forecast, besides chance
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +84,7 @@ class WholeRun(DataSource, PublicationSettings):
     )
 
 
-def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
+def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     """Chooses a method, trains what it needs, releases labels, trains and publishes a student.
 
     The method, the number of teachers and the noise follow from public values; the number of
@@ -103,25 +100,25 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     from pate_tf.teachers.settings import TeacherSettings
 
     data = DataSource(
-        **{field.name: getattr(asked, field.name) for field in dataclasses.fields(DataSource)}
+        **{field.name: getattr(settings, field.name) for field in dataclasses.fields(DataSource)}
     )
     private, public = data.load_private(reporting), data.load_public(reporting)
     dataset, has_owners = public.dataset, private.owners is not None
-    if asked.delta is None:
+    if settings.delta is None:
         delta = default_delta(None if has_owners else len(private))
-        asked = dataclasses.replace(asked, delta=delta)
-    if has_owners and asked.method == "pate" and asked.num_teachers is None:
+        settings = dataclasses.replace(settings, delta=delta)
+    if has_owners and settings.method == "pate" and settings.num_teachers is None:
         raise ValueError(
             "num_teachers: expected it with owners, whose number is private, got none; choose it "
             "by what is publicly known of that number, several owners a teacher"
         )
-    number = asked.num_teachers or (
+    number = settings.num_teachers or (
         1 if has_owners else teacher_training.recommended_num_teachers(len(private), dataset)
     )
     plan = compare_methods(
         PlanSettings(
-            epsilon=asked.epsilon,
-            delta=asked.delta,
+            epsilon=settings.epsilon,
+            delta=settings.delta,
             unit="owner" if has_owners else "record",
             num_classes=dataset.num_classes,
             num_records=None if has_owners else len(private),
@@ -133,8 +130,8 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     tried = None
     if not has_owners:
         split = public.split(dataset.pool_size)
-        tried = Trial.of(plan, split, asked.method, number, len(private), reporting)
-    method = asked.method
+        tried = Trial.of(plan, split, settings.method, number, len(private), reporting)
+    method = settings.method
     if method == AUTO and has_owners:
         method = FEATURE_SUMS
     elif method == AUTO:
@@ -153,12 +150,12 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * plan.sums.standard_deviation
         )
         representation = "fourier" if enough else "bins"
-    folder = asked.folder or (
+    folder = settings.folder or (
         feature_sums.default_folder(dataset.name)
         if is_of_sums
         else pathlib.Path(f"runs/{dataset.name}-{number}")
     )
-    typed = commands(asked, method, number, folder, representation)
+    typed = commands(settings, method, number, folder, representation)
     reporting.note("\n".join(["This stands for:", *(f"  {line}" for line in typed)]))
     width = UNKNOWN_WIDTH
     if representation is not None:
@@ -190,10 +187,10 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         student_run.StudentRun(
             sources=student_run.Sources(data=data, labels_from=labels_from, folder=folder),
             settings=StudentSettings(),
-            labels=LabelSettings(method=method, epsilon=asked.epsilon),
-            budget=Budget(delta=asked.delta),
+            labels=LabelSettings(method=method, epsilon=settings.epsilon),
+            budget=Budget(delta=settings.delta),
             output=OutputSettings(
-                holder=asked.holder, purpose=asked.purpose, run_name=asked.run_name
+                holder=settings.holder, purpose=settings.purpose, run_name=settings.run_name
             ),
         ),
         reporting,
@@ -261,8 +258,8 @@ class Trial:
         default = catalogue.default_of_teachers(dataset)
         with reporting.clock_or_bar("training the representation") as progress:
             encoder = catalogue.encoder_of(public.pool, default, progress=progress)
-        known = np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN))
-        known = known[:MOST_LABELLED]
+        labelled = np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN))
+        labelled = labelled[:MOST_LABELLED]
         names = [default]
         if dataset.kind == "tabular":
             names += ["bins", "fourier", "fourier_fine"]
@@ -272,13 +269,13 @@ class Trial:
             size = num_records // num_teachers
             if method != FEATURE_SUMS:
                 forecasts[PATE], right[PATE] = _tried_votes(
-                    plan.plan, public.pool, labels, known, default, num_teachers, size
+                    plan.plan, public.pool, labels, labelled, default, num_teachers, size
                 )
             for name in names:
                 if plan.sums is None or method == PATE:
                     break
                 forecast, of_pool = _tried_sums(
-                    plan.sums, public.pool, labels, known, name, num_records
+                    plan.sums, public.pool, labels, labelled, name, num_records
                 )
                 if of_pool > right.get(FEATURE_SUMS, -1.0):
                     forecasts[FEATURE_SUMS], right[FEATURE_SUMS] = forecast, of_pool
@@ -290,11 +287,11 @@ def _tried_sums(
     mechanism: ReleasesFeatureSums,
     pool: Pool,
     labels: IntArray,
-    known: IntArray,
+    labelled: IntArray,
     name: str,
     num_records: int,
 ) -> tuple[Forecast, float]:
-    """Labels each fold of known places by noisy sums of the others; returns how many are right."""
+    """Labels each fold of labelled places by noisy sums of the others; returns their accuracy."""
     from pate_tf.accounting.conversions import LATTICE
     from pate_tf.aggregation.feature_sums import residual_sums, vector_steps, weights_of_rounds
     from pate_tf.api.feature_sums import summands_of
@@ -307,7 +304,7 @@ def _tried_sums(
         regress_sums,
     )
 
-    inputs, labels = pool.inputs[known], labels[known]
+    inputs, labels = pool.inputs[labelled], labels[labelled]
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
     features = encoder.features(inputs)
     vectors = record_vectors(features, encoder.scale)
@@ -317,8 +314,10 @@ def _tried_sums(
         summands = dataclasses.replace(summands, centres={number: summands.centres[number]})
     is_of_images, averages, shares = pool.dataset.augmentation != "none", [], []
     if is_of_images:
-        parts = [encoder_of(pool, one) for one in joined_names(name)]
-        averages = list(neighbourhood_averages([one.views(one.features(inputs)) for one in parts]))
+        parts = [encoder_of(pool, part) for part in joined_names(name)]
+        averages = list(
+            neighbourhood_averages([part.views(part.features(inputs)) for part in parts])
+        )
     # Of images, rounds say no less than a single release at their cost.
     num_rounds = 1 if is_of_images else mechanism.num_rounds
     deviation = mechanism.standard_deviation * np.sqrt(num_rounds / mechanism.num_rounds)
@@ -336,8 +335,8 @@ def _tried_sums(
         elif num_rounds == 1:
             values = table / LATTICE + random.normal(0.0, deviation, table.shape)
             noisy = NoisySums.of_features(vectors, values, deviation, encoder.groups)
-            found = regress_sums(averages, noisy) if is_of_images else linear_answers(noisy)[0]
-            scores = found.means
+            regression = regress_sums(averages, noisy) if is_of_images else linear_answers(noisy)[0]
+            scores = regression.means
         else:
             moments, steps = vectors.T @ vectors / len(vectors), vector_steps(vectors)
             released: list[IntArray] = []
@@ -357,7 +356,7 @@ def _tried_votes(
     plan: Recommendation,
     pool: Pool,
     labels: IntArray,
-    known: IntArray,
+    labelled: IntArray,
     name: str,
     num_teachers: int,
     size: int,
@@ -370,14 +369,14 @@ def _tried_votes(
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
     mechanism, number = plan.mechanism, plan.num_queries
     queries = find_strategy(plan.strategy).choose(pool, number, 0, representation=name)
-    queries = queries[np.isin(queries, known)][: len(known) // FOLDS]
-    ends = min(len(known) // FOLDS, MOST_ASKED)
-    asked = np.concatenate([known[:ends], queries])
-    learnt = np.setdiff1d(known[ends:], queries)
-    num_classes, truth = pool.dataset.num_classes, labels[asked]
-    features, to_ask = (encoder.features(pool.inputs[some]) for some in (learnt, asked))
+    queries = queries[np.isin(queries, labelled)][: len(labelled) // FOLDS]
+    ends = min(len(labelled) // FOLDS, MOST_ASKED)
+    queried = np.concatenate([labelled[:ends], queries])
+    learnt = np.setdiff1d(labelled[ends:], queries)
+    num_classes, truth = pool.dataset.num_classes, labels[queried]
+    features, to_ask = (encoder.features(pool.inputs[some]) for some in (learnt, queried))
     labels = labels[learnt]
-    counts = np.zeros((len(asked), num_classes), np.int64)
+    counts = np.zeros((len(queried), num_classes), np.int64)
     for _ in range(num_teachers):
         some = random.choice(len(learnt), size, replace=size > len(learnt))
         weights, offsets = closed_form.fit(
@@ -389,7 +388,7 @@ def _tried_votes(
             scale=encoder.scale,
         )
         votes = (to_ask @ weights.astype(np.float32) + offsets).argmax(axis=1)
-        counts[np.arange(len(asked)), votes] += 1
+        counts[np.arange(len(queried)), votes] += 1
     # The true class first.
     places = (truth[:, None] + np.arange(num_classes)) % num_classes
     counts = np.take_along_axis(counts, places, axis=1)
@@ -415,24 +414,26 @@ def _forecast(share: float, half: float, num_labels: float) -> Forecast:
 
 
 def commands(
-    asked: WholeRun,
+    settings: WholeRun,
     method: str,
     number: int,
     folder: pathlib.Path,
     representation: str | None = None,
 ) -> list[str]:
     """Returns the commands that a run stands for, a line each."""
-    given = {
+    flags = {
         name: value
-        for name, value in asked.flags.items()
-        if value is not None and (asked.files is not None or name != "svhn_extra")
+        for name, value in settings.flags.items()
+        if value is not None and (settings.files is not None or name != "svhn_extra")
     }
-    of_private = [f"--{name}={value}" for name, value in given.items()]
-    if asked.owners_file is not None:
-        of_private.append(f"--owners_file={asked.owners_file}")
-    of_public = [f"--{name}={given[name]}" for name in given if name not in ("private", "owner")]
+    of_private = [f"--{name}={value}" for name, value in flags.items()]
+    if settings.owners_file is not None:
+        of_private.append(f"--owners_file={settings.owners_file}")
+    of_public = [
+        f"--{name}={value}" for name, value in flags.items() if name not in ("private", "owner")
+    ]
     run = f"--train_dir={folder}"
-    cost = [f"--epsilon={asked.epsilon:.12g}", f"--delta={asked.delta:.12g}"]
+    cost = [f"--epsilon={settings.epsilon:.12g}", f"--delta={settings.delta:.12g}"]
     if method == FEATURE_SUMS:
         chosen = [f"--method={method}"]
         chosen += [f"--representation={representation}"] if representation else []

@@ -23,13 +23,12 @@ from pate_tf.api.run_folder import (
     TeacherSource,
     described_run,
 )
-from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings, ReleaseSettings
+from pate_tf.api.settings import Budget, LabelSettings, ReleaseSettings
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import setting
 from pate_tf.queries.rounds import QueryConfig
-from pate_tf.students.config import ComparisonSettings, OutputSettings, StudentSettings
-from pate_tf.students.kinds import DISTILLATION
+from pate_tf.students.config import OutputSettings, StudentSettings
 
 FLAGS = flags.FLAGS
 
@@ -101,7 +100,7 @@ FLAG_OF_ARGUMENT = own_flags.flag_of_argument(Places, StudentSettings, *OF_LABEL
 # Stand in `--helpfull` alone, besides those that are advanced wherever they are.
 ADVANCED = (
     *("deeper", "target_epsilon", "teachers_dir", "save_labels", "export_formats", "evaluate_on"),
-    *("batch_size", "learning_rate", "non_private_comparison", "temperature"),
+    *("batch_size", "learning_rate"),
     *("query_rounds", "query_seed", "query_neighbours"),
 )
 
@@ -126,7 +125,6 @@ def define() -> None:
     flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
     for flag, group in (("deeper", "student"), ("target_epsilon", "privacy")):
         command_line.shown_in_help(flag, group, advanced=True)
-    own_flags.define(ComparisonSettings, group="student", advanced=ADVANCED)
     own_flags.define(OutputSettings, group="output", advanced=ADVANCED)
 
 
@@ -137,34 +135,6 @@ def chosen_model() -> str | None:
     if len(named) > 1:
         raise ValueError(f"model: expected one model, got {' and '.join(sorted(named))}")
     return next(iter(named), None)
-
-
-def check_comparison() -> bool:
-    """Returns whether a comparison without privacy was asked for.
-
-    Raises:
-        ValueError: if flags of a comparison stand without it, or others with it.
-    """
-    own_flags.read(ComparisonSettings)
-    if FLAGS.student != DISTILLATION:
-        for name in ("non_private_comparison", "temperature"):
-            if FLAGS[name].present:
-                raise ValueError(
-                    f"{name}: expected with --student=distillation alone, got it without"
-                )
-        return False
-    if not FLAGS.non_private_comparison:
-        raise ValueError(
-            "student distillation: expected --non_private_comparison as well, got none: the "
-            "teachers' averaged probabilities are not covered by what a label costs, so nothing "
-            "of it is private and no student is exported"
-        )
-    of_labels = {name for kind in OF_LABELS for name in own_flags.names_of(kind)} - {"queries"}
-    of_output = ("save_labels", "export_formats", "mechanism")
-    for name in (*sorted(of_labels), *of_output, *own_flags.names()):
-        if FLAGS[name].present:
-            raise ValueError(f"{name}: expected without --student=distillation, got it with it")
-    return True
 
 
 def chosen_method(run: RunDescription | None) -> str:
@@ -207,7 +177,7 @@ def label_settings(method: str) -> LabelSettings:
     kind = own_flags.chosen_kind() if FLAGS["mechanism"].present else None
     mechanism: Mechanism | type[Mechanism] | None = kind
     parameters = own_flags.given()
-    has_epsilon = kind is not None and any(one.flag.name == "epsilon" for one in kind.parameters)
+    has_epsilon = kind is not None and any(each.flag.name == "epsilon" for each in kind.parameters)
     epsilon = FLAGS.epsilon
     if epsilon is None or (has_epsilon and parameters):
         for name in ("margin", "exceptions"):
@@ -249,23 +219,24 @@ def data_source(places: Places, run: RunDescription | None, method: str) -> Data
         return dataclasses.replace(places, files=files)
     run.check(num_teachers=places.num_teachers)
     dataset = places.dataset if FLAGS["dataset"].present else None
-    found = run.data(dataset=dataset, data_dir=places.data_dir, files=files)
-    said = [name for name in ("owners_file", "svhn_extra") if FLAGS[name].present]
-    return dataclasses.replace(found, **{name: getattr(places, name) for name in said})
+    data = run.data(dataset=dataset, data_dir=places.data_dir, files=files)
+    changes = {
+        name: getattr(places, name) for name in ("owners_file", "svhn_extra") if FLAGS[name].present
+    }
+    return dataclasses.replace(data, **changes)
 
 
 def main() -> None:
-    """Reads the flags, has a student made or compared, prints."""
+    """Reads the flags, has a student made, prints."""
     reporting = command_line.reporting(verbose=sys.stdout.isatty())
     command_line.check_report_file(FLAGS.report_file)
-    is_comparison = check_comparison()
     places, output = own_flags.read(Places), own_flags.read(OutputSettings)
     settings = own_flags.read(StudentSettings, model=chosen_model())
     folder = places.teachers_dir or places.folder
     run = described_run(folder)
     method = chosen_method(run)
     data = data_source(places, run, method)
-    labels = None if is_comparison else label_settings(method)
+    labels = label_settings(method)
     limits = budget()
     with command_line.quiet_start(FLAGS):
         from pate_tf.api import feature_sums, student_run
@@ -287,29 +258,18 @@ def main() -> None:
             folder=places.teachers_dir if run is None else folder,
             elsewhere=places.teachers,
         )
-    asked = student_run.Sources(
-        data=data,
-        pool_size=places.pool_size or (None if run is None else run.pool_size),
-        labels_from=labels_from,
-        folder=places.folder,
-    )
-    if labels is None:
-        comparison = student_run.compare(
-            asked,
-            settings,
-            num_queries=FLAGS.queries or DEFAULT_NUM_QUERIES,
-            temperature=FLAGS.temperature,
-            evaluate_on=output.evaluate_on,
-            reporting=reporting,
-        )
-        command_line.print_sensitive_table(
-            "NOT PRIVATE: comparison of students, for your eyes alone", comparison.rows
-        )
-        command_line.write_report(places.report_file, comparison.values)
-        return
     report = student_run.run(
         student_run.StudentRun(
-            sources=asked, settings=settings, labels=labels, budget=limits, output=output
+            sources=student_run.Sources(
+                data=data,
+                pool_size=places.pool_size or (None if run is None else run.pool_size),
+                labels_from=labels_from,
+                folder=places.folder,
+            ),
+            settings=settings,
+            labels=labels,
+            budget=limits,
+            output=output,
         ),
         reporting,
     )

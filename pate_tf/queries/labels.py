@@ -148,12 +148,10 @@ class Labels:
         labels = self.training_labels
         is_inferred = ~np.isin(labels.query_indices, self.released.query_indices)
         return PoolLabels(
+            query_indices=labels.query_indices[is_inferred],
+            labels=labels.labels[is_inferred],
             num_classes=labels.num_classes,
-            **{
-                name: array[is_inferred]
-                for name, array in _arrays(labels).items()
-                if array is not None
-            },
+            weights=None if labels.weights is None else labels.weights[is_inferred],
         )
 
     @property
@@ -168,8 +166,8 @@ class Labels:
             inferred: whether to give what a `Student` learns from: with some strategies ("diverse",
                 "siamese") labels of other inputs of the pool follow from those that were charged.
         """
-        given = self.training_labels if inferred else self.released
-        return self.pool.inputs[given.query_indices], np.array(given.labels)
+        labels = self.training_labels if inferred else self.released
+        return self.pool.inputs[labels.query_indices], np.array(labels.labels)
 
     def as_dataset(
         self, *, batch_size: int | None = None, inferred: bool = False
@@ -199,10 +197,6 @@ class Labels:
     def pool_digest(self) -> str:
         """`artifacts.digest_array` of the pool's inputs, which the positions belong to."""
         return artifacts.digest_array(self.pool.inputs)
-
-    def asked(self) -> npt.NDArray[Any]:
-        """Returns what teachers were asked: see `asked_inputs`."""
-        return asked_inputs(self.pool, self.queries, self.neighbours)
 
     def record(self) -> dict[str, Any]:
         """Returns all that is known of these labels, as JSON values: what `seal` is of."""
@@ -297,16 +291,19 @@ def load_labels(folder: str | os.PathLike[str], pool: Pool, *, labeller: Any = N
             cost=Cost(**cost),
             **{**fields, "ledger_rows": tuple(fields["ledger_rows"])},
         )
-        own = {
-            name: arrays[one] for name in _arrays(released) if (one := f"learnt_{name}") in arrays
+        learnt = {
+            name: arrays[f"learnt_{name}"]
+            for name in _arrays(released)
+            if f"learnt_{name}" in arrays
         }
-        learnt = PoolLabels(num_classes=released.num_classes, **own) if own else released
         labels = Labels(
             pool=pool,
             queries=arrays["queries"],
             neighbours=arrays.get("neighbours"),
             released=released,
-            training_labels=learnt,
+            training_labels=PoolLabels(num_classes=released.num_classes, **learnt)
+            if learnt
+            else released,
             strategy=strategy,
             labeller=labeller,
             **facts,

@@ -114,9 +114,9 @@ def infer_from_labels(
         _, learnt = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return first
-    again = None if released.have_no_noise else _regression([[learnt]], released)
-    if regression is not None and again is not None:
-        return labels_of(averaged([regression, again], PASS_WEIGHTS))
+    retrained = None if released.have_no_noise else _regression([[learnt]], released)
+    if regression is not None and retrained is not None:
+        return labels_of(averaged([regression, retrained], PASS_WEIGHTS))
     second = _propagated([[learnt]], released)
     return second if len(second.labels) else first
 
@@ -125,15 +125,15 @@ def _regression(views: Views, released: ReleasedLabels) -> Regression | None:
     """Regression on counts with Gaussian noise, or on labels without any; None of others."""
     counts, charge = released.noisy_counts, released.cost.charge
     sigma = charge.noise_scales["sigma"] if charge.releases_counts else None
-    asked = released.query_indices
+    queries = released.query_indices
     if released.num_answered > MOST_QUERIES:
         return None
     if released.have_no_noise:
         one_hot = np.eye(released.num_classes)[released.labels]
-        return regress_counts(neighbourhood_averages(views), asked, one_hot, LABEL_DEVIATION)
+        return regress_counts(neighbourhood_averages(views), queries, one_hot, LABEL_DEVIATION)
     if counts is None or sigma is None:
         return None
-    return regress_counts(neighbourhood_averages(views), asked, counts, sigma * LATTICE)
+    return regress_counts(neighbourhood_averages(views), queries, counts, sigma * LATTICE)
 
 
 def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
@@ -151,7 +151,7 @@ class Inferred:
         first: a label of every input, after the first pass.
         learnt: what a student learns from: of a table how probable each class is of every input, of
             images how probable each is to be the likeliest one, or labels of clear clusters.
-        named: the labels by which `certainty` is told.
+        certainty: the mean probability that the label is the likeliest class; None of clusters.
         network: of the second pass, which a student can go on from; None if there was none.
         network_is_better: whether its features make the sums clearly likelier than the first ones.
         weights: of a table, from what inputs would add to sums to logits, `[width, num_classes]`;
@@ -160,15 +160,10 @@ class Inferred:
 
     first: PoolLabels
     learnt: PoolLabels
-    named: PoolLabels
+    certainty: float | None
     network: Any = None
     network_is_better: bool = False
     weights: npt.NDArray[np.float64] | None = None
-
-    @property
-    def certainty(self) -> float | None:
-        """The mean probability that the label is the likeliest class; None of clusters."""
-        return self.named.certainty
 
 
 def linear_answers(sums: NoisySums) -> tuple[Regression, npt.NDArray[np.float64]]:
@@ -187,22 +182,22 @@ def linear_answers(sums: NoisySums) -> tuple[Regression, npt.NDArray[np.float64]
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     mean, factors = standardisation(features)
     is_later = np.arange(features.shape[1]) >= (sums.groups or features.shape[1:])[0]
-    found = []
+    candidates = []
     for weight in GROUP_WEIGHTS if is_later.any() else GROUP_WEIGHTS[:1]:
         weighed = factors * np.where(is_later, weight, 1.0)
         some = ((features - mean) * weighed).astype(np.float32)
-        found.append((regress_sums([Averages(features=some, of_first=some)], sums), weighed))
-    regression, factors = max(found, key=lambda one: one[0].evidence)
+        candidates.append((regress_sums([Averages(features=some, of_first=some)], sums), weighed))
+    regression, factors = max(candidates, key=lambda candidate: candidate[0].evidence)
     assumed = sums.num_of_class / sums.num_records
     weights = factors[:, None] * np.asarray(regression.weights)
     weights = np.vstack([weights, (assumed - mean @ weights) / constant])
     shares = class_shares(regression)
 
-    def unlike(logarithm: float) -> float:
+    def cross_entropy(logarithm: float) -> float:
         logits = np.exp(logarithm) * regression.means
         return -float((shares * scipy.special.log_softmax(logits, axis=1)).sum(axis=1).mean())
 
-    factor = scipy.optimize.minimize_scalar(unlike, bounds=LOG_FACTORS, method="bounded").x
+    factor = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
     return regression, np.exp(factor) * weights
 
 
@@ -249,38 +244,38 @@ def infer_from_sums(
             weights=shares,
         )
         if pool.dataset.augmentation == "none":
-            return Inferred(modelled, modelled, named=modelled)
+            return Inferred(modelled, modelled, modelled.certainty)
     if pool.dataset.augmentation == "none":
         regression, linear = linear_answers(sums)
         first = labels_of(regression)
         learnt = dataclasses.replace(first, weights=class_shares(regression).astype(np.float32))
-        return Inferred(first, learnt, named=first, weights=linear)
+        return Inferred(first, learnt, first.certainty, weights=linear)
 
-    def by_views(told: NoisySums) -> Regression:
+    def by_views(noisy: NoisySums) -> Regression:
         views = pool_features_by_name(pool, representation, seed)
-        return regress_sums(neighbourhood_averages(views), told)
+        return regress_sums(neighbourhood_averages(views), noisy)
 
     regression = by_views(sums)
     first = modelled or labels_of(regression)
     if len(np.unique(first.labels)) < first.num_classes:
-        return Inferred(first, first, named=first)
+        return Inferred(first, first, first.certainty)
     try:
         network, features = student_features(pool, first, seed, progress=progress)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
-        return Inferred(first, first, named=first)
-    again = regress_sums(neighbourhood_averages([[features]]), sums)
+        return Inferred(first, first, first.certainty)
+    retrained = regress_sums(neighbourhood_averages([[features]]), sums)
     # Noise that the network has learnt makes its features look better, too.
-    is_better = again.evidence - regression.evidence > CLEARLY_BETTER * again.freedom
+    is_better = retrained.evidence - regression.evidence > CLEARLY_BETTER * retrained.freedom
     is_unsure = modelled is None and (first.certainty or 1.0) < LITTLE_CERTAINTY
     goes_on = is_better and is_unsure
     if is_better and of_rounds is not None:
         regression = by_views(of_rounds)
-        again = regress_sums(neighbourhood_averages([[features]]), of_rounds)
+        retrained = regress_sums(neighbourhood_averages([[features]]), of_rounds)
     second = first
     if goes_on:
-        second = labels_of(again)
+        second = labels_of(retrained)
     elif is_better or is_unsure:
-        second = labels_of(averaged([regression, again], PASS_WEIGHTS))
+        second = labels_of(averaged([regression, retrained], PASS_WEIGHTS))
     medoids = find_strategy("medoids").choose(
         pool,
         min(MEDOIDS_OF_CLASS * second.num_classes, len(pool) // 2),
@@ -299,7 +294,7 @@ def infer_from_sums(
         second = labels_of(regress_sums(neighbourhood_averages([[features]]), sums))
         clear = _of_clusters(features, second, medoids, sums, most)
     learnt = second if clear is None else clear
-    return Inferred(first, learnt, named=learnt, network=network, network_is_better=is_better)
+    return Inferred(first, learnt, learnt.certainty, network=network, network_is_better=is_better)
 
 
 def _of_clusters(
@@ -314,15 +309,15 @@ def _of_clusters(
     named = PoolLabels(
         query_indices=medoids, labels=labels.labels[medoids], num_classes=num_classes
     )
-    found = propagate_labels(neighbour_graph([features]), named)
+    propagated = propagate_labels(neighbour_graph([features]), named)
     replaced = labels.labels.copy()
-    replaced[found.query_indices] = found.labels
+    replaced[propagated.query_indices] = propagated.labels
     are_classes = (
-        len(found.labels) >= LEAST_CLEAR * num_inputs
-        and len(np.unique(found.labels)) == num_classes
+        len(propagated.labels) >= LEAST_CLEAR * num_inputs
+        and len(np.unique(propagated.labels)) == num_classes
         and sums.misfit(replaced) - sums.misfit(labels.labels) <= most_misfit
     )
-    return found if are_classes else None
+    return propagated if are_classes else None
 
 
 # The nearest neighbours of a query, which teachers are asked about together with it.
@@ -366,11 +361,11 @@ def nearest(
     """
     features = np.concatenate(pool_features(pool, representation, seed), axis=1)
     squares = np.square(features).sum(axis=1)
-    found = np.empty((len(queries), number), np.int64)
+    neighbours = np.empty((len(queries), number), np.int64)
     # One after another: together they would be rounded by which others are asked, and a query with
     # another neighbour is another query, which is charged.
     for place, query in enumerate(queries):
         distances = squares - 2.0 * (features @ features[query])
         distances[query] = np.inf
-        found[place] = np.argsort(distances, kind="stable")[:number]
-    return found
+        neighbours[place] = np.argsort(distances, kind="stable")[:number]
+    return neighbours

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
         )
     if config.representation is not None:
         if not strategy.uses_representation:
-            users = [name for name, one in STRATEGIES.items() if one.uses_representation]
+            users = [name for name, each in STRATEGIES.items() if each.uses_representation]
             raise ValueError(
                 f"representation: expected with strategy {' or '.join(users)} alone, got it with "
                 f"{config.strategy}, which compares no inputs"
@@ -148,69 +149,45 @@ def ask_in_rounds(
     strategy = find_strategy(config.strategy)
     features = {"representation": config.representation} if strategy.uses_representation else {}
     default = ROUNDS_WITH_STUDENTS if with_students else strategy.rounds
-    rounds = config.rounds or min(default, config.num_queries)
-    ends = [(index + 1) * config.num_queries // rounds for index in range(rounds)]
+    num_rounds = config.rounds or min(default, config.num_queries)
+    ends = [(index + 1) * config.num_queries // num_rounds for index in range(num_rounds)]
     with choosing():
         number = config.num_queries if with_students else ends[0]
-        asked = strategy.choose(pool, number, config.seed, **features)
+        queries = strategy.choose(pool, number, config.seed, **features)
     if with_students:
         # A pool may be sorted by class, and a round should have something of all.
-        asked = asked[np.argsort(np.arange(len(asked)) % rounds, kind="stable")]
-        released = _ask_with_students(config, pool, ask, asked, ends, choosing)
-    elif strategy.score is not None:
-        asked, released = _ask_by_scores(config, strategy.score, pool, ask, asked, ends, choosing)
-    else:
-        released = ask(asked)
-    learnt: PoolLabels = released
-    if released.num_answered and strategy.infer is not None:
-        with choosing():
-            learnt = strategy.infer(pool, released, config.seed, **features)
-    return Labels(
-        pool=pool,
-        queries=asked,
-        released=released,
-        training_labels=learnt,
-        strategy=config.strategy,
-    )
-
-
-def _ask_by_scores(
-    config: QueryConfig,
-    score: Callable[[Pool, ReleasedLabels, int], FloatArray],
-    pool: Pool,
-    ask: Callable[..., ReleasedLabels],
-    asked: IntArray,
-    ends: list[int],
-    choosing: Choosing,
-) -> tuple[IntArray, ReleasedLabels]:
-    """Asks the first queries, then those of the lowest scores; never a copy of another."""
-    copy_of = _first_copies(pool)
-    asked = _filled_up(copy_of[asked], np.arange(len(pool)), copy_of, ends[0])
-    released = ask(asked)
-    for end in ends[1:]:
-        with choosing():
-            scores = score(pool, released, config.seed)
-        asked = _filled_up(asked, np.argsort(scores, kind="stable"), copy_of, end)
-        released = ask(asked)
-    return asked, released
-
-
-def _ask_with_students(
-    config: QueryConfig,
-    pool: Pool,
-    ask: Callable[..., ReleasedLabels],
-    asked: IntArray,
-    ends: list[int],
-    choosing: Choosing,
-) -> ReleasedLabels:
-    """Asks in rounds; from the second on with predictions of a student of the answers so far."""
+        queries = queries[np.argsort(np.arange(len(queries)) % num_rounds, kind="stable")]
+    copy_of = None if strategy.score is None else _first_copies(pool)
+    released: Any = None
     predicted: FloatArray | None = None
     for end in ends:
-        released = ask(asked[:end], None if predicted is None else predicted[asked[:end]])
-        if released.num_answered and end < config.num_queries:
+        if strategy.score is not None and copy_of is not None:
+            order = np.arange(len(pool))
+            if released is not None:
+                with choosing():
+                    order = np.argsort(strategy.score(pool, released, config.seed), kind="stable")
+            # Never a copy of another: those so far, and of the others the first in order.
+            candidates = copy_of[np.concatenate([queries, order])]
+            _, first = np.unique(candidates, return_index=True)
+            queries = candidates[np.sort(first)][:end]
+        if not with_students:
+            released = ask(queries)
+            continue
+        if released is not None and released.num_answered:
             with choosing():
                 predicted = simple.predictions(pool, released, config.seed)
-    return released
+        released = ask(queries[:end], None if predicted is None else predicted[queries[:end]])
+    training_labels: PoolLabels = released
+    if released.num_answered and strategy.infer is not None:
+        with choosing():
+            training_labels = strategy.infer(pool, released, config.seed, **features)
+    return Labels(
+        pool=pool,
+        queries=queries,
+        released=released,
+        training_labels=training_labels,
+        strategy=config.strategy,
+    )
 
 
 def _first_copies(pool: Pool) -> IntArray:
@@ -219,10 +196,3 @@ def _first_copies(pool: Pool) -> IntArray:
     return np.array(
         [places.setdefault(row.tobytes(), place) for place, row in enumerate(pool.inputs)]
     )
-
-
-def _filled_up(asked: IntArray, order: IntArray, copy_of: IntArray, number: int) -> IntArray:
-    """Returns `number` inputs without copies: those asked, and of the others the first in order."""
-    candidates = copy_of[np.concatenate([asked, order])]
-    _, first = np.unique(candidates, return_index=True)
-    return candidates[np.sort(first)][:number]

@@ -61,15 +61,6 @@ def derived_seeds(seed: int, number: int) -> list[int]:
     return [int(value) for value in drawn % 2**31]
 
 
-def dataset_of(batch_at: StepBatch, *, first_step: int, end_step: int) -> tf.data.Dataset:
-    """Returns the batches of the steps from `first_step` to `end_step - 1`."""
-    return (
-        tf.data.Dataset.range(first_step, end_step)
-        .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
-        .prefetch(tf.data.AUTOTUNE)
-    )
-
-
 def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) -> FloatArray:
     """Returns a model's outputs `[num_inputs, ...]` for raw inputs, at least one."""
     parts = [

@@ -22,6 +22,9 @@ TRAINING = ("max_steps", "batch_size", "learning_rate")
 HELD_OUT, ALL_UNQUERIED = "held_out", "all_unqueried"
 FORMATS = ("onnx", "litert")
 OWN = "the student's own"
+# Mean confidence of labels, below which a student that learns from them for long learns their
+# errors.
+LEAST_CONFIDENCE = 0.85
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,22 +96,6 @@ class OutputSettings(PublicationSettings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ComparisonSettings(Settings):
-    """A comparison of students without any privacy, which releases and charges nothing."""
-
-    non_private_comparison: bool = setting(
-        False,
-        help="With --student=distillation: compare a student of the teachers' averaged "
-        "probabilities with one of labels by plurality, both without noise. NOTHING of it is "
-        "private, nothing is exported and nothing is charged; the result goes to "
-        "TRAIN_DIR/sensitive.",
-    )
-    temperature: float = setting(
-        1.0, above=0.0, help="What distillation divides logits by; the larger, the smoother."
-    )
-
-
 def is_left_open(settings: StudentSettings) -> bool:
     """Whether the student is `auto`, and no model and no training is named."""
     named = [getattr(settings, name) for name in ("model", *TRAINING)]
@@ -121,7 +108,8 @@ def complete(
     *,
     labels_whole_pool: bool = False,
     initial: Any = None,
-    has_linear_model: bool = False,
+    warm_start_from: Any = None,
+    certainty: float | None = None,
 ) -> StudentConfig:
     """Returns settings with a kind's own values where they are None.
 
@@ -133,42 +121,42 @@ def complete(
         labels_whole_pool: whether every input of the pool has a label that follows from feature
             sums.
         initial: as of `StudentConfig`.
-        has_linear_model: whether `auto` stands for the linear head of the labels, unless a model
-            or training is named.
+        warm_start_from: `Labels.network`, which training begins with where no model and no initial
+            network is named, and the kind takes it.
+        certainty: `Labels.certainty`.
 
     Raises:
         ValueError: if there is no such student, or a setting does not fit it.
     """
     is_auto, model = settings.student == AUTO, settings.model
-    given = {name: value for name in TRAINING if (value := getattr(settings, name)) is not None}
+    explicit = {name: value for name in TRAINING if (value := getattr(settings, name)) is not None}
     kind = kind_of(recommended(dataset) if is_auto else settings.student)
-    if has_linear_model and initial is None and is_left_open(settings):
-        kind = kind_of(LINEAR_HEAD)
     if model is not None and settings.student in (AUTO, "supervised"):
         from pate_tf.models import forest
 
         if forest.is_forest(model, dataset):
             kind = kind_of("random_forest")
-    if given and not kind.has_steps:
+    if explicit and not kind.has_steps:
         what = "a linear head" if kind.name == LINEAR_HEAD else "a forest"
-        raise ValueError(f"{next(iter(given))}: expected none for {what}, which has no steps")
+        raise ValueError(f"{next(iter(explicit))}: expected none for {what}, which has no steps")
     training: dict[str, Any] = {name: getattr(kind, name) for name in TRAINING}
     if labels_whole_pool and dataset.kind == "tabular":
         training |= kind.of_whole_table
-    going_on = kind.going_on_steps if settings.model is None and initial is None else None
-    unsure = None
-    if labels_whole_pool and dataset.has_colours:
+    are_coloured = labels_whole_pool and dataset.has_colours
+    if are_coloured:
         training["max_steps"] = kind.steps_for(training["max_steps"], dataset)
-        if going_on is not None and "max_steps" not in given:
-            going_on, unsure = kind.steps_for(going_on, dataset), going_on
+    first_network, steps = initial, kind.warm_start_steps
+    if steps is not None and model is None and initial is None and warm_start_from is not None:
+        first_network = warm_start_from
+        is_confident = certainty is None or certainty >= LEAST_CONFIDENCE
+        long = are_coloured and is_confident
+        training["max_steps"] = kind.steps_for(steps, dataset) if long else steps
     config = StudentConfig(
         student=kind.name,
         model=kind.default_model(dataset) if model is None else model,
         seed=settings.seed,
-        initial=initial,
-        going_on_steps=None if going_on is None else given.get("max_steps", going_on),
-        going_on_unsure=unsure,
-        **{**training, **given},
+        initial=first_network,
+        **{**training, **explicit},
     )
     if is_auto and kind.name == "consistency" and (model or initial) is not None:
         with contextlib.suppress(ValueError):  # of a model with batch statistics

@@ -1,26 +1,22 @@
 """How good a student is on public samples that it got no label for."""
 
 import dataclasses
-import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from scipy.stats import rankdata
+from scipy.stats import binomtest, mannwhitneyu
 
-from pate_tf.core import event_files, validation
+from pate_tf.core import event_files
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
 from pate_tf.students.config import ALL_UNQUERIED, HELD_OUT
 from pate_tf.students.training import AveragedStudent
-
-EVALUATED_ON = (HELD_OUT, ALL_UNQUERIED)
-CONFIDENCE_95 = 1.959963984540054  # standard normal quantile of 0.975
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +34,9 @@ class Accuracy:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % Wilson score interval."""
-        square = CONFIDENCE_95**2 / self.num_samples
-        centre = (self.value + square / 2) / (1 + square)
-        variance = self.value * (1 - self.value) / self.num_samples
-        reach = CONFIDENCE_95 * math.sqrt(variance + square / (4 * self.num_samples))
-        reach /= 1 + square
-        return centre - reach, centre + reach
+        right = round(self.value * self.num_samples)
+        interval = binomtest(right, self.num_samples).proportion_ci(method="wilson")
+        return float(interval.low), float(interval.high)
 
 
 def accuracy(labels: npt.ArrayLike, truth: npt.ArrayLike) -> Accuracy:
@@ -52,20 +45,19 @@ def accuracy(labels: npt.ArrayLike, truth: npt.ArrayLike) -> Accuracy:
     Raises:
         ValueError: if there are none, or their numbers differ.
     """
-    given, expected = np.asarray(labels), np.asarray(truth)
-    if given.shape != expected.shape or given.ndim != 1 or not given.size:
+    predictions, expected = np.asarray(labels), np.asarray(truth)
+    if predictions.shape != expected.shape or predictions.ndim != 1 or not predictions.size:
         raise ValueError(
-            f"accuracy: expected two lists of labels of one length, got {list(given.shape)} and "
-            f"{list(expected.shape)}"
+            f"accuracy: expected two lists of labels of one length, got "
+            f"{list(predictions.shape)} and {list(expected.shape)}"
         )
-    return Accuracy(float((given == expected).mean()), given.size)
+    return Accuracy(float((predictions == expected).mean()), predictions.size)
 
 
 def check_evaluate_on(evaluate_on: str | None, public: PublicSplit) -> None:
-    """Raises ValueError unless `evaluate_on` is None or names public samples that have labels."""
+    """Raises ValueError if `evaluate_on` names public samples and these have no label."""
     if evaluate_on is None:
         return
-    validation.one_of(EVALUATED_ON, evaluate_on=evaluate_on)
     is_known = public.held_out.labels is not None
     if not is_known and (evaluate_on == HELD_OUT or public.pool_labels is None):
         raise ValueError(
@@ -100,17 +92,8 @@ def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> Accuracy | None
     if public.pool_labels is None:
         return None
     truth = public.pool_labels[labels.query_indices]
-    known = truth != UNKNOWN
-    return accuracy(labels.labels[known], truth[known]) if known.any() else None
-
-
-def evaluate(classify: Callable[[npt.NDArray], npt.NDArray], samples: PublicExamples) -> Accuracy:
-    """Returns the accuracy of labels `[num_samples]` that `classify` gives raw public inputs.
-
-    Raises:
-        ValueError: if a sample has no label.
-    """
-    return accuracy(classify(samples.inputs), true_labels(samples))
+    is_known = truth != UNKNOWN
+    return accuracy(labels.labels[is_known], truth[is_known]) if is_known.any() else None
 
 
 def true_labels(samples: PublicExamples) -> IntArray:
@@ -144,7 +127,7 @@ class ByClass:
     @property
     def balanced_accuracy(self) -> float:
         """Mean recall of the classes that have samples."""
-        return float(np.mean([one for one in self.recall if one is not None]))
+        return float(np.mean([recall for recall in self.recall if recall is not None]))
 
 
 def by_class(
@@ -158,16 +141,18 @@ def by_class(
     `probabilities`, `[num_samples, num_classes]`, are None if they are not known.
     """
     recall = tuple(
-        float((labels[truth == one] == one).mean()) if (truth == one).any() else None
-        for one in range(num_classes)
+        float((labels[truth == label] == label).mean()) if (truth == label).any() else None
+        for label in range(num_classes)
     )
     auc = None
     if probabilities is not None and None not in recall and num_classes > 1:
-        scores = [
-            _auc(truth == one, probabilities[:, one])
-            for one in ([1] if num_classes == 2 else range(num_classes))
-        ]
-        auc = float(np.mean(scores))
+        areas = []
+        for label in [1] if num_classes == 2 else range(num_classes):
+            scores, is_positive = probabilities[:, label], truth == label
+            # Pairs of a positive and a negative whose scores are in that order; ties are half.
+            pairs = mannwhitneyu(scores[is_positive], scores[~is_positive], method="asymptotic")
+            areas.append(pairs.statistic / (is_positive.sum() * (~is_positive).sum()))
+        auc = float(np.mean(areas))
     return ByClass(recall, auc, is_constant=bool((labels == labels[0]).all()))
 
 
@@ -192,27 +177,19 @@ def calibration(
     labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
 ) -> Calibration:
     """Compares the probabilities `[num_samples, num_classes]` of labels with the truth."""
-    sure = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    right = (labels == truth).astype(np.float64)
-    places = np.minimum((sure * 10).astype(np.int64), 9)
+    confidence = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    is_correct = (labels == truth).astype(np.float64)
+    places = np.minimum((confidence * 10).astype(np.int64), 9)
     bins = tuple(
         {
-            "confidence": float(sure[places == one].mean()),
-            "accuracy": float(right[places == one].mean()),
-            "number": int((places == one).sum()),
+            "confidence": float(confidence[places == place].mean()),
+            "accuracy": float(is_correct[places == place].mean()),
+            "number": int((places == place).sum()),
         }
-        for one in np.unique(places)
+        for place in np.unique(places)
     )
-    error = sum(one["number"] * abs(one["confidence"] - one["accuracy"]) for one in bins)
-    return Calibration(float(sure.mean()), float(error / len(labels)), bins)
-
-
-def _auc(is_positive: npt.NDArray[np.bool_], scores: npt.NDArray[np.floating]) -> float:
-    """Share of pairs of a positive and a negative whose scores are in that order; ties are half."""
-    num_positive = int(is_positive.sum())
-    smallest = num_positive * (num_positive + 1) / 2  # of the sum of their ranks
-    above = float(rankdata(scores)[is_positive].sum()) - smallest
-    return above / (num_positive * (len(scores) - num_positive))
+    error = sum(part["number"] * abs(part["confidence"] - part["accuracy"]) for part in bins)
+    return Calibration(float(confidence.mean()), float(error / len(labels)), bins)
 
 
 NUM_SAMPLES = 1_000
@@ -244,27 +221,22 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         del logs
         student = self.model
         logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
-        given = outputs(logits, self._inputs).argmax(axis=1)
+        predictions = outputs(logits, self._inputs).argmax(axis=1)
         with self._writer.as_default(step=epoch):
             # Keras' own name for the accuracy in training, so that both share a chart.
-            tf.summary.scalar("epoch_accuracy", (given == self._labels).mean())
+            tf.summary.scalar("epoch_accuracy", (predictions == self._labels).mean())
             if (epoch + 1) % EPOCHS_BETWEEN_PICTURES == 0:
                 picture = event_files.confusion_picture(
-                    self._dataset, truth=self._labels, given=given
+                    self._dataset, truth=self._labels, given=predictions
                 )
                 tf.summary.image("confusion_matrix", picture)
         self._writer.flush()
-
-    def on_train_end(self, logs: Mapping[str, float] | None = None) -> None:
-        """Closes the event file."""
-        del logs
-        self._writer.close()
 
 
 def write_version(
     folder: pathlib.Path,
     samples: PublicExamples | None,
-    given: IntArray | None,
+    predictions: IntArray | None,
     *,
     settings: Mapping[str, Any],
     results: Mapping[str, float],
@@ -274,15 +246,15 @@ def write_version(
     Args:
         folder: of this version's logs.
         samples: public samples, each with the true label; None if there are none.
-        given: the student's labels of them, `[num_samples]`; None without samples.
+        predictions: the student's labels of them, `[num_samples]`; None without samples.
         settings: what the student was made with, by name; public.
         results: accuracies and epsilons that may be published, by name.
     """
     event_files.write_result(folder, settings, results)
-    if samples is None or given is None:
+    if samples is None or predictions is None:
         return
     picture = event_files.confusion_picture(
-        samples.dataset, truth=true_labels(samples), given=given
+        samples.dataset, truth=true_labels(samples), given=predictions
     )
     writer = tf.summary.create_file_writer(str(folder))
     with writer.as_default(step=0):

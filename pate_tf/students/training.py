@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.core import artifacts, validation
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.core.validation import IntArray
 from pate_tf.data import augmentation
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue
 from pate_tf.models.definition import model_definition
-from pate_tf.students.batches import Batch, ShuffledItems, StepBatch, dataset_of, step_seeds
+from pate_tf.students.batches import Batch, ShuffledItems, StepBatch, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig
 
 WARM_UP = 10
@@ -131,30 +130,15 @@ class AveragedStudent(keras.Model):
         fit_student(
             self,
             batch_at,
-            state=[*self.variables, *(one for each in optimizers for one in each.variables)],
+            state=[
+                *self.variables,
+                *(state for optimizer in optimizers for state in optimizer.variables),
+            ],
             config=config,
             digest=run_digest(config, released, pool, has_model=has_model),
             options=options,
         )
         return self.averaged_classifier()
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` rebuilds the student from, as JSON values."""
-        return {
-            **super().get_config(),
-            "classifier": keras.saving.serialize_keras_object(self.classifier),
-            "dataset": self.dataset.to_dict(),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "AveragedStudent":
-        """Rebuilds a student, with fresh weights."""
-        models = {
-            name: keras.saving.deserialize_keras_object(value)
-            for name, value in config.items()
-            if isinstance(value, dict) and "class_name" in value
-        }
-        return cls(**{**config, **models, "dataset": Dataset.from_dict(config["dataset"])})
 
 
 def replica_share(loss: tf.Tensor) -> tf.Tensor:
@@ -300,11 +284,9 @@ def fit_student(
         callbacks.append(keras.callbacks.TensorBoard(str(logs_of(options.folder))))
     first_epoch = backup.restore()
     student.fit(
-        dataset_of(
-            batch_at,
-            first_step=first_epoch * steps_an_epoch,
-            end_step=num_epochs * steps_an_epoch,
-        ),
+        tf.data.Dataset.range(first_epoch * steps_an_epoch, num_epochs * steps_an_epoch)
+        .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
+        .prefetch(tf.data.AUTOTUNE),
         initial_epoch=first_epoch,
         epochs=num_epochs,
         steps_per_epoch=steps_an_epoch,
@@ -364,55 +346,3 @@ def fit_to_targets(
         digest=digest,
         options=options or FitOptions(),
     )
-
-
-# The student of a probability vector (Papernot et al. 2017, appendix B.1; Hinton et al. 2015).
-#
-# NOT PRIVATE. The ledger charges one label a query, not the teachers' averaged probabilities; no
-# mechanism here releases those. This student is for comparison and is never exported.
-
-
-def soft_cross_entropy(temperature: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Returns the cross-entropy `[batch]` of softmax(logits / temperature) with probabilities."""
-
-    def loss(probabilities: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        return tf.nn.softmax_cross_entropy_with_logits(probabilities, logits / temperature)
-
-    return loss
-
-
-def train_distilled(
-    config: StudentConfig,
-    pool: Pool,
-    *,
-    query_indices: IntArray,
-    probabilities: npt.NDArray,
-    temperature: float,
-    show_progress: bool = False,
-) -> keras.Model:
-    """Trains a Keras model on probabilities `[num_queries, num_classes]` stated at a temperature.
-
-    Args:
-        config: how it is trained.
-        pool: public inputs `[num_inputs, *input_shape]`.
-        query_indices: int64 `[num_queries]`, positions in the pool.
-        probabilities: of the classes.
-        temperature: that they were stated at.
-        show_progress: whether `fit` draws its progress bar.
-
-    Raises:
-        ValueError: if the probabilities have another shape.
-        TrainingDivergedError: if a loss or weight became NaN or infinite.
-    """
-    validation.shape([len(query_indices), pool.dataset.num_classes], probabilities=probabilities)
-    model = catalogue.build(config.model, pool.dataset, seed=config.seed)
-    fit_to_targets(
-        model,
-        config,
-        pool.dataset,
-        inputs=pool.inputs[query_indices],
-        targets=probabilities,
-        loss=soft_cross_entropy(temperature),
-        options=FitOptions(show_progress=show_progress),
-    )
-    return model

@@ -15,8 +15,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.queries.labels import Labels
-from pate_tf.students.config import OutputSettings
-from pate_tf.students.kinds import StudentConfig
+from pate_tf.students.config import OutputSettings, StudentSettings, complete
 from pate_tf.teachers.voters import Voter
 
 NUM_TEACHERS = 100
@@ -74,10 +73,12 @@ def released(ledger, teachers, pool, *, noise=None, **choices) -> Labels:
     )
 
 
-def student_config(model="mlp", *, max_steps=20, seed=0) -> StudentConfig:
+def student_settings(model="mlp", *, max_steps=20, seed=0) -> StudentSettings:
     """A student that learns little, of labels alone."""
-    return StudentConfig(
-        student=model if model == "random_forest" else "supervised",
+    if model == "random_forest":
+        return StudentSettings(student=model, seed=seed)
+    return StudentSettings(
+        student="supervised",
         model=model,
         max_steps=max_steps,
         batch_size=16,
@@ -112,11 +113,11 @@ def run(
         budget=Budget(delta=delta, epsilon_budget=epsilon_budget, replace_budget=replace_budget),
     ) as ledger:
         split = public.split(pool_size)
-        config = student_config(model, seed=seed)
+        settings = student_settings(model, seed=seed)
         output = OutputSettings(save_labels=save_labels, evaluate_on=evaluate_on)
-        check_student(config, split, output, directory)
+        check_student(complete(settings, split.dataset), split, output, directory)
         return make_student(
-            config,
+            settings,
             split,
             plan=planned(
                 ensemble,

@@ -1,13 +1,16 @@
 """How sure labels are that noisy counts say together, and what a user is told of it."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 from labels_for_tests import released_labels
 
+import pate_tf
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import GaussianHistogram, LaplaceNoisyMax
+from pate_tf.api import student_run
 from pate_tf.api.reporting import Reporting
 from pate_tf.api.student_run import certainty, warn_of_noise
 from pate_tf.core.public import PoolLabels
@@ -86,6 +89,13 @@ def test_of_sums_it_is_what_was_kept_with_them_whatever_a_student_learns():
         assert len(told(by_sums)) == said
     (line,) = told(dataclasses.replace(labels, released=sums, certainty=0.7))
     assert "70% sure" in line and "so few records" in line
+
+
+def test_a_student_in_a_notebook_warns_as_the_command_does(monkeypatch):
+    untrained = types.SimpleNamespace(train=lambda *_args, **_more: "model")
+    monkeypatch.setattr(student_run, "find_student", lambda *_args: untrained)
+    with pytest.warns(UserWarning, match="75% sure on average"):
+        pate_tf.Student("supervised", model="mlp").fit(ANY_POOL, queried([0.9, 0.6]))
 
 
 def test_nothing_is_said_where_all_was_asked():

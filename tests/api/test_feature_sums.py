@@ -15,7 +15,6 @@ from api_helpers import HUGE, IMAGES, Standardised, pictures
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.aggregation.feature_sums import sums_by_class
-from pate_tf.api import student as student_module
 from pate_tf.api.feature_sums import FeatureSums, StoredSums, sums_folder
 from pate_tf.api.labeller import Labeller
 from pate_tf.api.labelling import plan_release
@@ -33,7 +32,9 @@ from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import encoder_of
 from pate_tf.serving.served import ServedStudent
 from pate_tf.statement.check import check_statement
+from pate_tf.students import kinds
 from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.kinds import kind_of
 
 
 def standardised(dataset: Dataset) -> keras.Model:
@@ -389,18 +390,23 @@ def test_a_student_goes_on_from_the_network_of_the_second_pass(labels, data, tmp
     assert stored.network is None and not goes_on(stored)
     for before, after in zip(weights, labels.network.get_weights(), strict=True):
         assert (before == after).all()
-    for asked in ({"student": "supervised"}, {"student": "gan"}, {"model": "wide_cnn"}):
-        assert complete(StudentSettings(**asked), data.pool.dataset).going_on_steps is None
-    assert complete(StudentSettings(), data.pool.dataset).going_on_steps == 500
-    assert complete(StudentSettings(max_steps=7), data.pool.dataset).going_on_steps == 7
-    colours = dataclasses.replace(data.pool.dataset, input_shape=(8, 8, 3))
-    for asked, going_on in ((StudentSettings(), 1_500), (StudentSettings(max_steps=7), 7)):
-        found = complete(asked, colours, labels_whole_pool=True)
-        assert found.going_on_steps == going_on
-        unsure = 500 if going_on > 7 else 7
-        for certainty, steps in ((None, going_on), (0.86, going_on), (0.84, unsure)):
-            assert found.going_on_from(labels.network, certainty).max_steps == steps
-        assert complete(asked, colours).max_steps * (3 if going_on > 7 else 1) == found.max_steps
+    dataset, warm = data.pool.dataset, {"warm_start_from": labels.network}
+    for settings in ({"student": "supervised"}, {"student": "gan"}, {"model": "wide_cnn"}):
+        assert complete(StudentSettings(**settings), dataset, **warm).initial is None
+    assert complete(StudentSettings(), dataset, **warm).max_steps == 500
+    assert complete(StudentSettings(max_steps=7), dataset, **warm).max_steps == 7
+    colours = dataclasses.replace(dataset, input_shape=(8, 8, 3))
+    for settings, steps, few in (
+        (StudentSettings(), 1_500, 500),
+        (StudentSettings(max_steps=7), 7, 7),
+    ):
+        for certainty, expected in ((None, steps), (0.86, steps), (0.84, few)):
+            config = complete(
+                settings, colours, labels_whole_pool=True, certainty=certainty, **warm
+            )
+            assert config.max_steps == expected and config.initial is labels.network
+        cold = complete(settings, colours, labels_whole_pool=True)
+        assert complete(settings, colours).max_steps * (3 if steps > 7 else 1) == cold.max_steps
 
 
 def test_rounds_are_released_once_and_label_the_pool(tmp_path):
@@ -434,9 +440,6 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     assert not dataclasses.replace(labels, certainty=None).prefers_linear_head
     better = dataclasses.replace(labels, certainty=0.9, network_is_better=True)
     assert not better.prefers_linear_head
-    assert complete(StudentSettings(), IMAGES, has_linear_model=True).student == "linear_head"
-    asked = StudentSettings(max_steps=5)
-    assert complete(asked, IMAGES, has_linear_model=True).student == "consistency"
 
 
 def test_a_linear_head_follows_from_one_round_too_and_not_from_stored_labels(run, labels, data):
@@ -466,13 +469,17 @@ def test_of_a_table_the_student_is_the_model_whose_answers_fit_the_sums_better(
         x[:600], y[:600], x[600:], y[600:], num_classes=3, value_range=(-9, 9)
     )
     sums = FeatureSums(directory=tmp_path / "run").fit(table.private, table.pool)
-    with Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+    with Labeller(sums, epsilon=8.0, delta=1e-5, num_rounds=1) as labeller:
         labels = labeller.label(table.pool)
+
+    def learns(model):
+        kind = dataclasses.replace(kind_of("supervised"), fit=lambda *_args: model)
+        monkeypatch.setitem(kinds._REGISTERED, "supervised", kind)
 
     def constant(inputs, training=False):
         return np.tile([1.0, 0.0, 0.0], (len(inputs), 1))
 
-    monkeypatch.setattr(student_module, "learn", lambda *_args, **_more: constant)
+    learns(constant)
     student = pate_tf.Student(verbose=True).fit(table.pool, labels)
     assert student.model is labels.linear_head and "Student(<linear_head, of" in repr(student)
     assert "linear_head, as the trained one does not fit the sums clearly better" in "".join(
@@ -486,7 +493,7 @@ def test_of_a_table_the_student_is_the_model_whose_answers_fit_the_sums_better(
     def true(inputs, training=False):
         return np.eye(3)[[right[bytes(one)] for one in np.float32(inputs)]]
 
-    monkeypatch.setattr(student_module, "learn", lambda *_args, **_more: true)
+    learns(true)
     shuffled = dataclasses.replace(labels, linear_head=constant)
     assert pate_tf.Student().fit(table.pool, shuffled).model is true
 
@@ -536,6 +543,7 @@ def test_records_and_owners_have_no_total(tmp_path):
             num_classes=2,
             owners=owners,
             value_range=(-9, 9),
+            name="visits",
         )
         run = tmp_path / str(len(pages))
         sums = FeatureSums(directory=run, representation="raw").fit(own.private, own.pool)

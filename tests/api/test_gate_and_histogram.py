@@ -14,7 +14,7 @@ from chosen_votes import (
     FakeEnsemble,
     planned,
     released,
-    student_config,
+    student_settings,
     table,
 )
 
@@ -48,7 +48,7 @@ def opened(folder: pathlib.Path, teachers: FakeEnsemble) -> Ledger:
 def run(folder, teachers, *, mechanism, query_strategy="first"):
     with opened(folder, teachers) as ledger:
         return make_student(
-            student_config(),
+            student_settings(),
             SPLIT,
             plan=planned(teachers, SPLIT.pool, mechanism=mechanism, strategy=query_strategy),
             noise=SystemNoise(),

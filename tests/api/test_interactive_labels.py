@@ -11,7 +11,7 @@ from chosen_votes import (
     FakeEnsemble,
     planned,
     released,
-    student_config,
+    student_settings,
     table,
 )
 
@@ -109,7 +109,7 @@ def test_a_student_is_made_stated_and_reported(tmp_path):
     """With real students between rounds."""
     with opened(tmp_path) as ledger:
         report = make_student(
-            student_config(),
+            student_settings(),
             SPLIT,
             plan=planned(FakeEnsemble(table(100)), SPLIT.pool, mechanism=MECHANISM, rounds=2),
             noise=SystemNoise(),

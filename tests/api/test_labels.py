@@ -16,10 +16,10 @@ from pate_tf.api.student_run import learn
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.queries.labels import Labels, load_labels
-from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.config import StudentSettings
 
 SPLIT = PUBLIC.split(POOL)
-CONFIG = complete(StudentSettings(model="mlp", max_steps=10, batch_size=8), PUBLIC.dataset)
+SETTINGS = StudentSettings(model="mlp", max_steps=10, batch_size=8)
 
 
 def opened(folder, teachers, *, delta=1e-5):
@@ -68,7 +68,7 @@ def test_stored_labels_are_learnt_from_and_published(tmp_path):
     teachers = FakeEnsemble(table(95))
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
     labels = load_labels(tmp_path / "kept", SPLIT.pool)
-    model = learn(CONFIG, SPLIT, labels)
+    model, _ = learn(SETTINGS, SPLIT, labels)
     with opened(tmp_path, teachers) as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
@@ -84,7 +84,7 @@ def test_labels_of_another_pool_are_refused(tmp_path):
     other = PUBLIC.split(POOL + 1)
     labels.save(tmp_path / "kept")
     for wrong in (
-        lambda: learn(CONFIG, other, labels),
+        lambda: learn(SETTINGS, other, labels),
         lambda: load_labels(tmp_path / "kept", other.pool),
     ):
         with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
@@ -176,7 +176,7 @@ def test_predictable_noise_spoils_earlier_labels(tmp_path):
     labels = labels_of(tmp_path, teachers)
     assert labels.released.secure_noise
     labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, noise=SeededNoise(1))
-    model = learn(CONFIG, SPLIT, labels)
+    model, _ = learn(SETTINGS, SPLIT, labels)
     with opened(tmp_path, teachers) as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"

@@ -18,13 +18,13 @@ from pate_tf.queries.labels import load_labels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.representations import catalogue as trust
 from pate_tf.statement.check import PAGE_FILE
-from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.voters import StoredVotes
 
 SPLIT = PUBLIC.split(POOL)
 QUERIES = 20
 GATE = StabilityGate(epsilon=0.5, delta=4e-6)
-CONFIG = complete(StudentSettings(model="mlp", max_steps=5, batch_size=8), PUBLIC.dataset)
+SETTINGS = StudentSettings(model="mlp", max_steps=5, batch_size=8)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
     labels = load_labels(tmp_path / "kept", SPLIT.pool)
     assert labels.neighbours.shape == (QUERIES, 10)
-    model = learn(CONFIG, SPLIT, labels)
+    model, _ = learn(SETTINGS, SPLIT, labels)
     with open_ledger(
         tmp_path / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)
     ) as ledger:

@@ -1,6 +1,5 @@
 """Public data without labels: PATE's normal case. Metrics are absent, all else works."""
 
-import dataclasses
 import json
 
 import event_files
@@ -100,32 +99,6 @@ def test_an_evaluation_that_was_asked_for_needs_labels(tmp_path, evaluate_on):
         run(tmp_path, ensemble, public=UNLABELLED, evaluate_on=evaluate_on)
     assert "\n" not in str(caught.value)
     assert ensemble.asked == 0
-
-
-class Stating(FakeEnsemble):
-    def _probabilities(self, inputs, temperature, progress):
-        return np.eye(10, dtype=np.float32)[PUBLIC.labels[: len(inputs)]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """Sources that are there already."""
-
-    directory: artifacts.RunDirectory
-
-    def load(self, reporting):
-        return UNLABELLED.split(POOL), Stating(table(95)), self.directory, self.directory
-
-
-def test_a_comparison_measures_nothing_and_ends(tmp_path):
-    found = student_report.compare(
-        Given(artifacts.RunDirectory(tmp_path)),
-        StudentSettings(model="mlp", max_steps=5, batch_size=8),
-        num_queries=20,
-        temperature=1.0,
-    )
-    assert found.values["distilled_accuracy"] is found.values["constant_answer_accuracy"] is None
-    assert dict(found.rows)["labels by plurality"] == NOT_MEASURED
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGate
 from pate_tf.api import student_run as train_student
 from pate_tf.api.labelling import plan_release
 from pate_tf.api.reporting import Reporting
+from pate_tf.api.run_folder import DataSource
 from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
@@ -26,6 +27,7 @@ class Given:
 
     teachers: FakeEnsemble
     directory: artifacts.RunDirectory
+    data: DataSource = dataclasses.field(default_factory=DataSource)
 
     def load(self, reporting):
         return SPLIT, self.teachers, self.directory, self.directory

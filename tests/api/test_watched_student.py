@@ -5,7 +5,7 @@ import pathlib
 import event_files
 import numpy as np
 import pytest
-from chosen_votes import PUBLIC, FakeEnsemble, planned, student_config
+from chosen_votes import PUBLIC, FakeEnsemble, planned, student_settings
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.aggregation.noise import SeededNoise
@@ -23,7 +23,7 @@ def run(folder: pathlib.Path, votes: np.ndarray, model: str = "mlp", public=PUBL
     ensemble = FakeEnsemble(votes)
     with open_ledger(directory.sensitive, teachers=ensemble, budget=Budget(delta=1e-5)) as ledger:
         return make_student(
-            student_config(model, max_steps=150),
+            student_settings(model, max_steps=150),
             public.split(POOL),
             plan=planned(
                 ensemble,

@@ -129,10 +129,6 @@ def test_the_run_folder_alone_is_enough_and_no_record_is_read_again(digits):
         ((f"--train_dir={RUN}", "--method=pate", "--queries=9"), "method: expected feature_sums"),
         ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset: expected digits"),
         ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "expected raw, of the"),
-        (
-            (f"--train_dir={RUN}", "--epsilon=1", "--student=distillation"),
-            "student distillation: expected --non_private_comparison",
-        ),
     ],
     ids=str,
 )

@@ -31,11 +31,6 @@ SENSITIVE = {
     "Analysis": ("bounds", "smooth_sensitivity"),
     "DataDependentGuarantee": ("*",),
     "AnalysisReport": ("sensitive",),
-    "DistillationReport": (
-        "distilled",
-        "plurality",
-        "plurality_labels",
-    ),
     "RunReport": ("*",),
     "LocalState": ("*",),
     "RoundStatistics": ("loss",),

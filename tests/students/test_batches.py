@@ -14,7 +14,6 @@ from pate_tf.students.batches import (
     BATCH,
     ShuffledItems,
     augment_strongly,
-    dataset_of,
     derived_seeds,
     outputs,
     step_seeds,
@@ -48,14 +47,6 @@ def test_arrays_stay_together():
     items = ShuffledItems(np.arange(20), np.arange(20) * 3, batch_size=7, seed=4)
     one, other = items.at(tf.constant(5, tf.int64))
     np.testing.assert_array_equal(3 * one, other)
-
-
-@pytest.mark.parametrize("first_step", [0, 3])
-def test_batches_depend_on_the_step_alone(first_step):
-    items = ShuffledItems(np.arange(20), batch_size=3, seed=4)
-    dataset = dataset_of(lambda step: tuple(items.at(step)), first_step=first_step, end_step=8)
-    found = np.concatenate([batch[0] for batch in dataset])
-    np.testing.assert_array_equal(found, rows_of(items, range(first_step, 8)))
 
 
 def test_seeds_differ():

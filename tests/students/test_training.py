@@ -3,16 +3,14 @@
 import keras
 import numpy as np
 import pytest
-import scipy.special
 from labels_for_tests import released_labels
 
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
-from pate_tf.students.batches import outputs
 from pate_tf.students.config import find_student
-from pate_tf.students.kinds import StudentConfig, gan, kind_of
+from pate_tf.students.kinds import StudentConfig, kind_of
 from pate_tf.students.kinds.consistency import ConsistencyStudent
-from pate_tf.students.training import run_digest, soft_cross_entropy, train_distilled
+from pate_tf.students.training import run_digest
 
 PUBLIC = data.load_public("digits")
 SPLIT = PUBLIC.split(400)
@@ -47,38 +45,9 @@ def test_a_models_own_losses_count():
     assert norms[1] < 0.5 * norms[0]
 
 
-def consistency_student() -> ConsistencyStudent:
-    classifier = models.build("cnn", PUBLIC.dataset, seed=3)
-    return ConsistencyStudent(classifier, PUBLIC.dataset, warm_up_steps=7)
-
-
-def gan_student() -> gan.GanStudent:
-    student = gan.GanStudent(
-        gan.build_classifier(PUBLIC.dataset, seed=1),
-        gan.build_generator(PUBLIC.dataset, seed=2),
-        PUBLIC.dataset,
-    )
-    student.compile(0.003)
-    return student
-
-
-@pytest.mark.parametrize("student", [consistency_student, gan_student])
-def test_a_student_is_saved_and_comes_back(student, tmp_path):
-    saved = student()
-    for average in saved.averages:
-        average.assign(average + 0.5)
-    saved.save(tmp_path / "student.keras")
-    loaded = keras.saving.load_model(tmp_path / "student.keras")
-    assert loaded.dataset == PUBLIC.dataset
-    assert getattr(loaded, "warm_up_steps", None) == getattr(saved, "warm_up_steps", None)
-    if student is gan_student:
-        assert float(loaded.generator_optimizer.learning_rate) == pytest.approx(0.003)
-    for one, other in zip(saved.weights, loaded.weights, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_the_average_is_of_the_weights_and_the_first_is_the_weights():
-    student = consistency_student()
+    classifier = models.build("cnn", PUBLIC.dataset, seed=3)
+    student = ConsistencyStudent(classifier, PUBLIC.dataset, warm_up_steps=7)
     weights = student.classifier.trainable_weights
     expected = None
     for step in range(4):
@@ -127,51 +96,3 @@ def test_students_without_a_network_of_the_users_refuse_one():
     with pytest.raises(ValueError, match=r"expected .* for digits"):
         wrong = keras.Sequential([keras.Input((3,)), keras.layers.Dense(10)])
         find_student(config(student="supervised", initial=wrong), PUBLIC.dataset)
-
-
-# On probabilities, without privacy.
-
-
-@pytest.mark.parametrize("temperature", [1.0, 5.0])
-def test_the_loss_is_the_cross_entropy_at_a_temperature(temperature):
-    random = np.random.default_rng(0)
-    logits = random.normal(0, 3, (20, 4)).astype(np.float32)
-    targets = random.dirichlet([1.0] * 4, 20).astype(np.float32)
-    expected = -(targets * scipy.special.log_softmax(logits / temperature, axis=1)).sum(axis=1)
-    found = soft_cross_entropy(temperature)(targets, logits)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 5.0])
-def test_it_learns_the_probabilities_and_not_only_their_winners(temperature):
-    indices = np.arange(0, 400, 2)
-    shares = np.full((200, 10), 0.2 / 9, np.float32)
-    # Sure of the even classes, in doubt about the odd ones, whose next class is second.
-    labels = PUBLIC.labels[indices]
-    shares[np.arange(200), labels] = np.where(labels % 2, 0.5, 0.8)
-    shares[np.arange(200), (labels + 1) % 10] += np.where(labels % 2, 0.3, 0.0)
-    model = train_distilled(
-        config(max_steps=400, learning_rate=0.01),
-        SPLIT.pool,
-        query_indices=indices,
-        probabilities=shares,
-        temperature=temperature,
-    )
-    logits = outputs(model, SPLIT.pool.inputs[indices])
-    found = scipy.special.softmax(logits / temperature, axis=1)
-    assert (found.argmax(axis=1) == labels).mean() > 0.8
-    odd = labels % 2 == 1
-    second = found[np.arange(200), (labels + 1) % 10]
-    assert second[odd].mean() > 3 * second[~odd].mean()
-
-
-@pytest.mark.parametrize("shape", [(3, 10), (4, 9), (4,)])
-def test_probabilities_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match=r"probabilities: expected \[4, 10\], got"):
-        train_distilled(
-            config(),
-            SPLIT.pool,
-            query_indices=np.arange(4),
-            probabilities=np.full(shape, 0.1, np.float32),
-            temperature=1.0,
-        )

@@ -72,9 +72,9 @@ CHOICES = {
 
 def register(*strategies: Strategy) -> None:
     """Makes strategies known by their names."""
-    for one in strategies:
-        STRATEGIES[one.name] = one
-        CHOICES[one.name] = one.help
+    for strategy in strategies:
+        STRATEGIES[strategy.name] = strategy
+        CHOICES[strategy.name] = strategy.help
 
 
 def recommended(
@@ -103,8 +103,9 @@ def find_strategy(name: str) -> Strategy:
 def choices_help() -> str:
     """Returns what every strategy chooses, in one sentence each kind: for `--help`."""
     fixed, adaptive = [f"{AUTO}: {CHOICES[AUTO]}"], list[str]()
-    for one in STRATEGIES.values():
-        (adaptive if one.is_adaptive else fixed).append(f"{one.name}: {one.help}")
+    for strategy in STRATEGIES.values():
+        kind = adaptive if strategy.is_adaptive else fixed
+        kind.append(f"{strategy.name}: {strategy.help}")
     return f"{'; '.join(fixed)}. In rounds, from the noisy labels so far: {'; '.join(adaptive)}."
 
 

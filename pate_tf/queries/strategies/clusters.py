@@ -46,19 +46,19 @@ def find_clusters(
     from pate_tf.representations.catalogue import pool_features
 
     features = np.concatenate(pool_features(pool, representation, seed), axis=1)
-    found = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=seed).fit(
+    kmeans = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=seed).fit(
         features
     )
     distances = np.empty(len(features))
     for start in range(0, len(features), CHUNK):
         part = slice(start, start + CHUNK)
-        centres = found.cluster_centers_[found.labels_[part]]
+        centres = kmeans.cluster_centers_[kmeans.labels_[part]]
         distances[part] = np.linalg.norm(features[part] - centres, axis=1)
     by_distance = np.argsort(distances, kind="stable")
     labels, first, sizes = np.unique(
-        found.labels_[by_distance], return_index=True, return_counts=True
+        kmeans.labels_[by_distance], return_index=True, return_counts=True
     )
-    total = np.bincount(found.labels_, distances, minlength=number)[labels]
+    total = np.bincount(kmeans.labels_, distances, minlength=number)[labels]
     densities = sizes**2 / np.maximum(total, np.finfo(np.float32).tiny)
     return Clusters(
         medoids=by_distance[first],

@@ -49,9 +49,11 @@ def match_logits(
             return self.twin(inputs, training=training)
 
         def match(self, places: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-            own, theirs = (tf.reduce_sum(tf.square(one), axis=1) for one in (places, others))
+            squares, of_others = (
+                tf.reduce_sum(tf.square(some), axis=1) for some in (places, others)
+            )
             products = tf.matmul(places, others, transpose_b=True)
-            return self.offset - (own[:, tf.newaxis] + theirs - 2.0 * products)
+            return self.offset - (squares[:, tf.newaxis] + of_others - 2.0 * products)
 
         def compute_loss(
             self, x: Any = None, y: Any = None, y_pred: Any = None, *others: Any, **named: Any
@@ -80,10 +82,10 @@ def match(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
     Only inputs whose best match is confident get one. Post-processing of the released labels.
     """
     released.check_pool(pool)
-    asked = released.query_indices
-    logits = match_logits(pool.inputs, pool.dataset, asked, released.labels, seed)
+    queries = released.query_indices
+    logits = match_logits(pool.inputs, pool.dataset, queries, released.labels, seed)
     is_match = logits.max(axis=1) >= np.log(CONFIDENT / (1.0 - CONFIDENT))
-    is_match[asked] = False
+    is_match[queries] = False
     matched = np.flatnonzero(is_match)
     return PoolLabels(
         query_indices=matched,

@@ -20,10 +20,6 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named, name_of
 
-# Certainty of labels, below which a student that learns from them for long learns their errors. On
-# coloured digits it is .78 at an epsilon of .1, and .9 at 1 (docs/notes/small_teachers.md).
-SURE = 0.85
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentConfig:
@@ -32,9 +28,6 @@ class StudentConfig:
     Attributes:
         initial: a Keras model whose network and weights training begins with, in place of `model`;
             itself unchanged. It must have learnt from the same labels and public data alone.
-        going_on_steps: how many steps the network of `Labels` is trained on, if there is one; None
-            to begin with weights of the seed all the same.
-        going_on_unsure: the same for labels whose certainty is below `SURE`; None for as many.
     """
 
     student: str = "supervised"
@@ -44,36 +37,11 @@ class StudentConfig:
     learning_rate: float
     seed: int
     initial: Any = dataclasses.field(default=None, repr=False)
-    going_on_steps: int | None = None
-    going_on_unsure: int | None = None
-
-    def __post_init__(self) -> None:
-        validation.whole(1, validation.MOST_STEPS, max_steps=self.max_steps)
-        validation.whole(1, validation.LARGEST_BATCH, batch_size=self.batch_size)
-        rate = self.learning_rate
-        validation.between(0.0, validation.HIGHEST_RATE, ends="(]", learning_rate=rate)
-        validation.whole(0, 2**31 - 1, seed=self.seed)
-        if self.going_on_steps is not None:
-            validation.whole(1, validation.MOST_STEPS, going_on_steps=self.going_on_steps)
-
-    def going_on_from(self, network: Any, certainty: float | None) -> "StudentConfig":
-        """Returns the configuration by which a network is trained on, if it may be.
-
-        Itself where `network` is None or `going_on_steps` is.
-        """
-        if network is None or self.going_on_steps is None:
-            return self
-        steps, unsure = self.going_on_steps, self.going_on_unsure
-        if unsure is not None and certainty is not None and certainty < SURE:
-            steps = unsure
-        return dataclasses.replace(
-            self, initial=network, max_steps=steps, going_on_steps=None, going_on_unsure=None
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as JSON values; a function by its name."""
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        del values["initial"], values["going_on_steps"], values["going_on_unsure"]
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del values["initial"]
         return {**values, "model": name_of(self.model)}
 
 
@@ -112,7 +80,8 @@ class StudentKind:
             of colour images, which follow from feature sums.
         has_steps: whether it is trained in steps; a forest and a linear head are not.
         takes_initial: whether it can begin with a given network.
-        going_on_steps: as of `StudentConfig`, where no number of steps and no model is given.
+        warm_start_steps: how many steps it takes from a network that learnt from the same labels on
+            the way; None for a kind that does not begin with it.
         can_convert: whether it can be written in formats other than SavedModel.
     """
 
@@ -127,7 +96,7 @@ class StudentKind:
     times_for_colours: int = 1
     has_steps: bool = True
     takes_initial: bool = False
-    going_on_steps: int | None = None
+    warm_start_steps: int | None = None
     can_convert: bool = True
 
     def steps_for(self, steps: int, dataset: Dataset) -> int:
@@ -155,7 +124,6 @@ class StudentKind:
 
 AUTO = "auto"
 LINEAR_HEAD = "linear_head"
-DISTILLATION = "distillation"  # a comparison without privacy: see `config.ComparisonSettings`
 # Values of `--student` with their help.
 CHOICES = {
     AUTO: "linear_head where several rounds of feature sums are released, unless clusters of the "
@@ -163,14 +131,13 @@ CHOICES = {
     "unless a trained one fits clearly better; "
     "consistency for images whose data set names an augmentation and a "
     "model without batch normalisation; supervised otherwise.",
-    DISTILLATION: "NOT PRIVATE, see --non_private_comparison.",
 }
 _REGISTERED: dict[str, StudentKind] = {}
 
 
 def names() -> list[str]:
     """Returns the names of all kinds."""
-    return [name for name in CHOICES if name not in (AUTO, DISTILLATION)]
+    return [name for name in CHOICES if name != AUTO]
 
 
 def kind_of(name: str) -> StudentKind:
@@ -203,5 +170,6 @@ def _first_line(module: str) -> str:
 
 
 CHOICES |= {
-    one.name: _first_line(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)
+    module.name: _first_line(f"{__name__}.{module.name}")
+    for module in pkgutil.iter_modules(__path__)
 }

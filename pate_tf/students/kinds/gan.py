@@ -10,7 +10,7 @@ Beyond the paper: images are changed in ways that keep their label, where the da
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -26,7 +26,6 @@ from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
 from pate_tf.students.training import AveragedStudent, replica_share
 
 
-@keras.saving.register_keras_serializable("pate_tf")
 class BiasCorrectedAdam(keras.optimizers.Adam):
     """Adam that divides by sqrt(v_hat + epsilon^2), v_hat being corrected for its bias.
 
@@ -86,10 +85,6 @@ class TableNoise(keras.layers.Layer):
         noise = tf.slice(table, [tf.minimum(start, tf.size(table) - needed)], [needed])
         return inputs + tf.reshape(noise, tf.shape(inputs))
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}
-
 
 SMALLEST_DEVIATION = 1e-6
 
@@ -102,6 +97,8 @@ class WeightNormalizedDense(keras.layers.Layer):
     and the initialisation from data (section 3). From `[batch, ..., channels]` to `[batch, ...,
     units]`.
     """
+
+    kernel_size: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -129,7 +126,7 @@ class WeightNormalizedDense(keras.layers.Layer):
         """Creates direction, scale and bias."""
         self.direction = self.add_weight(
             name="direction",
-            shape=self._kernel_shape(input_shape[-1]),
+            shape=(*self.kernel_size, input_shape[-1], self.units),
             initializer=keras.initializers.RandomNormal(stddev=self.stddev, seed=self.seed),
         )
         self.scale = self.add_weight(
@@ -151,22 +148,10 @@ class WeightNormalizedDense(keras.layers.Layer):
         self.bias.assign(-mean * factor)
         self.scale.assign(self.scale * factor)
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        names = ("units", "seed", "train_scale", "stddev")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "activation": keras.activations.serialize(self.activation),
-        }
-
     def _linear(self, inputs: tf.Tensor) -> tf.Tensor:
         axes = list(range(len(self.direction.shape) - 1))
         norm = tf.sqrt(tf.reduce_sum(tf.square(self.direction), axis=axes))
         return self._apply(inputs, self.direction * (self.scale / norm))
-
-    def _kernel_shape(self, channels: int) -> tuple[int, ...]:
-        return channels, self.units
 
     def _apply(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.matmul(inputs, kernel)
@@ -176,6 +161,8 @@ class WeightNormalizedDense(keras.layers.Layer):
 class WeightNormalizedConvolution(WeightNormalizedDense):
     """A 3x3 convolution of `[batch, height, width, channels]` with such a kernel."""
 
+    kernel_size = (3, 3)
+
     def __init__(
         self, units: int, *, stride: int = 1, padding: str = "SAME", **kwargs: Any
     ) -> None:
@@ -183,13 +170,6 @@ class WeightNormalizedConvolution(WeightNormalizedDense):
         super().__init__(units, **kwargs)
         self.stride = stride
         self.padding = padding
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "stride": self.stride, "padding": self.padding}
-
-    def _kernel_shape(self, channels: int) -> tuple[int, ...]:
-        return 3, 3, channels, self.units
 
     def _apply(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.conv2d(inputs, kernel, strides=self.stride, padding=self.padding)
@@ -232,7 +212,33 @@ def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the discriminator: raw images to logits `[batch, num_classes]`."""
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 32))
-    body = _convolutions(seeds) if dataset.input_shape[-1] == 3 else _dense(seeds)
+    if dataset.input_shape[-1] == 3:
+        convolution = functools.partial(WeightNormalizedConvolution, activation="leaky_relu")
+        # Over channels: a 1x1 convolution.
+        dense = functools.partial(WeightNormalizedDense, activation="leaky_relu")
+        body = [
+            layers.Dropout(0.2, seed=next(seeds)),
+            convolution(64, seed=next(seeds)),
+            convolution(64, seed=next(seeds)),
+            convolution(64, stride=2, seed=next(seeds)),
+            layers.Dropout(0.5, seed=next(seeds)),
+            convolution(128, seed=next(seeds)),
+            convolution(128, seed=next(seeds)),
+            convolution(128, stride=2, seed=next(seeds)),
+            layers.Dropout(0.5, seed=next(seeds)),
+            convolution(128, padding="VALID", seed=next(seeds)),
+            dense(128, seed=next(seeds)),
+            dense(128, seed=next(seeds)),
+            layers.GlobalAveragePooling2D(name=FEATURES),
+        ]
+    else:
+        body = [layers.Flatten(), TableNoise(0.3, seed=next(seeds))]
+        for number, units in enumerate(CLASSIFIER_UNITS, start=1):
+            name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
+            body += [
+                WeightNormalizedDense(units, activation="relu", seed=next(seeds), name=name),
+                TableNoise(0.5, seed=next(seeds)),
+            ]
     return keras.Sequential(
         [
             keras.Input(dataset.input_shape),
@@ -244,41 +250,6 @@ def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
     )
 
 
-def _dense(seeds: Iterator[int]) -> list[keras.layers.Layer]:
-    body = [layers.Flatten(), TableNoise(0.3, seed=next(seeds))]
-    for number, units in enumerate(CLASSIFIER_UNITS, start=1):
-        name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
-        body += [
-            WeightNormalizedDense(units, activation="relu", seed=next(seeds), name=name),
-            TableNoise(0.5, seed=next(seeds)),
-        ]
-    return body
-
-
-def _convolutions(seeds: Iterator[int]) -> list[keras.layers.Layer]:
-    def layer(kind: Any, units: int, **options: Any) -> keras.layers.Layer:
-        return kind(units, activation="leaky_relu", seed=next(seeds), **options)
-
-    convolution = functools.partial(layer, WeightNormalizedConvolution)
-    dense = functools.partial(layer, WeightNormalizedDense)  # over channels: a 1x1 convolution
-
-    return [
-        layers.Dropout(0.2, seed=next(seeds)),
-        convolution(64),
-        convolution(64),
-        convolution(64, stride=2),
-        layers.Dropout(0.5, seed=next(seeds)),
-        convolution(128),
-        convolution(128),
-        convolution(128, stride=2),
-        layers.Dropout(0.5, seed=next(seeds)),
-        convolution(128, padding="VALID"),
-        dense(128),
-        dense(128),
-        layers.GlobalAveragePooling2D(name=FEATURES),
-    ]
-
-
 def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the generator: latent values `[batch, LATENT_SIZE]` to raw images."""
     low, high = pixel_range(dataset)
@@ -288,15 +259,32 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
         "train_scale": True,
         "stddev": GENERATOR_DEVIATION,
     }
+
+    def normalized(kind: Any, *sizes: int, activation: str, **options: Any) -> list[Any]:
+        initializer = keras.initializers.GlorotUniform(seed=next(seeds))
+        return [
+            kind(*sizes, kernel_initializer=initializer, **options),
+            layers.BatchNormalization(scale=False),
+            layers.Activation(activation),
+        ]
+
     if dataset.input_shape[-1] == 3:
-        body = _deconvolutions(seeds)
-        body.append(WeightNormalizedConvolution(3, seed=next(seeds), **last))
+        doubling = functools.partial(
+            normalized, layers.Conv2DTranspose, activation="relu", strides=2, padding="same"
+        )
+        body = [
+            *normalized(layers.Dense, 4 * 4 * 512, activation="relu"),
+            layers.Reshape((4, 4, 512)),
+            *doubling(256, 5),
+            *doubling(128, 5),
+            layers.UpSampling2D(),
+            WeightNormalizedConvolution(3, seed=next(seeds), **last),
+        ]
     else:
         height, width, _ = dataset.input_shape
         body = []
         for units in GENERATOR_UNITS:
-            dense = layers.Dense(units, kernel_initializer=_initializer(seeds))
-            body += _normalized(dense, "softplus")
+            body += normalized(layers.Dense, units, activation="softplus")
         body.append(WeightNormalizedDense(height * width, seed=next(seeds), **last))
     return keras.Sequential(
         [
@@ -307,29 +295,6 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
         ],
         name="generator",
     )
-
-
-def _deconvolutions(seeds: Iterator[int]) -> list[keras.layers.Layer]:
-    def doubling(units: int) -> keras.layers.Layer:
-        return layers.Conv2DTranspose(
-            units, 5, strides=2, padding="same", kernel_initializer=_initializer(seeds)
-        )
-
-    return [
-        *_normalized(layers.Dense(4 * 4 * 512, kernel_initializer=_initializer(seeds)), "relu"),
-        layers.Reshape((4, 4, 512)),
-        *_normalized(doubling(256), "relu"),
-        *_normalized(doubling(128), "relu"),
-        layers.UpSampling2D(),
-    ]
-
-
-def _normalized(layer: keras.layers.Layer, activation: str) -> list[keras.layers.Layer]:
-    return [layer, layers.BatchNormalization(scale=False), layers.Activation(activation)]
-
-
-def _initializer(seeds: Iterator[int]) -> keras.initializers.Initializer:
-    return keras.initializers.GlorotUniform(seed=next(seeds))
 
 
 EPOCHS_BETWEEN = 5
@@ -371,7 +336,6 @@ BETA_1, EPSILON = 0.5, 1e-4
 INITIAL_IMAGES = 500  # that the weight-normalised layers are set from
 
 
-@keras.saving.register_keras_serializable("pate_tf")
 class GanStudent(AveragedStudent):
     """A classifier and a generator that train each other.
 
@@ -398,14 +362,6 @@ class GanStudent(AveragedStudent):
         self.optimizer.build(self.classifier.trainable_weights)
         self.generator_optimizer.build(self.generator.trainable_weights)
 
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles as `get_compile_config` says."""
-        self.compile(**config)
-
-    def get_compile_config(self) -> dict[str, Any]:
-        """Returns the arguments of `compile`."""
-        return {"learning_rate": float(self.optimizer.learning_rate)}
-
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
         """One step of the classifier, then one of the generator."""
         labelled, unlabelled = data["labelled"], data["unlabelled"]
@@ -431,11 +387,6 @@ class GanStudent(AveragedStudent):
         gradients = tape.gradient(share, weights)
         self.generator_optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.step_end(loss, labelled_loss, unlabelled_loss, generator_loss)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` rebuilds the student from, as JSON values."""
-        generator = keras.saving.serialize_keras_object(self.generator)
-        return {**super().get_config(), "generator": generator}
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

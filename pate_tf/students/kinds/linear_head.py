@@ -45,8 +45,8 @@ class LinearHead(tf.Module):
             training: taken so that it is called as a Keras model is.
         """
         del training
-        given = {self._input_name: tf.cast(inputs, self._input_type)}
-        scaled = self._encode(**given)["features"] * self._scale
+        raw = {self._input_name: tf.cast(inputs, self._input_type)}
+        scaled = self._encode(**raw)["features"] * self._scale
         norms = tf.norm(scaled, axis=1, keepdims=True)
         features = tf.math.divide_no_nan(scaled, norms) * (1.0 - CONSTANT_SHARE) ** 0.5
         constant = tf.where(norms > 0.0, CONSTANT, 0.0)

@@ -3,10 +3,9 @@
 It is a graph, served without scikit-learn, and has nothing to learn from unlabelled inputs.
 """
 
-from typing import Any
+import functools
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
@@ -22,17 +21,18 @@ class ForestModel(tf.Module):
     def __init__(self, fitted: Forest) -> None:
         """Takes over the arrays of a forest."""
         super().__init__()
+        constant = functools.partial(tf.Variable, trainable=False)
         starts = fitted.starts[:-1]
         first_nodes = np.repeat(starts, np.diff(fitted.starts))[:, np.newaxis]
         is_leaf = fitted.children == LEAF
         itself = np.arange(len(is_leaf))[:, np.newaxis]
         # Of the whole forest instead of the tree; a leaf leads to itself.
         children = np.where(is_leaf, itself, first_nodes + fitted.children)
-        self._roots = _constant(starts.astype(np.int32))
-        self._children = _constant(children.astype(np.int32))
-        self._features = _constant(fitted.features)
-        self._thresholds = _constant(fitted.thresholds)
-        self._probabilities = _constant(fitted.probabilities)
+        self._roots = constant(starts.astype(np.int32))
+        self._children = constant(children.astype(np.int32))
+        self._features = constant(fitted.features)
+        self._thresholds = constant(fitted.thresholds)
+        self._probabilities = constant(fitted.probabilities)
 
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`: the logarithms of the probabilities.
@@ -74,10 +74,6 @@ class ForestModel(tf.Module):
         return tf.gather_nd(
             self._children, tf.stack([nodes, tf.cast(goes_right, tf.int32)], axis=-1)
         )
-
-
-def _constant(array: npt.NDArray[Any]) -> tf.Variable:
-    return tf.Variable(array, trainable=False)
 
 
 def fit(
