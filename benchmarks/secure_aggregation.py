@@ -24,7 +24,7 @@ from pate_tf.silos.secure.opening import open_histogram
 from pate_tf.silos.secure.party import Party
 from pate_tf.silos.secure.protocol import PartyMessage, PartyTask
 from pate_tf.silos.secure.shares import seal_votes
-from pate_tf.silos.secure.terms import BatchTerms, total_sigma
+from pate_tf.silos.secure.terms import BatchTerms
 
 SIGMA = 40.0
 
@@ -95,7 +95,9 @@ def measured(silos: int, queries: int, classes: int, num_parties: int) -> tuple[
         opened = open_histogram(terms, sealed, dict(enumerate(asked, start=1)))
         spent = max(sum(one.seconds.values()) for one in asked)
         steps = ", ".join(f"{step} {took:.2f}" for step, took in asked[0].seconds.items())
-    deviations = (opened.noisy_counts - counts * LATTICE) / (LATTICE * total_sigma(terms.mechanism))
+    mechanism = terms.mechanism
+    total_sigma = mechanism.sigma * (mechanism.num_parties / mechanism.num_honest) ** 0.5
+    deviations = (opened.noisy_counts - counts * LATTICE) / (LATTICE * total_sigma)
     size = max(sum(map(len, one)) for one in sealed.values())
     print(
         f"{silos} silos, {queries:,} queries, {classes} classes, {num_parties} parties, "

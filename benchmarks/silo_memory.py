@@ -23,7 +23,7 @@ from pate_tf.core.public import Pool
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster
-from pate_tf.silos.secure.keys import read_parties
+from pate_tf.silos.secure.keys import read_list
 from pate_tf.silos.server import PartyService, serve_coordinator
 
 SILO = "silo-1"
@@ -82,7 +82,7 @@ def serving(
         run_id="r", delta=1e-6, members=(Member(name=SILO, epsilon=1.0, queries=10**6),)
     )
     inputs = np.random.default_rng(0).integers(0, 256, (num_queries, 28, 28, 1), np.uint8)
-    line = PartyService(read_parties(folder / "parties.toml"))
+    line = PartyService(read_list(folder / "parties.toml")[0])
     with (
         Coordinator(
             roster,

@@ -92,7 +92,7 @@ def answered(
         (one,) = coordinator.queue.rounds()
         answers = None
         if sums is None:
-            answers = answers_of(one, coordinator.queue.replies(one), roster)
+            answers = answers_of(one, coordinator.queue.replies(one.number), roster)
         charge = one.charge_of(names[0])
     epsilon, _ = smallest_epsilon({charge: num_queries}, DELTA)
     if len(labels.labels) != num_queries:

@@ -26,7 +26,7 @@ from pate_tf.models.forest import RANDOM_FOREST, Forest, WalkedForest
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Silo
-from pate_tf.silos.teachers import OwnTeacher, SiloSums, load_teacher
+from pate_tf.silos.teachers import SiloSums, SiloTeacher
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
@@ -182,7 +182,7 @@ def serve(
     """
     policy = policy_in_force(run)
     sealer = None if run.parties is None else _sealer(run.parties, _sensitive(run), policy.silo)
-    teacher: OwnTeacher | SiloSums
+    teacher: SiloTeacher | SiloSums
     if run.teacher.method == "feature_sums":
         teacher = make_sums(run.teacher, _sensitive(run))
         digest = teacher.representation[:DIGITS]
@@ -365,7 +365,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str]:
 # The silo's teacher.
 
 
-def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
+def make_teacher(run: TeacherRun, folder: pathlib.Path) -> SiloTeacher:
     """Returns the silo's teacher; one that was trained before is taken up again.
 
     Args:
@@ -377,20 +377,19 @@ def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
         OSError: if a file can't be read.
     """
     dataset = catalogue.load_dataset(run.dataset, data_dir=run.data_dir)
-    facts: dict[str, Any] = {
-        "num_classes": dataset.num_classes,
-        "input_shape": dataset.input_shape,
-        "input_type": dataset.input_type,
-    }
     if (run.teacher is None) == (run.records is None):
         raise ValueError("teacher: expected a teacher or records to train one on, got both or none")
+    model: Any = run.teacher
     if run.teacher is None:
-        return OwnTeacher(_trained(run, folder, dataset), **facts)
-    if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
-        return OwnTeacher(
-            call_function(run.teacher, dataset, flag="teacher", is_private=True), **facts
-        )
-    return load_teacher(pathlib.Path(run.teacher), **facts)
+        model = _trained(run, folder, dataset)
+    elif is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
+        model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
+    return SiloTeacher(
+        model,
+        num_classes=dataset.num_classes,
+        input_shape=dataset.input_shape,
+        input_type=dataset.input_type,
+    )
 
 
 def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:

@@ -10,11 +10,11 @@ from script_processes import REPOSITORY
 from pate_tf.accounting.local.base import LATTICE
 from pate_tf.api.party import PartyRun, serve
 from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.net.server import Server
-from pate_tf.silos import server as party_service
+from pate_tf.silos.batch_queue import BatchQueue
 from pate_tf.silos.messages import QueryBatch, SealedShares
-from pate_tf.silos.secure.keys import party_entry, read_parties
+from pate_tf.silos.secure.keys import party_entry, read_list
 from pate_tf.silos.secure.opening import PartySealer
+from pate_tf.silos.server import PartyService, serve_coordinator
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")
 COMMAND = (sys.executable, "-m", "pate_tf.cli.party")
@@ -38,7 +38,7 @@ def parties(tmp_path):
 
 
 def test_keys_are_printed_and_stay_the_same(tmp_path, parties):
-    assert [one.name for one in read_parties(parties)] == list(NAMES)
+    assert [one.name for one in read_list(parties)[0]] == list(NAMES)
     again = said("--name=party-1", f"--party_dir={tmp_path / 'party-1'}")
     assert again.strip() in parties.read_text()
     wrong = said("--name=party-2", f"--party_dir={tmp_path / 'party-1'}", code=1)
@@ -63,11 +63,11 @@ def test_what_is_missing_is_said_in_one_line(flags, expected):
 def test_parties_work_and_are_told_apart(tmp_path, parties):
     certificates = tmp_path / "certificates"
     write_demo_certificates(certificates, NAMES)
-    identities = read_parties(parties)
-    service = party_service.PartyService(identities, seconds=120.0)
+    identities = read_list(parties)[0]
+    service = PartyService(identities, seconds=120.0)
     files = write_demo_certificates(certificates, NAMES)
-    batch = QueryBatch.of(
-        np.arange(4, dtype=np.uint8).reshape(2, 2),
+    batch = QueryBatch(
+        queries=np.arange(4, dtype=np.uint8).reshape(2, 2),
         run_id="run",
         batch_id="b",
         num_classes=3,
@@ -77,11 +77,8 @@ def test_parties_work_and_are_told_apart(tmp_path, parties):
     sealed = PartySealer(identities).seal(np.array([2, 0]), batch, silo="a")
     shares = {"a": SealedShares(run_id="run", batch_id="b", silo="a", sealed=sealed)}
     children = []
-    server = Server(
-        "localhost:0",
-        files=files["coordinator"],
-        services={party_service.PARTY_SERVICE: service.add_to},
-        rosters={party_service.PARTY_SERVICE: NAMES},
+    server = serve_coordinator(
+        "localhost:0", BatchQueue("run", []), files=files["coordinator"], silos=(), parties=service
     )
     try:
         for index, name in enumerate(NAMES, start=1):
@@ -119,13 +116,13 @@ def test_another_party_s_folder_is_refused(tmp_path, parties):
     )
     with pytest.raises(ValueError, match="expected the keys of party-2"):
         serve(run)
-    listed = read_parties(parties)
+    listed = read_list(parties)[0]
     parties.write_text(party_entry(listed[1]))
     with pytest.raises(ValueError, match="index: expected 1 to 1, got 2"):
         serve(run)
     parties.write_text(parties.read_text() * 2)
     with pytest.raises(ValueError, match="different names"):
-        read_parties(parties)
+        read_list(parties)[0]
     parties.write_text('[[party]]\nname = "a"\nkeys = "00"\n')
     with pytest.raises(ValueError, match="128 hexadecimal digits"):
-        read_parties(parties)
+        read_list(parties)[0]

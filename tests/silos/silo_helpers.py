@@ -21,8 +21,8 @@ def queries(first, last):
 
 def batch(first, last, *, batch_id="b", run_id="r", mechanism=None, deadline=None, **fields):
     """A batch of those queries."""
-    return QueryBatch.of(
-        fields.pop("inputs", queries(first, last)),
+    return QueryBatch(
+        queries=fields.pop("inputs", queries(first, last)),
         run_id=run_id,
         batch_id=batch_id,
         num_classes=fields.pop("num_classes", NUM_CLASSES),

@@ -230,7 +230,7 @@ def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
         with ten_lines([one], roster) as coordinator:
             coordinator.ask(Pool(DATASET, inputs), np.arange(40))
             (asked,) = coordinator.queue.rounds()
-            reply = coordinator.queue.replies(asked)["s0"]
+            reply = coordinator.queue.replies(asked.number)["s0"]
             for query, label in zip(inputs, getattr(reply, "labels", ()), strict=False):
                 assert answers.setdefault(query.tobytes(), int(label)) == int(label)
             assert coordinator.queue.submit("s0", reply) is Answer.SAME

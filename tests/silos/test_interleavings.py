@@ -19,8 +19,7 @@ from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, queries, s
 
 import pate_tf.silos.silo
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.silos import Member, Roster
-from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
+from pate_tf.silos.batch_queue import BatchQueue, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 
 BUDGET, A_DAY = 9.0, 13
@@ -62,17 +61,13 @@ class Interleavings(RuleBasedStateMachine):
         )
 
     def open_core(self, run):
-        members = tuple(Member(name=name, epsilon=1.0, queries=500) for name in NAMES)
-        roster = Roster(run_id=run, delta=1e-6, members=members)
-        return BatchQueue(
-            roster, CoordinatorJournal(self.folder / run, run), clock=lambda: self.now
-        )
+        return BatchQueue(run, NAMES, self.folder / run, clock=lambda: self.now)
 
     def teardown(self):
         for one in self.silos.values():
             one.close()
         for core in self.cores.values():
-            core.journal.close()
+            core.close()
         shutil.rmtree(self.folder)
 
     @rule(
@@ -172,7 +167,7 @@ class Interleavings(RuleBasedStateMachine):
     def taken_is_refusal(self, run, name, batch):
         core = self.cores[run]
         (one,) = [one for one in core.rounds() if one.batch_id == batch.batch_id]
-        return isinstance(core.replies(one)[name], Refusal)
+        return isinstance(core.replies(one.number)[name], Refusal)
 
     @precondition(lambda self: self.unsent)
     @rule(data=st.data())
@@ -200,7 +195,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(("r1", "r2")))
     def restart_coordinator(self, run):
-        self.cores[run].journal.close()
+        self.cores[run].close()
         self.cores[run] = self.open_core(run)
 
     @rule(seconds=st.sampled_from((-30.0, 1.0, 60.0)))
@@ -216,7 +211,7 @@ class Interleavings(RuleBasedStateMachine):
         core = self.cores[run]
         for one in core.rounds():
             if core.is_open(one.number):
-                core.close_round(one, np.zeros(len(one.queries), np.int64))
+                core.close_round(one.number, np.zeros(len(one.queries), np.int64))
                 return
 
     @invariant()

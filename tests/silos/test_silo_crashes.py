@@ -53,7 +53,7 @@ def sent(folder):
     found = {silo.name: {} for silo in silos}
     with running:
         for one in running.queue.rounds():
-            for name, reply in running.queue.replies(one).items():
+            for name, reply in running.queue.replies(one.number).items():
                 assert isinstance(reply, RandomisedVotes)
                 row = one.asked[silos_child.NAMES.index(name)]
                 for query, label in zip(one.queries[row], reply.labels.tolist(), strict=True):

@@ -192,7 +192,7 @@ def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, s
             if name in killed:
                 kill(silo, line, dice.choice(points))
                 silo.close()
-                if name not in running.queue.replies(one_round) and dice.random() < 0.4:
+                if name not in running.queue.replies(one_round.number) and dice.random() < 0.4:
                     continue  # it never comes back
                 silo = open_silo(tmp_path / name, name, sealers[name])
             with silo:

@@ -12,7 +12,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.ledger import LedgerWarning
 from pate_tf.silos import Asking, Coordinator, Member, Roster
-from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
+from pate_tf.silos.batch_queue import BatchQueue, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 
 NAMES = ("clinic", "school")
@@ -67,7 +67,7 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
         with pytest.warns(LedgerWarning, match="has the witness of a row that is not here") as told:
             running.ask(pool(), np.arange(30))
         assert len(told) == 1 and "put the newest one back" in str(told[0].message)
-        replies = running.queue.replies(running.queue.rounds()[-1])
+        replies = running.queue.replies(running.queue.rounds()[-1].number)
         assert replies["clinic"].reason is Reason.UNKNOWN_WITNESS
         assert isinstance(replies["school"], RandomisedVotes)
         # A refusal takes no witness away.
@@ -80,7 +80,7 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
     silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
     with coordinator(tmp_path, list(silos.values())) as running:
         running.ask(pool(), np.arange(50))
-        replies = running.queue.replies(running.queue.rounds()[-1])
+        replies = running.queue.replies(running.queue.rounds()[-1].number)
         assert isinstance(replies["clinic"], RandomisedVotes)
     for one in silos.values():
         one.close()
@@ -146,11 +146,8 @@ def test_a_simulation_keeps_no_witness(tmp_path):
 
 
 def test_a_coordinator_keeps_the_latest_witness_of_each_silo(tmp_path):
-    members = tuple(Member(name=name, epsilon=1.0, queries=200) for name in NAMES)
-    roster = Roster(run_id="r", delta=1e-6, members=members)
-
     def core():
-        return BatchQueue(roster, CoordinatorJournal(tmp_path / "journal", "r"))
+        return BatchQueue("r", NAMES, tmp_path / "journal")
 
     def opened(core, number):
         core.open_round(
@@ -181,10 +178,10 @@ def test_a_coordinator_keeps_the_latest_witness_of_each_silo(tmp_path):
     opened(one, 3)
     refusal = Refusal(run_id="r", batch_id="round-3", silo="school", reason=Reason.TOO_LATE)
     assert one.submit("school", refusal) is Answer.OK
-    one.journal.close()
+    one.close()
     again = core()
     opened(again, 4)
     assert again.poll("clinic").witness == b"2" * 32
     assert again.poll("school").batch_id == "round-2"
     assert again.poll("school").witness == b"3" * 32
-    again.journal.close()
+    again.close()

@@ -105,7 +105,9 @@ class PartyJournal(Store):
                     "done, got another"
                 )
             return None
-        if self._row(task.terms, task.step).details["task"] != task.digest.hex():
+        if self._steps[task.terms.digest.hex(), task.step.value].details["task"] != (
+            task.digest.hex()
+        ):
             raise AnsweredOtherwiseError(
                 f"{task.step.value}: this step of the batch was answered for other values before"
             )
@@ -123,8 +125,9 @@ class PartyJournal(Store):
         for step, following in zip(done[number:-1], done[number + 1 :], strict=True):
             transcript = transcript.after(step, self._messages(task.terms, following)[1:])
         if done:
-            own = self._messages(task.terms, done[-1])[0]
-            if [one.content for one in task.messages if one.party == own.party] != [own.content]:
+            kept = self._messages(task.terms, done[-1])[0]
+            same = [message.content for message in task.messages if message.party == kept.party]
+            if same != [kept.content]:
                 raise ProtocolError(
                     f"{done[-1].value}: expected this party's own message among them"
                 )
@@ -175,28 +178,24 @@ class PartyJournal(Store):
     def _done(self, terms: BatchTerms) -> list[Step]:
         return [step for step in STEPS if (terms.digest.hex(), step.value) in self._steps]
 
-    def _row(self, terms: BatchTerms, step: Step) -> LedgerRow:
-        return self._steps[terms.digest.hex(), step.value]
-
     def _messages(self, terms: BatchTerms, step: Step) -> list[PartyMessage]:
         """Returns the party's own message on a step, and those of all on the step before."""
         path = self._path_of(terms, step)
         content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != self._row(terms, step).details["file"]:
+        row = self._steps[terms.digest.hex(), step.value]
+        if hashlib.sha256(content).hexdigest() != row.details["file"]:
             raise LedgerError(f"{path}: expected a step of a party, got a file that was changed")
-        number, *rest = split(content)
+        number, *parts = split(content)
         before = STEPS[STEPS.index(step) - 1]
-        places = [(int(number), step), *((each, before) for each in terms.numbers)]
+        places = [(step, int(number)), *((before, each) for each in terms.numbers)]
         return [
             PartyMessage(
-                terms_digest=terms.digest,
-                step=said_on,
-                party=party,
-                content=said,
+                **{"terms_digest": terms.digest, "step": of_step, "party": party},  # type: ignore[arg-type]
+                content=content,
                 signature=signature,
             )
-            for (party, said_on), said, signature in zip(
-                places, rest[::2], rest[1::2], strict=False
+            for (of_step, party), content, signature in zip(
+                places, parts[::2], parts[1::2], strict=False
             )
         ]
 
@@ -244,14 +243,14 @@ class Party:
         with self.journal.exclusive():
             message = self.journal.answered(task)
             if message is None:
-                said = self.journal.transcript(task)
-                content = (
-                    self._commit(task, number)
-                    if step is Step.COMMIT
-                    else said.content(*getattr(self, f"_{step.value}")(said, number))
-                )
+                transcript = self.journal.transcript(task)
+                if step is Step.COMMIT:
+                    content = self._commit(task, number)
+                else:
+                    parts = getattr(self, f"_{step.value}")(transcript, number)
+                    content = joined(transcript.seen, *parts)
                 message = signed(content, step=step, terms=terms, party=number, keys=self._keys)
-                self.journal.keep(task, message, said)
+                self.journal.keep(task, message, transcript)
             if step is Step.RELEASE:
                 self.journal.forget_secret(terms)
             return message
@@ -280,27 +279,20 @@ class Party:
                 degree=terms.threshold,
                 words=self._noise.words,
             )
-        own, *rows = (
-            shamir.to_bytes(each)
-            for each in (noise[number - 1], *(row for row, _ in held.values()))
-        )
-        self.journal.keep_secret(terms, joined(seed, own, *rows))
+        kept = [noise[number - 1], *(row for row, _ in held.values())]
+        self.journal.keep_secret(terms, joined(seed, *map(shamir.to_bytes, kept)))
+        sealed = [b""] * len(terms.parties)
+        for other in terms.numbers if not terms.are_sums else ():
+            if other != number:
+                row = shamir.to_bytes(noise[other - 1])
+                sealed[other - 1] = shares.seal(
+                    row, terms, sender=self.identity.name, kind="noise", party=other
+                )
         return Commitment(
             dealings={silo: dealing for silo, (_, dealing) in held.items()},
             received=task.digest,
             seed=seed_digest(seed, number, terms),
-            noise=tuple(
-                b""
-                if other == number or terms.are_sums
-                else shares.seal(
-                    shamir.to_bytes(noise[other - 1]),
-                    terms,
-                    sender=self.identity.name,
-                    kind="noise",
-                    party=other,
-                )
-                for other in terms.numbers
-            ),
+            noise=tuple(sealed),
         ).to_bytes()
 
     def _reveal(self, said: Transcript, number: int) -> list[bytes]:
@@ -350,12 +342,9 @@ class Party:
             if party == self.identity:
                 share = split(self.journal.secret(terms))[1]
             else:
+                sealed = committed.noise[number - 1]
                 share = shares.unseal(
-                    committed.noise[number - 1],
-                    terms,
-                    sender=party.name,
-                    kind="noise",
-                    keys=self._keys,
+                    sealed, terms, sender=party.name, kind="noise", keys=self._keys
                 )
             noise = shamir.from_bytes(share, (terms.size,), f"noise of {party.name}")
             total = shamir.add(total, noise)

@@ -273,7 +273,9 @@ class Adversary:
         size = self.terms.num_queries if step is Step.MASK else 1
         try:
             shares = {
-                one.party: shamir.from_bytes(one.parts[1], (len(silos), size), "x")
+                one.party: shamir.from_bytes(
+                    protocol.split(one.content)[1], (len(silos), size), "x"
+                )
                 for one in honest
             }
         except (ValueError, IndexError):
@@ -447,7 +449,7 @@ class Knowledge:
 
     def listen_to_checks(self, number, silos, challenge, own):
         game = self.game
-        content = game.heard[Step.CHECK][number].parts[1]
+        content = protocol.split(game.heard[Step.CHECK][number].content)[1]
         said = shamir.from_bytes(content, (len(silos), 1), "check")
         story = self.masked_story(number, silos)
         for place, silo in enumerate(silos):
@@ -475,7 +477,9 @@ class Knowledge:
         game = self.game
         shape = (len(silos), game.terms.num_queries)
         values = {
-            other: shamir.from_bytes(game.heard[Step.MASK][other].parts[1], shape, "mask")
+            other: shamir.from_bytes(
+                protocol.split(game.heard[Step.MASK][other].content)[1], shape, "mask"
+            )
             for other in game.honest
         }
         seen = transcript_of(game.parties[number], game.terms, Step.CHECK).masked
@@ -600,7 +604,7 @@ def check_sums(game):
         for silo in said.passing:
             ballots = game.used[number][silo][2 * terms.num_queries :]
             total = shamir.add(total, shamir.multiply(ballots, factor))
-        seen, sums = game.heard[Step.RELEASE][number].parts
+        seen, sums = protocol.split(game.heard[Step.RELEASE][number].content)
         assert seen == round_digest(game.told[Step.RELEASE][number])
         assert sums == shamir.to_bytes(total)
 
@@ -713,7 +717,8 @@ class LyingParty:
                 raise ConnectionError
             threshold = game.terms.threshold
             values = {
-                one.party: shamir.from_bytes(one.parts[1], game.terms.shape, "x") for one in honest
+                one.party: shamir.from_bytes(protocol.split(one.content)[1], game.terms.shape, "x")
+                for one in honest
             }
             own = shamir._value_at(values, sorted(values)[: threshold + 1], self.number)
             if adversary.dares(0.3):

@@ -296,7 +296,7 @@ def test_the_challenge_is_of_the_commitments_and_all_revealed_seeds():
     ]
     said = after(Step.COMMIT, [each.to_bytes() for each in commitments])
     expected = protocol.challenge_seed(seeds, batch, said.seen)
-    said = after(Step.REVEAL, [said.content(seed) for seed in seeds])
+    said = after(Step.REVEAL, [joined(said.seen, seed) for seed in seeds])
     assert np.array_equal(said.challenge.tau, protocol.Challenge.of_seed(expected, batch).tau)
 
 
@@ -318,12 +318,8 @@ def test_a_missing_party_opens_nothing_and_is_named(tmp_path, step, num_parties)
             raise ConnectionError("gone")
         return answer(task)
 
-    with pytest.raises(
-        PartyMissingError, match=f"party-2.*{step.value}.*nothing has opened"
-    ) as caught:
+    with pytest.raises(PartyMissingError, match=f"party-2.*{step.value}.*nothing has opened"):
         open_histogram(batch, sealed, {**ways, 2: fails})
-    assert caught.value.can_do_without == (num_parties == 5)
-    assert ("asked again" in str(caught.value)) == (num_parties == 5)
     opened = open_histogram(batch, sealed, ways)  # it is back
     assert opened.silos == tuple(labels)
 
@@ -368,8 +364,8 @@ def test_a_party_that_adds_wrongly_is_noticed(tmp_path):
 
 def test_terms_are_those_of_the_batch_that_was_asked():
     keys = some_keys()
-    batch = QueryBatch.of(
-        np.ones((2, 3), np.uint8),
+    batch = QueryBatch(
+        queries=np.ones((2, 3), np.uint8),
         run_id="run",
         batch_id="b",
         num_classes=4,
@@ -383,8 +379,8 @@ def test_terms_are_those_of_the_batch_that_was_asked():
     assert made.digest != BatchTerms.of_batch(batch, parties[::-1]).digest
     with pytest.raises(ValueError, match="parties: expected 4, got 2"):
         BatchTerms.of_batch(batch, parties[:2])
-    other = QueryBatch.of(
-        np.ones((2, 3), np.uint8),
+    other = QueryBatch(
+        queries=np.ones((2, 3), np.uint8),
         run_id="run",
         batch_id="b",
         num_classes=4,
@@ -442,11 +438,12 @@ def test_keys_are_kept_for_their_owner(tmp_path):
         PartyKeys.load_or_create(path, "party-1")
     assert path.read_text() == "{}"
     identity = keys.identity
-    assert PartyIdentity.of_text("party-1", identity.to_text()) == identity
+    listed = (identity.sealing_key + identity.signing_key).hex()
+    assert PartyIdentity.of_keys("party-1", listed) == identity
     assert keys.sealing.private_bytes_raw().hex() not in repr(keys)
-    for text in ("", "zz", identity.to_text()[:-2]):
+    for text in ("", "zz", listed[:-2]):
         with pytest.raises(ValueError, match="128 hexadecimal digits"):
-            PartyIdentity.of_text("party-1", text)
+            PartyIdentity.of_keys("party-1", text)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A party in a process of its own: `party_child.py CERTIFICATES FOLDER PORT NAME KEYS`.
 
-KEYS has the public keys of all parties, one `name keys` a line.
+KEYS is the list of parties.
 """
 
 import pathlib
@@ -8,13 +8,12 @@ import sys
 
 from pate_tf.net.credentials import TlsFiles
 from pate_tf.silos.clients import PartyConnection
-from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
+from pate_tf.silos.secure.keys import PartyKeys, read_list
 from pate_tf.silos.secure.party import Party
 
 if __name__ == "__main__":
     certificates, folder, port, name, keys = sys.argv[1:]
-    lines = pathlib.Path(keys).read_text().splitlines()
-    known = {line.split()[0]: PartyIdentity.of_text(*line.split()) for line in lines}
+    known = {one.name: one for one in read_list(pathlib.Path(keys))[0]}
     own = PartyKeys.load_or_create(pathlib.Path(folder) / "keys.json", name)
     connection = PartyConnection(
         Party(own, pathlib.Path(folder) / "journal"),

@@ -14,7 +14,7 @@ from pate_tf.net.channel import call
 from pate_tf.silos import silos_pb2 as wire
 from pate_tf.silos.clients import PartyConnection
 from pate_tf.silos.messages import Answer, QueryBatch, SealedShares
-from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.keys import PartyKeys, party_entry
 from pate_tf.silos.secure.opening import PartyMissingError, PartySealer, PartySums
 from pate_tf.silos.secure.party import Party
 from pate_tf.silos.secure.protocol import PartyTask, ProtocolError, Step
@@ -26,8 +26,8 @@ SECONDS = 60.0
 
 
 def made_up_batch(batch_id="b", sigma=1e-7):
-    return QueryBatch.of(
-        np.arange(8, dtype=np.uint8).reshape(4, 2),
+    return QueryBatch(
+        queries=np.arange(8, dtype=np.uint8).reshape(4, 2),
         run_id="run",
         batch_id=batch_id,
         num_classes=3,
@@ -67,8 +67,8 @@ class Run:
             PartyKeys.load_or_create(folder / name / "keys.json", name) for name in PARTIES
         ]
         self.identities = tuple(one.identity for one in self.keys)
-        self.known = folder / "parties.txt"
-        self.known.write_text("".join(f"{i.name} {i.to_text()}\n" for i in self.identities))
+        self.known = folder / "parties.toml"
+        self.known.write_text("\n".join(map(party_entry, self.identities)))
         self.service = PartyService(self.identities, limits=LIMITS, seconds=SECONDS)
         self.server = serve(made_up_core(), certificates["coordinator"], parties=self.service)
         self.children = {}

@@ -93,8 +93,8 @@ def test_malformed_arrays_are_refused_in_one_line(message, expected):
 @pytest.mark.parametrize("queries", [QUERIES, QUERIES.astype(np.float32)], ids=["bytes", "floats"])
 @pytest.mark.parametrize("witness", [None, bytes(range(32))])
 def test_batches_come_back(mechanism, queries, witness):
-    batch = QueryBatch.of(
-        queries,
+    batch = QueryBatch(
+        queries=queries,
         run_id=RUN,
         batch_id="b",
         num_classes=3,
@@ -126,8 +126,13 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_batches_that_are_none_are_refused(change):
-    batch = QueryBatch.of(
-        QUERIES, run_id=RUN, batch_id="b", num_classes=3, mechanism=MECHANISMS[0], deadline=1e9
+    batch = QueryBatch(
+        queries=QUERIES,
+        run_id=RUN,
+        batch_id="b",
+        num_classes=3,
+        mechanism=MECHANISMS[0],
+        deadline=1e9,
     )
     message = conversions.batch_to_wire(batch)
     change(message)
@@ -175,7 +180,7 @@ def test_replies_that_are_none_are_refused(message):
 
 def test_answers_come_back():
     for answer in Answer:
-        assert conversions.answer_of_wire(conversions.answer_to_wire(answer)) is answer
+        assert conversions.answer_of_wire(wire.SubmitReply(answer=answer.name)) is answer
     assert conversions.answer_of_wire(wire.SubmitReply()) is Answer.UNKNOWN
 
 
@@ -202,5 +207,5 @@ def test_tasks_come_back_with_the_keys_that_a_party_knows():
     with pytest.raises(ValueError, match="parties: expected ones that this party knows"):
         conversions.task_of_wire(sent, {"party-1": known["party-1"]})
     sent.step = "open_all"
-    with pytest.raises(ValueError, match="step: expected one of"):
+    with pytest.raises(ValueError, match="open_all"):
         conversions.task_of_wire(sent, known)
