@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from pate_tf.silos.roster import Roster as Roster
     from pate_tf.silos.silo import Silo as Silo
     from pate_tf.silos.teachers import SiloSums as SiloSums
-    from pate_tf.silos.teachers import simulated_total as simulated_total
 
 _PUBLIC = {  # by the module that defines them
     "coordinator": ("Coordinator",),
     "policy": ("Policy",),
     "roster": ("Asking", "Member", "Roster"),
     "silo": ("Silo",),
-    "teachers": ("SiloSums", "simulated_total"),
+    "teachers": ("SiloSums",),
 }
 __all__ = sorted(name for names in _PUBLIC.values() for name in names)
 

@@ -90,9 +90,6 @@ class SiloAccount(Store):
             self.close()
             raise
 
-    def __repr__(self) -> str:
-        return f"SiloAccount(<of {self.silo}>)"
-
     @property
     def num_queries(self) -> int:
         """How many queries were charged."""
@@ -167,7 +164,7 @@ class SiloAccount(Store):
             raise LedgerError(
                 "account: expected a charged batch without sealed shares, got another"
             )
-        texts = [base64.b64encode(one).decode() for one in sealed]
+        texts = [base64.b64encode(share).decode() for share in sealed]
         self.write("sealed", {"batch": batch, "sealed": texts})
 
     def _record(self, row: LedgerRow) -> None:
@@ -183,5 +180,5 @@ class SiloAccount(Store):
             if details.get("batch") is not None:
                 self._sealing[details["batch"]] = row.sequence
         elif row.kind == "sealed":
-            sealed = tuple(base64.b64decode(one) for one in details["sealed"])
+            sealed = tuple(base64.b64decode(share) for share in details["sealed"])
             self._sealed[details["batch"]] = sealed

@@ -27,7 +27,6 @@ from pate_tf.silos.messages import (
     SHARED,
     Answer,
     QueryBatch,
-    RandomisedVotes,
     Refusal,
     Reply,
     SealedShares,
@@ -127,7 +126,6 @@ class BatchQueue:
     ) -> None:
         self.run_id, self.names, self._clock = run_id, tuple(names), clock
         self._changed = threading.Condition(threading.RLock())
-        self._batches: dict[tuple[int, str], QueryBatch] = {}
         self._seen: set[str] = set()
         self._rounds: dict[int, Round] = {}
         self._results: dict[int, npt.NDArray[Any] | None] = {}
@@ -187,11 +185,11 @@ class BatchQueue:
                 self._seen.add(silo)
                 self._changed.notify_all()
             for round_ in self._rounds.values():
+                asked = round_.asked[self.names.index(silo)]
                 is_open = self.is_open(round_.number) and self._clock() < round_.deadline
-                if is_open and silo not in self._replied[round_.number]:
-                    batch = self._batch(round_, silo)
-                    if batch is not None:
-                        return batch
+                if is_open and asked.any() and silo not in self._replied[round_.number]:
+                    witness = self._witnesses.get(silo)
+                    return round_.batch(self.run_id, silo, round_.queries[asked], witness)
         return None
 
     def submit(self, silo: str, reply: Reply) -> Answer:
@@ -204,8 +202,7 @@ class BatchQueue:
             if reply.silo != silo or reply.run_id != self.run_id:
                 return Answer.UNKNOWN
             named = [each for each in self._rounds.values() if each.batch_id == reply.batch_id]
-            batch = self._batch(named[0], silo) if named else None
-            if batch is None or not _fits(reply, batch):
+            if not named or not _fits(reply, named[0], self.names.index(silo)):
                 return Answer.UNKNOWN
             number = named[0].number
             earlier, digest = self._replied[number].get(silo), reply_digest(reply)
@@ -223,8 +220,6 @@ class BatchQueue:
             self._replied[number][silo] = digest
             if reply.witness is not None:
                 self._witnesses[silo] = reply.witness
-            for each in self._rounds:  # built with an older witness
-                self._batches.pop((each, silo), None)
             self._changed.notify_all()
             return Answer.OK
 
@@ -274,8 +269,6 @@ class BatchQueue:
             self._write(statement, _to_bytes(result), number)
             fault_point("round_closed")
             self._results[number] = result
-            for silo in self.names:
-                self._batches.pop((number, silo), None)
 
     def gather(self, seconds: float, on_progress: Progress) -> set[str]:
         """Returns who has called by now, once every silo has or so many seconds have passed.
@@ -319,19 +312,6 @@ class BatchQueue:
         if silo not in self.names:
             raise PermissionError("silo: expected one on the roster, got another")
 
-    def _batch(self, round_: Round, silo: str) -> QueryBatch | None:
-        """Returns a silo's part of a round; None if it is asked nothing."""
-        batch = self._batches.get((round_.number, silo))
-        if batch is None:
-            row = round_.asked[self.names.index(silo)]
-            if not row.any():
-                return None
-            witness = self._witnesses.get(silo)
-            batch = round_.batch(self.run_id, silo, round_.queries[row], witness)
-            if self.is_open(round_.number):
-                self._batches[round_.number, silo] = batch
-        return batch
-
     def _write(self, statement: str, *values: Any) -> None:
         with self._reporting(), transaction(self._connection):
             self._connection.execute(statement, values)
@@ -361,17 +341,16 @@ class LocalConnection:
         return self._queue.submit(self._silo, reply)
 
 
-def _fits(reply: Reply, batch: QueryBatch) -> bool:
-    """Whether a reply can be one to a batch."""
-    is_secure = batch.mechanism["name"] in SHARED
+def _fits(reply: Reply, round_: Round, place: int) -> bool:
+    """Whether a reply can be one of the silo at a place of the roster to its part of a round."""
+    num_asked = int(round_.asked[place].sum())
     if isinstance(reply, Refusal):
-        return True
+        return num_asked > 0
+    mechanism = round_.mechanisms[reply.silo]
     if isinstance(reply, SealedShares):
-        return is_secure and len(reply.sealed) == batch.mechanism["num_parties"]
-    if not isinstance(reply, RandomisedVotes):
-        return False
-    is_whole = len(reply.labels) == len(batch)
-    return not is_secure and is_whole and bool(reply.labels.max() < batch.num_classes)
+        return num_asked > 0 and len(reply.sealed) == mechanism.get("num_parties")
+    is_whole = len(reply.labels) == num_asked and mechanism["name"] not in SHARED
+    return is_whole and bool(reply.labels.max() < round_.num_classes)
 
 
 def _to_bytes(array: npt.NDArray[Any]) -> bytes:

@@ -186,9 +186,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"Coordinator(<{self.roster.run_id}, {len(self.roster.members)} silos>)"
-
     def label(self, pool: Pool, *, num_queries: int, strategy: str = "first", seed: int = 0) -> Any:
         """Chooses queries of a pool, and has silos label them.
 

@@ -133,9 +133,9 @@ class Policy(Settings):
             for name in names:
                 # What JSON has of text, numbers and lists is TOML.
                 value = json.dumps(getattr(self, name))
-                help_text = " ".join(described(type(self))[name].help.split())
+                meaning = described(type(self))[name].help
                 lines.append(MECHANISMS if name == "allowed" else "")
-                lines.append(f"{name.removesuffix('_budget')} = {value}  # {help_text}\n")
+                lines.append(f"{name.removesuffix('_budget')} = {value}  # {meaning}\n")
         artifacts.write_text(path, "".join(lines))
 
     def objection(self, batch: QueryBatch, charge: Charge) -> Reason | None:

@@ -137,9 +137,6 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
         """The silo's name."""
         return self.policy.silo
 
-    def __repr__(self) -> str:
-        return f"Silo(<{self.name}>)"
-
     def close(self) -> None:
         """Closes the account."""
         self.account.close()

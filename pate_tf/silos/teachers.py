@@ -1,21 +1,16 @@
 """What a silo shares: a teacher that gives each public query one label, or its feature sums.
 
-`simulated_total` adds up the sums of many silos in one process, to plan with.
-
 TensorFlow and scikit-learn are imported only by teachers that need them.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.core import validation
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
@@ -23,7 +18,6 @@ from pate_tf.ledger.rollback_guard import warn
 from pate_tf.silos.messages import QueryBatch
 
 RECORD: Final = "record"
-OWNER: Final = "owner"
 BATCH = 500  # queries that a Keras model answers together
 FALLBACK: Final = 0  # the vote of a teacher that gives none
 
@@ -118,9 +112,6 @@ class SiloTeacher:
 
         self._predict: Callable[[Any], Any] = predict
 
-    def __repr__(self) -> str:
-        return f"SiloTeacher(<{self.num_classes} classes>)"
-
     def takes(self, batch: QueryBatch) -> bool:
         """Whether a batch has the classes, shape and type that the teacher takes."""
         return (
@@ -173,72 +164,3 @@ def _loaded(path: pathlib.Path) -> Any:
     raise ValueError(
         f"{path}: expected a SavedModel's folder, a .skops or a .keras file, got another"
     )
-
-
-def simulated_total(
-    vectors: npt.NDArray[np.float64],
-    labels: IntArray,
-    silos: npt.NDArray[np.generic],
-    release: SecureFeatureSums,
-    *,
-    num_classes: int,
-    noise: NoiseSource,
-    unit: str = "record",
-    without: Collection[object] = (),
-) -> IntArray | None:
-    """Returns the total that silos would open, int64 `[num_features + 1, num_classes]`.
-
-    The same whole numbers as over the network: each silo's sums, each with its own share of the
-    noise. The caller sees all records, so that nothing is private: it is for planning, on
-    public or made-up records.
-
-    >>> import numpy as np
-    >>> from pate_tf.accounting.local import SecureFeatureSums
-    >>> from pate_tf.aggregation.noise import SeededNoise
-    >>> release = SecureFeatureSums.for_epsilon(1.0, delta=1e-6, num_features=1,
-    ...     least_silos=800, colluding=100, num_parties=4, threshold=1)
-    >>> total = simulated_total(np.full((1_000, 2), 0.5), np.arange(1_000) % 2, np.arange(1_000),
-    ...     release, num_classes=2, noise=SeededNoise(0))
-    >>> bool((abs(total / 2**20 - 250) < 60).all())
-    True
-
-    Args:
-        vectors: of all records, `[num_records, num_features + 1]`, each of an L2 norm of at most 1.
-        labels: `[num_records]`.
-        silos: whose each record is, `[num_records]`.
-        release: what each silo is charged.
-        num_classes: number of classes.
-        noise: `SeededNoise` is faster than the operating system's.
-        unit: "record"; or "owner" where every silo is one person, whose vectors have an L2 norm of
-            at most 1 together.
-        without: silos that drop out.
-
-    Returns:
-        In steps of 1 / LATTICE; None where fewer silos than `release.least_silos` are left.
-
-    Raises:
-        ValueError: if lengths or the unit don't fit.
-    """
-    from pate_tf.aggregation.feature_sums import sums_by_class  # imports scipy; a silo doesn't
-
-    validation.one_of((RECORD, OWNER), unit=unit)
-    if not len(vectors) == len(labels) == len(silos):
-        raise ValueError("silos: expected a vector, a label and a silo of each record")
-    if vectors.shape[1] != release.num_features + 1:
-        raise ValueError(
-            f"vectors: expected {release.num_features + 1} numbers, got {vectors.shape[1]}"
-        )
-    is_there = np.array([silo not in without for silo in silos.tolist()], np.bool_)
-    num_silos = len(np.unique(silos[is_there]))
-    if num_silos < release.least_silos:
-        return None
-    # Truncated record by record or owner by owner, so that silos' sums add up to that of all.
-    total = sums_by_class(
-        vectors[is_there],
-        labels[is_there],
-        num_classes=num_classes,
-        owners=silos[is_there] if unit == OWNER else None,
-    )
-    for _ in range(num_silos):
-        total += noise.gaussian_integers(release.share_scale, total.size).reshape(total.shape)
-    return total

@@ -3,18 +3,11 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.accounting.local.base import LATTICE
 from pate_tf.api.party import PartyRun, serve
-from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.silos.batch_queue import BatchQueue
-from pate_tf.silos.messages import QueryBatch, SealedShares
 from pate_tf.silos.secure.keys import party_entry, read_list
-from pate_tf.silos.secure.opening import PartySealer
-from pate_tf.silos.server import PartyService, serve_coordinator
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")
 COMMAND = (sys.executable, "-m", "pate_tf.cli.party")
@@ -58,52 +51,6 @@ def test_what_is_missing_is_said_in_one_line(flags, expected):
     error = said(*flags, code=1)
     assert error.startswith("error: ") and error.count("\n") == 1
     assert expected.removeprefix("--") in error
-
-
-def test_parties_work_and_are_told_apart(tmp_path, parties):
-    certificates = tmp_path / "certificates"
-    write_demo_certificates(certificates, NAMES)
-    identities = read_list(parties)[0]
-    service = PartyService(identities, seconds=120.0)
-    files = write_demo_certificates(certificates, NAMES)
-    batch = QueryBatch(
-        queries=np.arange(4, dtype=np.uint8).reshape(2, 2),
-        run_id="run",
-        batch_id="b",
-        num_classes=3,
-        mechanism={"name": "secure_histogram", "sigma": 1e-7, "num_parties": 4, "threshold": 1},
-        deadline=0.0,
-    )
-    sealed = PartySealer(identities).seal(np.array([2, 0]), batch, silo="a")
-    shares = {"a": SealedShares(run_id="run", batch_id="b", silo="a", sealed=sealed)}
-    children = []
-    server = serve_coordinator(
-        "localhost:0", BatchQueue("run", []), files=files["coordinator"], silos=(), parties=service
-    )
-    try:
-        for index, name in enumerate(NAMES, start=1):
-            flags = (
-                *(f"--index={index}", f"--parties={parties}", f"--party_dir={tmp_path / name}"),
-                *(f"--coordinator=localhost:{server.port}", f"--certificates={certificates}"),
-            )
-            children.append(
-                subprocess.Popen(
-                    [*COMMAND, *flags], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-                )
-            )
-        opened = service.sums.histogram(batch, shares)
-        assert np.abs(opened - np.array([[0, 0, 1], [1, 0, 0]]) * LATTICE).max() <= 9
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-        events = [child.stdout.read() for child in children]
-        for child in children:
-            child.stdout.close()
-        server.stop()
-    for name, told in zip(NAMES, events, strict=True):
-        assert f"{name} dials" in told
-        assert "agree: ok" in told
 
 
 def test_another_party_s_folder_is_refused(tmp_path, parties):

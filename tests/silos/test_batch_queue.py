@@ -43,14 +43,14 @@ def a_round(number, *, mechanism=RANDOMISED, deadline=1_060.0):
     )
 
 
-def votes(silo, labels, *, number=1, run_id="r", name=None):
-    return RandomisedVotes(
-        run_id=run_id, batch_id=f"round-{number}", silo=name or silo, labels=np.array(labels)
-    )
+def votes(silo, labels, *, number=1, run_id="r", name=None, witness=None):
+    names = {"run_id": run_id, "batch_id": f"round-{number}", "silo": name or silo}
+    return RandomisedVotes(**names, labels=np.array(labels), witness=witness)
 
 
-def refusal(silo):
-    return Refusal(run_id="r", batch_id="round-1", silo=silo, reason=Reason.BUDGET_SPENT)
+def refusal(silo, number=1):
+    names = {"run_id": "r", "batch_id": f"round-{number}", "silo": silo}
+    return Refusal(**names, reason=Reason.BUDGET_SPENT)
 
 
 def test_each_silo_gets_its_own_queries_until_it_replied(core):
@@ -140,3 +140,19 @@ def test_waiting_ends_at_the_deadline_or_when_all_replied(tmp_path):
         core.submit(silo, votes(silo, labels, number=2))
     core.wait(core.rounds()[1], lambda replied, waited_for: seen.append((replied, waited_for)))
     assert seen[-1] == ({"a", "b"}, set())
+
+
+def test_a_coordinator_keeps_the_latest_witness_of_each_silo(core, tmp_path, clock):
+    core.open_round(a_round(2))
+    assert core.poll("a").witness is None
+    assert core.submit("a", votes("a", [0] * 4, witness=b"1" * 32)) is Answer.OK
+    assert core.poll("a").witness == b"1" * 32  # of a round that was open before
+    # Another witness makes no other reply of it, and what was taken before stands.
+    assert core.submit("a", votes("a", [0] * 4, witness=b"9" * 32)) is Answer.SAME
+    assert core.submit("a", votes("a", [0] * 4, number=2, witness=b"2" * 32)) is Answer.OK
+    assert core.submit("b", votes("b", [0] * 3, witness=b"3" * 32)) is Answer.OK
+    assert core.submit("b", refusal("b", 2)) is Answer.OK  # takes no witness away
+    core.close()
+    again = BatchQueue("r", "abc", tmp_path, clock=clock)
+    again.open_round(a_round(3))
+    assert [again.poll(silo).witness for silo in "ab"] == [b"2" * 32, b"3" * 32]

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, queries, silo
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, answer_until, queries, silo
 
-import pate_tf.silos.silo
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.silos.batch_queue import BatchQueue, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
@@ -25,10 +24,6 @@ from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, Sea
 BUDGET, A_DAY = 9.0, 13
 NAMES = ("a", "b")
 POINTS = ("silo_debited", "silo_drawn", "silo_stored")
-
-
-class KilledError(Exception):
-    """Strikes where a process is killed."""
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -113,26 +108,16 @@ class Interleavings(RuleBasedStateMachine):
         if batch is None:
             return
 
-        def strike(point):
-            if point == at:
-                raise KilledError
-
-        honest = pate_tf.silos.silo.fault_point
-        pate_tf.silos.silo.fault_point = strike
-        try:
-            answer = self.silos[name].answer(batch)
-        except KilledError:
-            self.restart_silo(name)
-            # What became durable binds, although no one has heard it.
-            for query, label in self.silos[name].account.labels(batch.digests).items():
-                assert self.left[name].setdefault(query, label) == label
-            assert all(
-                self.silos[name].account.charge_of(query) is not None for query in batch.digests
-            )
-        else:  # a refusal, or an answer that was stored before
+        answer = answer_until(self.silos[name], batch, at)
+        if answer is not None:  # a refusal, or an answer that was stored before
             self.note(name, batch, answer)
-        finally:
-            pate_tf.silos.silo.fault_point = honest
+            return
+        self.restart_silo(name)
+        # What became durable binds, although no one has heard it.
+        account = self.silos[name].account
+        for query, label in account.labels(batch.digests).items():
+            assert self.left[name].setdefault(query, label) == label
+        assert all(account.charge_of(query) is not None for query in batch.digests)
 
     def note(self, name, batch, answer):
         if isinstance(answer, Refusal):

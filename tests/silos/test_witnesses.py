@@ -6,14 +6,11 @@ import warnings
 
 import numpy as np
 import pytest
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, batch, queries, silo
+from silo_helpers import RANDOMISED, SECURE, FakeSealer, batch, pool, silo
 
-from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import Pool
 from pate_tf.ledger import LedgerWarning
 from pate_tf.silos import Asking, Coordinator, Member, Roster
-from pate_tf.silos.batch_queue import BatchQueue, Round
-from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
+from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
 
 NAMES = ("clinic", "school")
 
@@ -26,18 +23,6 @@ def another_machine(monkeypatch, tmp_path):
 def put_back(copy, folder):
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(copy, folder)
-
-
-def pool():
-    dataset = Dataset(
-        name="lines",
-        kind="tabular",
-        input_shape=(4,),
-        value_range=(0.0, 1_000.0),
-        num_classes=NUM_CLASSES,
-        pool_size=200,
-    )
-    return Pool(dataset, queries(0, 200))
 
 
 def coordinator(tmp_path, silos):
@@ -143,45 +128,3 @@ def test_a_simulation_keeps_no_witness(tmp_path):
     with coordinator(tmp_path, anew) as running:
         assert running.ask(pool(), np.arange(20)).num_answered == 20
     assert anew[0].answer(batch(0, 3, witness=bytes(32))).witness is None
-
-
-def test_a_coordinator_keeps_the_latest_witness_of_each_silo(tmp_path):
-    def core():
-        return BatchQueue("r", NAMES, tmp_path / "journal")
-
-    def opened(core, number):
-        core.open_round(
-            Round(
-                number=number,
-                queries=queries(0, 3),
-                asked=np.ones((2, 3), bool),
-                mechanisms=dict.fromkeys(NAMES, RANDOMISED),
-                num_classes=NUM_CLASSES,
-                deadline=4e9,
-            )
-        )
-
-    def votes(number, silo, witness):
-        names = {"run_id": "r", "batch_id": f"round-{number}", "silo": silo}
-        return RandomisedVotes(**names, labels=np.zeros(3, np.int64), witness=witness)
-
-    one = core()
-    opened(one, 1)
-    opened(one, 2)
-    assert one.poll("clinic").witness is None
-    assert one.submit("clinic", votes(1, "clinic", b"1" * 32)) is Answer.OK
-    assert one.poll("clinic").witness == b"1" * 32  # of a round that was open before
-    # Another witness makes no other reply of it, and what was taken before stands.
-    assert one.submit("clinic", votes(1, "clinic", b"9" * 32)) is Answer.SAME
-    assert one.submit("clinic", votes(2, "clinic", b"2" * 32)) is Answer.OK
-    assert one.submit("school", votes(1, "school", b"3" * 32)) is Answer.OK
-    opened(one, 3)
-    refusal = Refusal(run_id="r", batch_id="round-3", silo="school", reason=Reason.TOO_LATE)
-    assert one.submit("school", refusal) is Answer.OK
-    one.close()
-    again = core()
-    opened(again, 4)
-    assert again.poll("clinic").witness == b"2" * 32
-    assert again.poll("school").batch_id == "round-2"
-    assert again.poll("school").witness == b"3" * 32
-    again.close()

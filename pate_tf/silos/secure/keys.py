@@ -86,9 +86,6 @@ class PartyKeys:
             signing_key=self._signing.public_key().public_bytes_raw(),
         )
 
-    def __repr__(self) -> str:
-        return f"PartyKeys(<{self.identity.name}>)"
-
     @classmethod
     def generate(cls, name: str) -> PartyKeys:
         """Returns new keys from the operating system's entropy."""

@@ -189,10 +189,7 @@ class PartySums:
         on_opened: Callable[[OpenedHistogram], None] = lambda opened: None,
     ) -> None:
         self._parties, self._silos = tuple(parties), tuple(silos)
-        self._party_clients = {
-            number: client
-            for number, (_, client) in enumerate(zip(parties, party_clients, strict=True), 1)
-        }
+        self._party_clients = dict(zip(range(1, len(parties) + 1), party_clients, strict=True))
         self._on_opened = on_opened
 
     def histogram(self, batch: QueryBatch, shares: Mapping[str, SealedShares]) -> IntArray:

@@ -114,7 +114,7 @@ class PartyJournal(Store):
         return self._messages(task.terms, task.step)[0]
 
     def transcript(self, task: PartyTask) -> Transcript:
-        """Returns what was said before a new task, its own messages included.
+        """Returns what all parties said before a new task, its own messages included.
 
         Raises:
             ProtocolError: if messages are missing or forged, or the party's own is not among them.
@@ -295,50 +295,52 @@ class Party:
             noise=tuple(sealed),
         ).to_bytes()
 
-    def _reveal(self, said: Transcript, number: int) -> list[bytes]:
-        self._noise_share(said, number)  # a batch without all noise ends here
-        return split(self.journal.secret(said.terms))[:1]
+    def _reveal(self, transcript: Transcript, number: int) -> list[bytes]:
+        self._noise_share(transcript, number)  # a batch without all noise ends here
+        return split(self.journal.secret(transcript.terms))[:1]
 
-    def _mask(self, said: Transcript, number: int) -> list[bytes]:
-        rows = self._held(said, number, said.silos)
-        return [b"".join(shamir.to_bytes(said.challenge.masked(row)) for row in rows)]
+    def _mask(self, transcript: Transcript, number: int) -> list[bytes]:
+        rows = self._held(transcript, number, transcript.silos)
+        return [b"".join(shamir.to_bytes(transcript.challenge.masked(row)) for row in rows)]
 
-    def _check(self, said: Transcript, number: int) -> list[bytes]:
+    def _check(self, transcript: Transcript, number: int) -> list[bytes]:
         # Of a silo whose masked sums don't fit each other nothing more opens: it is left out.
         values = [
-            np.uint64(0) if y is None else said.challenge.check_value(row, y)
-            for row, y in zip(self._held(said, number, said.silos), said.masked, strict=True)
+            np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
+            for row, y in zip(
+                self._held(transcript, number, transcript.silos), transcript.masked, strict=True
+            )
         ]
         return [shamir.to_bytes(np.array(values, np.uint64))]
 
-    def _agree(self, said: Transcript, number: int) -> list[bytes]:
-        return [silo.encode() for silo in said.passing]
+    def _agree(self, transcript: Transcript, number: int) -> list[bytes]:
+        return [silo.encode() for silo in transcript.passing]
 
-    def _release(self, said: Transcript, number: int) -> list[bytes]:
-        counts = np.zeros(said.terms.shape, np.uint64)
-        for row in self._held(said, number, said.passing):
-            counts = shamir.add(counts, split_shares(row, said.terms.shape)[2])
-        if said.terms.are_sums:
+    def _release(self, transcript: Transcript, number: int) -> list[bytes]:
+        counts = np.zeros(transcript.terms.shape, np.uint64)
+        for row in self._held(transcript, number, transcript.passing):
+            counts = shamir.add(counts, split_shares(row, transcript.terms.shape)[2])
+        if transcript.terms.are_sums:
             return [shamir.to_bytes(counts.reshape(-1))]
         sums = shamir.multiply(counts, np.uint64(LATTICE)).reshape(-1)
-        return [shamir.to_bytes(shamir.add(sums, self._noise_share(said, number)))]
+        return [shamir.to_bytes(shamir.add(sums, self._noise_share(transcript, number)))]
 
-    def _held(self, said: Transcript, number: int, silos: tuple[str, ...]) -> list[Elements]:
+    def _held(self, transcript: Transcript, number: int, silos: tuple[str, ...]) -> list[Elements]:
         """Returns this party's shares of each of some silos, `[share_size(terms)]`."""
-        _, _, *rows = split(self.journal.secret(said.terms))
-        held = dict(zip(said.committed[number - 1].dealings, rows, strict=True))
-        size = (share_size(said.terms),)
+        _, _, *rows = split(self.journal.secret(transcript.terms))
+        held = dict(zip(transcript.committed[number - 1].dealings, rows, strict=True))
+        size = (share_size(transcript.terms),)
         return [shamir.from_bytes(held[silo], size, "shares") for silo in silos]
 
-    def _noise_share(self, said: Transcript, number: int) -> Elements:
+    def _noise_share(self, transcript: Transcript, number: int) -> Elements:
         """Returns this party's share of all parties' noise, `[size of the sum]`.
 
         Raises ValueError if a party's noise was not sealed for this batch and party.
         """
-        terms, total = said.terms, np.zeros(said.terms.size, np.uint64)
+        terms, total = transcript.terms, np.zeros(transcript.terms.size, np.uint64)
         if terms.are_sums:
             return total
-        for party, committed in zip(terms.parties, said.committed, strict=True):
+        for party, committed in zip(terms.parties, transcript.committed, strict=True):
             if party == self.identity:
                 share = split(self.journal.secret(terms))[1]
             else:

@@ -137,7 +137,7 @@ def check_messages(messages: Sequence[PartyMessage], step: Step, terms: BatchTer
     """
     numbers = [message.party for message in messages]
     is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
-    if numbers != [one for one in terms.numbers if one in numbers or not is_enough]:
+    if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
         raise ProtocolError(
             f"{step.value}: expected a message of each of {len(terms.numbers)} parties in order"
         )
@@ -378,21 +378,21 @@ class Transcript:
         longer.seen = round_digest(messages)
         return longer
 
-    def _reveal(self, said: Mapping[int, list[bytes]]) -> None:
-        for (party, parts), committed in zip(said.items(), self.committed, strict=True):
+    def _reveal(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        for (party, parts), committed in zip(parts_of.items(), self.committed, strict=True):
             if len(parts) != 1 or seed_digest(parts[0], party, self.terms) != committed.seed:
                 raise ProtocolError(
                     f"reveal: expected the seed that {self._name(party)} committed to"
                 )
-        seed = challenge_seed([seed for (seed,) in said.values()], self.terms, self.seen)
+        seed = challenge_seed([seed for (seed,) in parts_of.values()], self.terms, self.seen)
         self.challenge = Challenge.of_seed(seed, self.terms)
 
-    def _mask(self, said: Mapping[int, list[bytes]]) -> None:
-        values = self._values(said, (len(self.silos), self.terms.num_queries), "mask")
+    def _mask(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        values = self._values(parts_of, (len(self.silos), self.terms.num_queries), "mask")
         self.masked = opened(values, threshold=self.terms.threshold)
 
-    def _check(self, said: Mapping[int, list[bytes]]) -> None:
-        values = self._values(said, (len(self.silos), 1), "check")
+    def _check(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        values = self._values(parts_of, (len(self.silos), 1), "check")
         checked = opened(values, threshold=self.terms.threshold)
         self.passing = passing_silos(self.silos, self.masked, checked)
         if len(self.passing) < self.terms.least_silos:
@@ -401,30 +401,32 @@ class Transcript:
                 f"other, got {len(self.passing)}"
             )
 
-    def _agree(self, said: Mapping[int, list[bytes]]) -> None:
-        for party, parts in said.items():
+    def _agree(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        for party, parts in parts_of.items():
             if parts != [silo.encode() for silo in self.passing]:
                 raise ProtocolError(
                     f"agree: expected the silos that pass, got others of {self._name(party)}"
                 )
 
-    def _release(self, said: Mapping[int, list[bytes]]) -> None:
-        sums = self._values(said, self.terms.shape, "release")
+    def _release(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        sums = self._values(parts_of, self.terms.shape, "release")
         try:
             self.total = shamir.reconstruct(sums, degree=self.terms.threshold)
         except shamir.InconsistentSharesError:
             raise ProtocolError(
                 "release: expected sums that fit each other; a party added wrongly, and it can't "
-                "be said which"
+                "be parts_of which"
             ) from None
 
     def _values(
-        self, said: Mapping[int, list[bytes]], shape: tuple[int, ...], what: str
+        self, parts_of: Mapping[int, list[bytes]], shape: tuple[int, ...], what: str
     ) -> dict[int, Elements]:
-        if any(len(parts) != 1 for parts in said.values()):
+        if any(len(parts) != 1 for parts in parts_of.values()):
             raise ProtocolError(f"{what}: expected one row of values of each party, got others")
         try:
-            return {party: shamir.from_bytes(row, shape, what) for party, (row,) in said.items()}
+            return {
+                party: shamir.from_bytes(row, shape, what) for party, (row,) in parts_of.items()
+            }
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 
