@@ -97,7 +97,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     )
     error = said("silo", *flags, code=1)
     assert error.startswith("error: ") and error.count("\n") == 1
-    assert "rows was seen here; put it back" in error
+    assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
     assert "--reset_account_i_understand goes on without it" in error
     silo = subprocess.Popen(
         command("silo", *flags, "--reset_account_i_understand"),
