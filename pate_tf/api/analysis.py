@@ -568,11 +568,11 @@ def _answers_of_silos(
     folder: pathlib.Path, statement: SilosStatement
 ) -> dict[str, Counter[Charge]]:
     """Returns what each silo answered in a run, as its coordinator's journal has it."""
-    from pate_tf.silos.batch_queue import CoordinatorJournal
+    from pate_tf.silos.batch_queue import BatchQueue
     from pate_tf.silos.messages import Refusal
 
     charges: dict[str, Counter[Charge]] = {one.name: Counter() for one in statement.silos}
-    with contextlib.closing(CoordinatorJournal(folder, statement.run_id)) as journal:
+    with contextlib.closing(BatchQueue(statement.run_id, list(charges), folder)) as journal:
         for one in journal.rounds():
             replies = journal.replies(one.number)
             if set(one.mechanisms) != set(charges):

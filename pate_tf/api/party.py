@@ -31,16 +31,6 @@ class PartyRun(Settings):
     )
 
 
-def party_keys(name: str, folder: pathlib.Path) -> str:
-    """Makes a party's keys, unless there are some, and returns its entry in the list of parties.
-
-    Raises ValueError if the folder has another party's keys.
-    """
-    from pate_tf.silos.secure.keys import PartyKeys, party_entry  # needs cryptography
-
-    return party_entry(PartyKeys.load_or_create(folder / KEYS, name).identity)
-
-
 def serve(run: PartyRun, *, on_event: Callable[[str], None] = lambda event: None) -> None:
     """Works until the process is stopped.
 

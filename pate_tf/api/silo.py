@@ -26,7 +26,7 @@ from pate_tf.models.forest import RANDOM_FOREST, Forest
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Silo
-from pate_tf.silos.teachers import OwnTeacher, SiloSums, load_teacher
+from pate_tf.silos.teachers import SiloSums, SiloTeacher
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
@@ -129,21 +129,6 @@ class SiloRun(Settings):
     teacher: TeacherRun
 
 
-def initialise(folder: pathlib.Path, policy: Policy) -> pathlib.Path:
-    """Makes a silo's folder with its policy, and returns the policy's file.
-
-    Raises:
-        ValueError: if there is a policy already.
-        OSError: if it can't be written.
-    """
-    path = folder / POLICY
-    if path.exists():
-        raise ValueError(f"folder: expected one without {POLICY}, got {path}: edit it instead")
-    artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
-    policy.write(path)
-    return path
-
-
 def share_out(folder: pathlib.Path, names: Sequence[str], *, dataset: str = "digits") -> None:
     """Deals private records of a data set out in equal parts among silos of a simulation.
 
@@ -161,9 +146,9 @@ def share_out(folder: pathlib.Path, names: Sequence[str], *, dataset: str = "dig
     private = catalogue.load_private(dataset)
     parts = np.array_split(np.arange(len(private)), len(names))
     for name, rows in zip(names, parts, strict=True):
-        own = artifacts.make_sensitive_folder(folder / name / artifacts.SENSITIVE)
+        sensitive = artifacts.make_sensitive_folder(folder / name / artifacts.SENSITIVE)
         records = {"inputs": private.inputs[rows], "labels": private.labels[rows]}
-        artifacts.write_arrays(own / "records.npz", records, private=True)
+        artifacts.write_arrays(sensitive / "records.npz", records, private=True)
 
 
 def serve(
@@ -181,28 +166,27 @@ def serve(
         OSError: if a file can't be read.
     """
     policy = policy_in_force(run)
-    sealer = None if run.parties is None else _sealer(run.parties, _sensitive(run), policy.silo)
-    teacher: OwnTeacher | SiloSums
+    folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
+    sealer = None if run.parties is None else _sealer(run.parties, folder, policy.silo)
+    teacher: SiloTeacher | SiloSums
     if run.teacher.method == "feature_sums":
-        teacher = make_sums(run.teacher, _sensitive(run))
+        teacher = make_sums(run.teacher, folder)
         digest = teacher.representation[:DIGITS]
         on_event(f"{policy.silo}: the feature sums are ready, of encoder {digest}")
     else:
-        teacher = make_teacher(run.teacher, _sensitive(run))
+        teacher = make_teacher(run.teacher, folder)
         on_event(f"{policy.silo}: the teacher is ready")
     from pate_tf.silos.clients import SiloConnection  # needs grpcio
 
-    connection = SiloConnection(
-        policy.coordinator,
-        files=TlsFiles.of(run.certificates, policy.silo),
-        coordinator=run.coordinator_name,
-    )
+    files = TlsFiles.of(run.certificates, policy.silo)
     with (
-        connection,
+        SiloConnection(
+            policy.coordinator, files=files, coordinator=run.coordinator_name
+        ) as connection,
         Silo(
             policy,
             teacher,
-            folder=_sensitive(run),
+            folder=folder,
             sealer=sealer,
             source=_private_source(run.teacher),
             acknowledge_reset=run.acknowledge_reset,
@@ -257,30 +241,11 @@ def _sealer(path: pathlib.Path, folder: pathlib.Path, name: str) -> "PartySealer
     return sealer.with_keys(keys)
 
 
-def silo_keys(folder: pathlib.Path) -> str:
-    """Makes a silo's keys, unless there are some, and returns its entry in the list of parties.
-
-    Raises ValueError if the folder holds no policy, or another silo's keys.
-    """
-    from pate_tf.silos.secure.keys import PartyKeys, party_entry
-
-    name = Policy.read(folder / POLICY).silo
-    own = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
-    return party_entry(PartyKeys.load_or_create(own / KEYS, name).identity, "silo")
-
-
 def _private_source(run: TeacherRun) -> PrivateSource | None:
     """Returns what the silo's releases are charged to; None for its own folder."""
     if run.source_name is not None:
         return PrivateSource.named(run.source_name)
     return None if run.records is None else PrivateSource.of_file(run.records)
-
-
-def _sensitive(run: SiloRun) -> pathlib.Path:
-    return artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
-
-
-# The silo's feature sums.
 
 
 def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
@@ -301,18 +266,27 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
 
     if run.records is None or run.teacher is not None:
         raise ValueError("data: expected records for feature_sums and no teacher, got others")
-    path, source = folder / SUMS, _source(run, folder)
+    path, unit = folder / SUMS, "record" if run.owners is None else "owner"
+    files = {"data": run.records, "owners": run.owners, "encoder": run.encoder}
+    source = {  # SENSITIVE: what sums follow from, files by digests with the key of the folder
+        "dataset": run.dataset,
+        "representation": run.representation,
+        **{
+            name: None if file is None else private_digest(folder, np.fromfile(file, np.uint8))
+            for name, file in files.items()
+        },
+    }
     if not path.exists():
-        (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
-        values, representation, number = made
-        facts: dict[str, Any] = {"representation": representation, "unit": _unit(run)}
+        # 1 process would be this one.
+        ((values, representation, number),) = in_order(_summed, [(run,)], num_processes=2)
+        facts: dict[str, Any] = {"representation": representation, "unit": unit}
         facts |= {"source": source, "num_records": number}
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         artifacts.write_arrays(path, {"sums": values, "facts": text}, private=True)
     stored = artifacts.read_arrays(path)
     facts = json.loads(stored["facts"].tobytes())
-    if facts["unit"] != _unit(run):
-        raise ValueError(f"owners: expected sums of each {_unit(run)}, got other ones in {path}")
+    if facts["unit"] != unit:
+        raise ValueError(f"owners: expected sums of each {unit}, got other ones in {path}")
     stored_source = facts.get("source", {})
     if other := [name for name in source if stored_source.get(name, "") != source[name]]:
         raise ValueError(
@@ -329,20 +303,6 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
         source=_private_source(run),
         num_records=facts["num_records"],
     )
-
-
-def _source(run: TeacherRun, folder: pathlib.Path) -> dict[str, Any]:
-    """SENSITIVE: returns what sums follow from, files by digests with the key of a folder."""
-    files = {"data": run.records, "owners": run.owners, "encoder": run.encoder}
-    digests = {
-        name: None if path is None else private_digest(folder, np.fromfile(path, np.uint8))
-        for name, path in files.items()
-    }
-    return {"dataset": run.dataset, "representation": run.representation, **digests}
-
-
-def _unit(run: TeacherRun) -> str:
-    return "record" if run.owners is None else "owner"
 
 
 def _summed(run: TeacherRun) -> tuple[np.ndarray, str, int]:
@@ -365,10 +325,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str, int]:
     return sums, encoder.digest, len(examples)
 
 
-# The silo's teacher.
-
-
-def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
+def make_teacher(run: TeacherRun, folder: pathlib.Path) -> SiloTeacher:
     """Returns the silo's teacher; one that was trained before is taken up again.
 
     Args:
@@ -380,61 +337,42 @@ def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
         OSError: if a file can't be read.
     """
     dataset = catalogue.load_dataset(run.dataset, data_dir=run.data_dir)
-    facts: dict[str, Any] = {
-        "num_classes": dataset.num_classes,
-        "input_shape": dataset.input_shape,
-        "input_type": dataset.input_type,
-    }
     if (run.teacher is None) == (run.records is None):
         raise ValueError("teacher: expected a teacher or records to train one on, got both or none")
+    model: Any = run.teacher
     if run.teacher is None:
-        return OwnTeacher(_trained(run, folder, dataset), **facts)
-    if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
-        return OwnTeacher(
-            call_function(run.teacher, dataset, flag="teacher", is_private=True), **facts
-        )
-    return load_teacher(pathlib.Path(run.teacher), **facts)
+        model = _trained(run, folder, dataset)
+    elif is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
+        model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
+    return SiloTeacher(
+        model,
+        num_classes=dataset.num_classes,
+        input_shape=dataset.input_shape,
+        input_type=dataset.input_type,
+    )
 
 
 def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:
     stored = folder / CLASSIFIER
-    if stored.exists():
-        arrays = artifacts.read_arrays(stored)
-        return _from_arrays([arrays[f"part_{place}"] for place in range(len(arrays))])
-    records = read_records(run.records or pathlib.Path(), dataset)
-    from pate_tf.models import classifier
+    if not stored.exists():
+        from pate_tf.models import classifier  # imports scikit-learn
+        from pate_tf.teachers.processes import in_order
 
-    if run.model != RANDOM_FOREST and not classifier.is_classifier(run.model, dataset):
-        return _trained_single_teacher(run, folder / TRAINED, records)
-    found = _fitted_elsewhere(run.model, records, run.seed)
-    parts = {f"part_{place}": array for place, array in enumerate(found)}
-    artifacts.write_arrays(stored, parts, private=True)
-    return _from_arrays(found)
-
-
-def _from_arrays(arrays: list[np.ndarray]) -> Any:
+        records = read_records(run.records or pathlib.Path(), dataset)
+        if run.model != RANDOM_FOREST and not classifier.is_classifier(run.model, dataset):
+            return _trained_single_teacher(run, folder / TRAINED, records)
+        # In a process that ends with it: training takes more memory than serving. 1 would be this.
+        arguments = (run.model, dataset, records.inputs, records.labels, run.seed)
+        (fitted,) = in_order(classifier.fit, [arguments], num_processes=2)
+        parts = {f"part_{place}": array for place, array in enumerate(fitted)}
+        artifacts.write_arrays(stored, parts, private=True)
+    by_name = artifacts.read_arrays(stored)
+    arrays = [by_name[f"part_{place}"] for place in range(len(by_name))]
     if len(arrays) > 1:
         return Forest.from_arrays(arrays)
     from pate_tf.models import classifier
 
     return classifier.from_arrays(arrays)
-
-
-def _fit(
-    model: str, dataset: Dataset, inputs: np.ndarray, labels: np.ndarray, seed: int
-) -> list[np.ndarray]:
-    from pate_tf.models import classifier
-
-    return list(classifier.fit(model, dataset, inputs, labels, seed))
-
-
-def _fitted_elsewhere(model: str, records: PrivateExamples, seed: int) -> list[np.ndarray]:
-    """Fits a classifier in a process that ends with it: training takes more memory than serving."""
-    from pate_tf.teachers.processes import in_order
-
-    arguments = (model, records.dataset, records.inputs, records.labels, seed)
-    (found,) = in_order(_fit, [arguments], num_processes=2)  # 1 would be this process
-    return found
 
 
 def _trained_single_teacher(

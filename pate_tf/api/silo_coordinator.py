@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pate_tf.api.publishing import Published
     from pate_tf.queries.labels import Labels
     from pate_tf.representations.catalogue import Representation
-    from pate_tf.silos.secure.opening import OpenedHistogram
-    from pate_tf.students.evaluation import Accuracy
 
 REPORT, ENCODER = "report.json", "encoder.npz"
 DIGITS = 16  # of a digest, for people
@@ -122,42 +120,6 @@ class CoordinatorRun(PublicationSettings):
     student: StudentSettings
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CoordinatorReport:
-    """What a coordinator found out. Public.
-
-    Attributes:
-        published: the student with its statement.
-        num_parties: parties that added up votes; 0 without.
-        label_accuracy: share of right labels; None where no public label tells.
-        student_accuracy: of the exported student on held-out samples; None where none has a label.
-        seconds_per_round: of asking, on average.
-    """
-
-    published: Published[SilosStatement]
-    num_parties: int
-    label_accuracy: float | None
-    student_accuracy: float | None
-    seconds_per_round: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values."""
-        statement = self.published.statement
-        asked = {"queries_asked": statement.num_queries, "queries_answered": statement.num_answered}
-        return {
-            "method": statement.method,
-            "unit": statement.unit,
-            "silos": len(statement.silos),
-            "parties": self.num_parties,
-            **(asked if statement.sums is None else {}),
-            "label_accuracy": self.label_accuracy,
-            "student_accuracy": self.student_accuracy,
-            "epsilon_per_silo": {each.name: each.epsilon for each in statement.silos},
-            "delta": statement.silos[0].delta,
-            "seconds_per_round": self.seconds_per_round,
-        }
-
-
 def publish(
     model: Any,
     labels: Labels,
@@ -198,10 +160,14 @@ def coordinate(
     *,
     on_event: Callable[[str], None] = lambda event: None,
     on_progress: Callable[[set[str], set[str]], None] = lambda replied, waited_for: None,
-) -> CoordinatorReport:
+) -> dict[str, Any]:
     """Asks silos until there are labels, trains a student, and publishes it.
 
     Killed and started again with the same arguments it goes on from its journal.
+
+    Returns:
+        JSON values, also written to `report.json`: silos, parties, what each silo spent, accuracies
+        (None where no public sample has a label), and seconds of asking per round.
 
     Raises:
         ValueError: if roster, data, parties and silos do not fit each other.
@@ -210,6 +176,7 @@ def coordinate(
     """
     from pate_tf.api.student_run import learn
     from pate_tf.queries.rounds import check_queries
+    from pate_tf.serving.served import ServedStudent
     from pate_tf.silos.secure.keys import read_list
     from pate_tf.silos.server import PartyService, serve_coordinator
     from pate_tf.students import evaluation
@@ -228,7 +195,11 @@ def coordinate(
             raise ValueError("parties: expected the list of parties, got none")
         listed, silos = read_list(run.parties)
         parties = PartyService(
-            listed, silos=silos, on_opened=lambda opened: on_event(_left_out(opened))
+            listed,
+            silos=silos,
+            on_opened=lambda opened: on_event(
+                f"a total opened; left out: {', '.join(opened.left_out) or 'none'}"
+            ),
         )
         mechanism: dict[str, Any] = {
             "name": SECURE_HISTOGRAM,
@@ -271,14 +242,10 @@ def coordinate(
         secure=None if parties is None else parties.sums,
         on_progress=on_progress,
     ) as coordinator:
-        server = serve_coordinator(
-            run.address,
-            coordinator.queue,
-            files=TlsFiles.of(run.certificates, run.name),
-            silos=roster.names,
-            parties=parties,
-        )
-        with server:
+        files = TlsFiles.of(run.certificates, run.name)
+        with serve_coordinator(
+            run.address, coordinator.queue, files=files, silos=roster.names, parties=parties
+        ) as server:
             on_event(f"listening on port {server.port}")
             called = coordinator.queue.gather(run.gather_seconds, on_progress)
             on_event(f"{len(called)} of {len(roster.names)} silos called")
@@ -306,15 +273,26 @@ def coordinate(
             model, labels, coordinator=coordinator, folder=released, publication=run
         )
         num_rounds = len(coordinator.queue.rounds())
-    accuracy: Accuracy | None = evaluation.accuracy_in_pool(labels.released, split)
-    report = CoordinatorReport(
-        published=published,
-        num_parties=0 if parties is None else len(parties.names),
-        label_accuracy=None if accuracy is None else accuracy.value,
-        student_accuracy=_student_accuracy(published, split),
-        seconds_per_round=seconds / max(num_rounds, 1),
-    )
-    artifacts.write_json(run.folder / REPORT, report.to_dict())
+    accuracy = evaluation.accuracy_in_pool(labels.released, split)
+    samples, student_accuracy = split.held_out.labelled(), None
+    if samples is not None:
+        predictions = ServedStudent(published.student_folder).classify(samples.inputs)
+        student_accuracy = float(np.mean(predictions == samples.labels))
+    statement = published.statement
+    asked = {"queries_asked": statement.num_queries, "queries_answered": statement.num_answered}
+    report = {
+        "method": statement.method,
+        "unit": statement.unit,
+        "silos": len(statement.silos),
+        "parties": 0 if parties is None else len(parties.names),
+        **({} if are_sums else asked),
+        "label_accuracy": None if accuracy is None else accuracy.value,
+        "student_accuracy": student_accuracy,
+        "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
+        "delta": roster.delta,
+        "seconds_per_round": seconds / max(num_rounds, 1),
+    }
+    artifacts.write_json(run.folder / REPORT, report)
     return report
 
 
@@ -349,17 +327,3 @@ def _release(
         num_parties=num_parties,
         threshold=run.threshold,
     )
-
-
-def _left_out(opened: OpenedHistogram) -> str:
-    return f"a total opened; left out: {', '.join(opened.left_out) or 'none'}"
-
-
-def _student_accuracy(published: Published[SilosStatement], split: PublicSplit) -> float | None:
-    from pate_tf.serving.served import ServedStudent
-
-    samples = split.held_out.labelled()
-    if samples is None or samples.labels is None:
-        return None
-    given = ServedStudent(published.student_folder).classify(samples.inputs)
-    return float(np.mean(given == samples.labels))

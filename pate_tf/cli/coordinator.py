@@ -53,7 +53,7 @@ def main() -> None:
     with _bar() as on_progress:
         report = coordinate(
             run, on_event=lambda event: print(event, flush=True), on_progress=on_progress
-        ).to_dict()
+        )
     accuracies = [
         (name.replace("_", " "), "unknown" if report[name] is None else f"{report[name]:.3f}")
         for name in ("label_accuracy", "student_accuracy")

@@ -35,50 +35,35 @@ SIGMA, QUERIES, VOTES_EPSILON = 1.0, 120, 300.0
 FOLDER = "runs/demo-silos"
 
 
-def command(name: str, *arguments: str) -> list[str]:
+def command(name: str, /, *words: str, **flags: object) -> list[str]:
     """Returns how a command of this package is started."""
-    return [sys.executable, "-m", f"pate_tf.cli.{name}", *arguments]
+    given = [f"--{flag}={value}" for flag, value in flags.items()]
+    return [sys.executable, "-m", f"pate_tf.cli.{name}", *words, *given]
 
 
-def typed(name: str, *arguments: str) -> str:
+def typed(name: str, /, *words: str, **flags: object) -> str:
     """Runs a command to its end and returns what it printed; exits with its code if it fails."""
-    print("$", "pate", name, *arguments, flush=True)
-    ended = subprocess.run(command(name, *arguments), stdout=subprocess.PIPE, text=True)
+    arguments = command(name, *words, **flags)
+    print("$", "pate", name, *arguments[3:], flush=True)
+    ended = subprocess.run(arguments, stdout=subprocess.PIPE, text=True)
     if ended.returncode:
         raise SystemExit(ended.returncode)
     return ended.stdout
 
 
-def free_port() -> int:
-    """Returns a free port."""
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return int(found.getsockname()[1])
-
-
 @contextlib.contextmanager
 def running(commands: Sequence[Sequence[str]], folder: pathlib.Path) -> Iterator[None]:
     """Keeps processes running, and ends those that it started."""
-    children = []
     # The demonstration begins anew each time; outside of it a silo's account is permanent.
     environment = {**os.environ, STATE_VARIABLE: str(folder / "state")}
-    with contextlib.ExitStack() as logs:
-        try:
-            for place, each in enumerate(commands):
-                log = logs.enter_context(open(folder / f"process-{place + 1}.log", "w"))
-                children.append(
-                    subprocess.Popen(each, stdout=log, stderr=subprocess.STDOUT, env=environment)
-                )
-            yield
-        finally:
-            for child in children:
-                child.terminate()
-            for child in children:
-                try:
-                    child.wait(timeout=10)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
+    with contextlib.ExitStack() as started:
+        for place, arguments in enumerate(commands, 1):
+            log = started.enter_context(open(folder / f"process-{place}.log", "w"))
+            child = started.enter_context(
+                subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            )
+            started.callback(child.kill)
+        yield
 
 
 def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
@@ -89,15 +74,17 @@ def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
         method: "feature_sums" or "pate".
     """
     are_sums = method == "feature_sums"
-    budget, delta = (EPSILON, 1e-5) if are_sums else (VOTES_EPSILON, 1e-6)
-    of_silo = ["--mechanisms=secure_histogram", f"--least_sigma={SIGMA:g}"]
-    of_coordinator = [f"--queries={QUERIES}", "--query_strategy=random", f"--sigma={SIGMA:g}"]
-    of_coordinator.append("--aggregation=secure")
-    representation = []
+    representation: dict[str, object] = {}
     if are_sums:
-        representation = [f"--method={method}", "--representation=raw"]
-        of_silo = [f"--method={method}", f"--least_silos={LEAST_SILOS}"]
-        of_coordinator = [f"--epsilon={EPSILON:g}", f"--least_silos={LEAST_SILOS}", *representation]
+        budget, delta = EPSILON, 1e-5
+        representation = {"method": method, "representation": "raw"}
+        of_silo: dict[str, object] = {"method": method, "least_silos": LEAST_SILOS}
+        of_coordinator = {"epsilon": EPSILON, "least_silos": LEAST_SILOS, **representation}
+    else:
+        budget, delta = VOTES_EPSILON, 1e-6
+        of_silo = {"mechanisms": "secure_histogram", "least_sigma": SIGMA}
+        of_coordinator = {"queries": QUERIES, "query_strategy": "random", "sigma": SIGMA}
+        of_coordinator["aggregation"] = "secure"
     if folder.exists():
         if not (folder / "demo-silos").exists() and any(folder.iterdir()):
             print(f"error: expected an empty folder or one of this demo, got {folder}")
@@ -107,57 +94,42 @@ def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
     (folder / "demo-silos").touch()
     silos = [f"silo-{number}" for number in range(1, NUM_SILOS + 1)]
     parties = [f"party-{number}" for number in range(1, NUM_PARTIES + 1)]
-    address, certificates = f"localhost:{free_port()}", f"--certificates={folder / 'certificates'}"
-    typed("silo", "certificates", "--demo", f"--names={','.join([*silos, *parties])}", certificates)
-    listed = folder / "parties.toml"
-    entries = [typed("party", f"--name={one}", f"--party_dir={folder / one}") for one in parties]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    certificates, listed = folder / "certificates", folder / "parties.toml"
+    names = ",".join([*silos, *parties])
+    typed("silo", "certificates", "--demo", names=names, certificates=certificates)
+    entries = [typed("party", name=name, party_dir=folder / name) for name in parties]
     share_out(folder, silos)
     for name in silos:
         typed(
             "silo",
             "init",
-            f"--name={name}",
-            f"--silo_dir={folder / name}",
-            f"--coordinator={address}",
-            f"--epsilon_budget={budget:g}",
-            f"--delta={delta:g}",
-            *of_silo,
+            **{"name": name, "silo_dir": folder / name, "coordinator": address},
+            **{"epsilon_budget": budget, "delta": delta, **of_silo},
         )
         if are_sums:
-            entries.append(typed("silo", "keys", f"--silo_dir={folder / name}"))
+            entries.append(typed("silo", "keys", silo_dir=folder / name))
     listed.write_text("\n".join(entries))
     members = tuple(Member(name=name, epsilon=1.0, queries=10 * QUERIES) for name in silos)
     Roster(run_id="demo-silos", delta=delta, members=members).write(folder / "roster.toml")
+    tls = {"parties": listed, "certificates": certificates}
     others = [
-        command(
-            "party",
-            f"--index={place}",
-            f"--parties={listed}",
-            f"--party_dir={folder / name}",
-            f"--coordinator={address}",
-            certificates,
-        )
+        command("party", index=place, party_dir=folder / name, coordinator=address, **tls)
         for place, name in enumerate(parties, 1)
-    ] + [
-        command(
-            "silo",
-            "serve",
-            f"--silo_dir={folder / name}",
-            f"--data={folder / name / 'sensitive' / 'records.npz'}",
-            f"--parties={listed}",
-            certificates,
-            *representation,
-        )
-        for name in silos
     ]
-    flags = (
-        *(f"--roster={folder / 'roster.toml'}", f"--address={address}", certificates),
-        *(f"--train_dir={folder}", f"--parties={listed}", "--max_steps=600"),
-        *(*of_coordinator, "--gather_seconds=300"),
-    )
-    print(f"$ pate coordinator {' '.join(flags)}", flush=True)
+    for name in silos:
+        data = folder / name / "sensitive" / "records.npz"
+        others.append(
+            command("silo", "serve", silo_dir=folder / name, data=data, **tls, **representation)
+        )
+    of_coordinator |= {"roster": folder / "roster.toml", "address": address, "train_dir": folder}
+    of_coordinator |= {"max_steps": 600, "gather_seconds": 300}
+    arguments = command("coordinator", **tls, **of_coordinator)
+    print("$", "pate", "coordinator", *arguments[3:], flush=True)
     with running(others, folder):
-        code = subprocess.run(command("coordinator", *flags)).returncode
+        code = subprocess.run(arguments).returncode
     if code == 0:
         report = json.loads((folder / "report.json").read_text())
         statement = json.loads((folder / artifacts.RELEASED / JSON_FILE).read_text())

@@ -37,7 +37,10 @@ def main() -> None:
     if not FLAGS.party_dir:
         raise ValueError("party_dir: expected the folder of the party, got none")
     if FLAGS.name:
-        print(party.party_keys(FLAGS.name, pathlib.Path(FLAGS.party_dir)))
+        from pate_tf.silos.secure.keys import PartyKeys, party_entry  # needs cryptography
+
+        path = pathlib.Path(FLAGS.party_dir) / party.KEYS
+        print(party_entry(PartyKeys.load_or_create(path, FLAGS.name).identity))
         return
     for name in ("index", "coordinator"):
         if not FLAGS[name].present:

@@ -27,6 +27,7 @@ from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.api import silo
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
+from pate_tf.core import artifacts
 from pate_tf.silos.policy import Policy
 
 FLAGS = flags.FLAGS
@@ -55,22 +56,35 @@ def define_certificates() -> None:
     flags.DEFINE_list("names", None, "Names of silos and parties, separated by commas.")
 
 
+def define_keys() -> None:
+    """Defines the flags of `pate silo keys`."""
+    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, account, keys.")
+
+
+def require(what: str, *names: str) -> None:
+    """Raises ValueError unless flags have values."""
+    for name in names:
+        if not FLAGS[name].value:
+            raise ValueError(f"{name}: expected {what}, got none")
+
+
 def init() -> None:
     """Makes a silo's folder."""
-    for name in ("name", "silo_dir", "coordinator", "epsilon_budget"):
-        if FLAGS[name].value is None:
-            raise ValueError(f"{name}: expected it for a new silo, got none")
+    require("it for a new silo", "name", "silo_dir", "coordinator", "epsilon_budget")
     policy = own_flags.read(Policy)
     if FLAGS.method == "feature_sums":
         policy = dataclasses.replace(policy, allowed=(SecureFeatureSums.name,))
-    path = silo.initialise(pathlib.Path(FLAGS.silo_dir), policy)
+    path = pathlib.Path(FLAGS.silo_dir) / silo.POLICY
+    if path.exists():
+        raise ValueError(f"folder: expected one without {silo.POLICY}, got {path}: edit it instead")
+    artifacts.make_sensitive_folder(path.parent / artifacts.SENSITIVE)
+    policy.write(path)
     print(f"read and sign off {path}; then: pate silo serve --silo_dir={FLAGS.silo_dir}")
 
 
 def serve() -> None:
     """Works for a coordinator."""
-    if FLAGS.silo_dir is None:
-        raise ValueError("silo_dir: expected the folder of the silo, got none")
+    require("the folder of the silo", "silo_dir")
     run = own_flags.read(silo.SiloRun, teacher=own_flags.read(silo.TeacherRun))
     silo.serve(run, on_event=lambda event: print(event, flush=True))
 
@@ -79,24 +93,21 @@ def certificates() -> None:
     """Makes an authority for trying silos out."""
     from pate_tf.net.certificates import write_demo_certificates
 
-    if not FLAGS.demo:
-        raise ValueError("demo: expected --demo, as these certificates are to try out alone")
-    if not FLAGS.names:
-        raise ValueError("names: expected the silos and parties, got none")
-    found = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
-    print(f"{len(found)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
-
-
-def define_keys() -> None:
-    """Defines the flags of `pate silo keys`."""
-    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, account, keys.")
+    require("--demo, as these certificates are to try out alone", "demo")
+    require("the silos and parties", "names")
+    files = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
+    print(f"{len(files)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
 
 
 def keys() -> None:
     """Makes a silo's keys and prints its entry in the list of parties."""
-    if FLAGS.silo_dir is None:
-        raise ValueError("silo_dir: expected the folder of the silo, got none")
-    print(silo.silo_keys(pathlib.Path(FLAGS.silo_dir)))
+    from pate_tf.silos.secure.keys import PartyKeys, party_entry
+
+    require("the folder of the silo", "silo_dir")
+    folder = pathlib.Path(FLAGS.silo_dir)
+    name = Policy.read(folder / silo.POLICY).silo
+    sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
+    print(party_entry(PartyKeys.load_or_create(sensitive / silo.KEYS, name).identity, "silo"))
 
 
 COMMANDS = {

@@ -16,6 +16,9 @@ from pate_tf.core import artifacts
 from pate_tf.core.validation import check_name
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
 
+# Of `x509.KeyUsage`, which has no defaults.
+UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+
 
 def write_demo_certificates(
     folder: pathlib.Path,
@@ -39,77 +42,55 @@ def write_demo_certificates(
 
     Raises ValueError if a name is none or stands there twice.
     """
-    owners = [coordinator, *(check_name(name, "name") for name in names)]
-    if len(set(owners)) < len(owners) or "authority" in owners:
+    holders = [coordinator, *(check_name(name, "name") for name in names)]
+    if len(set(holders)) < len(holders) or "authority" in holders:
         raise ValueError("names: expected different ones, none of them authority, got others")
     folder.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    authority = _certificate("pate_tf demo authority", key.public_key(), days, key=key, issuer=None)
-    artifacts.write_text(folder / "authority.pem", _pem(authority))
-    found = {}
-    for name in owners:
-        own = ec.generate_private_key(ec.SECP256R1())
-        signed = _certificate(
-            name, own.public_key(), days, key=key, issuer=authority, serves=name == coordinator
+    now = datetime.datetime.now(datetime.UTC)
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pate_tf demo authority")])
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+
+    def builder(
+        subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
+    ) -> x509.CertificateBuilder:
+        usage = x509.KeyUsage(
+            digital_signature=not is_authority,
+            key_cert_sign=is_authority,
+            crl_sign=is_authority,
+            encipher_only=False,
+            decipher_only=False,
+            **dict.fromkeys(UNUSED, False),
         )
-        files = TlsFiles.of(folder, name)
-        private = own.private_bytes(
+        return (
+            x509.CertificateBuilder(issuer, subject, key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
+            .not_valid_after(now + datetime.timedelta(days=days))
+            .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), True)
+            .add_extension(usage, True)
+        )
+
+    def write(path: pathlib.Path, unsigned: x509.CertificateBuilder) -> None:
+        signed = unsigned.sign(authority_key, hashes.SHA256())
+        artifacts.write_text(path, signed.public_bytes(serialization.Encoding.PEM).decode())
+
+    write(folder / "authority.pem", builder(issuer, authority_key, is_authority=True))
+    files = {name: TlsFiles.of(folder, name) for name in holders}
+    for name, paths in files.items():
+        key = ec.generate_private_key(ec.SECP256R1())
+        private = key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        artifacts.write_text(files.key, private.decode(), private=True)
-        artifacts.write_text(files.certificate, _pem(signed))
-        found[name] = files
-    return found
-
-
-def _certificate(
-    name: str,
-    public_key: ec.EllipticCurvePublicKey,
-    days: int,
-    *,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: x509.Certificate | None,
-    serves: bool = False,
-) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    is_authority = issuer is None
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer is None else issuer.subject)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-        .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(
-            x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None),
-            critical=True,
-        )
-        .add_extension(
-            x509.KeyUsage(
-                digital_signature=not is_authority,
-                key_cert_sign=is_authority,
-                crl_sign=is_authority,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                encipher_only=False,
-                decipher_only=False,
-            ),
-            critical=True,
-        )
-    )
-    if not is_authority:
+        artifacts.write_text(paths.key, private.decode(), private=True)
+        serves = name == coordinator
         use = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False
-        ).add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-    return builder.sign(key, hashes.SHA256())
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        write(
+            paths.certificate,
+            builder(subject, key, is_authority=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False)
+            .add_extension(x509.ExtendedKeyUsage([use]), False),
+        )
+    return files

@@ -30,7 +30,9 @@ def open_channel(
     """
     return grpc.secure_channel(
         address,
-        files.channel_credentials(),
+        grpc.ssl_channel_credentials(
+            files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
+        ),
         options=[
             ("grpc.ssl_target_name_override", server),
             ("grpc.max_receive_message_length", (limits or Limits()).message_bytes),

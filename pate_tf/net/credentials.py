@@ -16,9 +16,6 @@ from pate_tf.core.validation import check_name
 if TYPE_CHECKING:  # flags name these files where the packages of the extra are not installed
     import grpc
 
-# Certificates of mutual TLS: where they lie, and who a caller is by its own.
-
-
 COORDINATOR = "coordinator"  # name in its certificate
 
 
@@ -46,28 +43,6 @@ class TlsFiles:
             key=folder / f"{name}.key",
         )
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns what a server needs to ask every caller for a certificate.
-
-        Raises OSError if a file can't be read.
-        """
-        import grpc
-
-        pair = (self.key.read_bytes(), self.certificate.read_bytes())
-        return grpc.ssl_server_credentials(
-            [pair], root_certificates=self.authority.read_bytes(), require_client_auth=True
-        )
-
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Returns what a caller needs; raises OSError if a file can't be read."""
-        import grpc
-
-        return grpc.ssl_channel_credentials(
-            root_certificates=self.authority.read_bytes(),
-            private_key=self.key.read_bytes(),
-            certificate_chain=self.certificate.read_bytes(),
-        )
-
 
 def caller_name(context: grpc.ServicerContext) -> str:
     """Returns the common name of a caller's certificate.
@@ -78,9 +53,6 @@ def caller_name(context: grpc.ServicerContext) -> str:
     if len(names) != 1:
         raise PermissionError("expected a certificate with one common name, got none such")
     return bytes(names[0]).decode("utf-8", "replace")
-
-
-# How much and how often anybody may call.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

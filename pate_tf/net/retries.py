@@ -7,29 +7,17 @@ from typing import Final
 
 IDLE_SECONDS: Final = 0.5
 UNREACHED: Final = "the other end can't be reached"
+FIRST_SECONDS: Final = 0.2
+LONGEST_SECONDS: Final = 30.0
 
 
-class Backoff:
-    """Waits that grow after every failure, and differ by chance: many clients don't come at once.
+def backoff_seconds(num_failures: int) -> float:
+    """Returns how long to wait after so many failures in a row, from 1.
 
-    Attributes:
-        first: the first wait, in seconds.
-        longest: the longest one.
+    Between a half and the whole of a wait that doubles: many clients don't come at once.
     """
-
-    def __init__(self, *, first: float = 0.2, longest: float = 30.0) -> None:
-        self.first, self.longest = first, longest
-        self._failures = 0
-
-    def failed(self) -> float:
-        """Returns how long to wait now: between a half and the whole of a doubled wait."""
-        whole = min(self.longest, self.first * 2.0 ** min(self._failures, 30))
-        self._failures += 1
-        return whole * (0.5 + secrets.randbelow(2**20) / 2**21)
-
-    def succeeded(self) -> None:
-        """Begins anew."""
-        self._failures = 0
+    whole = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(num_failures - 1, 30))
+    return whole * (0.5 + secrets.randbelow(2**20) / 2**21)
 
 
 def with_retries(
@@ -48,16 +36,15 @@ def with_retries(
         sleep: waits for so many seconds.
         on_event: called with what happened, in words without anything sensitive.
     """
-    backoff = Backoff()
+    num_failures = 0
     while not until():
         try:
             done = step()
         except ConnectionError as error:
             on_event(f"{str(error) or UNREACHED}; trying again")
             done = False
+        num_failures = num_failures + 1 if done is False else 0
         if done is False:
-            sleep(backoff.failed())
-            continue
-        backoff.succeeded()
-        if done is None:
+            sleep(backoff_seconds(num_failures))
+        elif done is None:
             sleep(IDLE_SECONDS)

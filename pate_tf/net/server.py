@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -13,12 +14,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pate_tf.net.credentials import CallLimiter, Limits, TlsFiles, TooManyCallsError, caller_name
 
-# What every call passes before a service sees it: who calls, may it, how often; and its errors.
-#
-# An error is reported in one line of ours, or not at all: never by an exception's own words,
-# unless they are a `ValueError` about what the caller sent.
-
-
 HEALTH = "grpc.health.v1.Health"
 
 _log = logging.getLogger(__name__)
@@ -26,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 class Gate(grpc.ServerInterceptor):
     """Lets those call a service who are on its roster, and no more often than is allowed.
+
+    An error is reported in one line of ours, never by an exception's own words, unless they are a
+    `ValueError` about what the caller sent.
 
     Args:
         rosters: names of the callers of each service, by its full name. The health service is open
@@ -73,12 +71,11 @@ class Gate(grpc.ServerInterceptor):
         )
 
 
-# A poll that waits for something to do.
-
-
 Found = TypeVar("Found")
 
 _LOOK_SECONDS = 0.1
+# A poll holds a thread while it waits; so many calls of a name may run, and some for health.
+_SPARE_THREADS = 16
 
 
 def wait_for(
@@ -97,11 +94,7 @@ def wait_for(
         time.sleep(min(_LOOK_SECONDS, left))
 
 
-# A poll holds a thread while it waits; so many calls of a name may run, and some for health.
-_SPARE_THREADS = 16
-
-
-class Server:
+class Server(contextlib.AbstractContextManager["Server"]):
     """Serves until it is stopped.
 
     Args:
@@ -148,8 +141,13 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service in ("", *services):
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        credentials = grpc.ssl_server_credentials(
+            [(files.key.read_bytes(), files.certificate.read_bytes())],
+            root_certificates=files.authority.read_bytes(),
+            require_client_auth=True,
+        )
         try:
-            self.port = self._server.add_secure_port(address, files.server_credentials())
+            self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
             self.port = 0
         if not self.port:
@@ -162,9 +160,6 @@ class Server:
         self._health.enter_graceful_shutdown()
         self._server.stop(grace).wait()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def __enter__(self) -> Server:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.stop()

@@ -13,43 +13,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pate_tf.silos.coordinator import Coordinator
-    from pate_tf.silos.policy import Policy
-    from pate_tf.silos.roster import Asking, Member, Roster
-    from pate_tf.silos.silo import Silo
-    from pate_tf.silos.teachers import SiloSums, simulated_total
+    from pate_tf.silos.coordinator import Coordinator as Coordinator
+    from pate_tf.silos.policy import Policy as Policy
+    from pate_tf.silos.roster import Asking as Asking
+    from pate_tf.silos.roster import Member as Member
+    from pate_tf.silos.roster import Roster as Roster
+    from pate_tf.silos.silo import Silo as Silo
+    from pate_tf.silos.teachers import SiloSums as SiloSums
 
-# Where each public name is defined.
-_MODULES = {
-    "Asking": "roster",
-    "Coordinator": "coordinator",
-    "Member": "roster",
-    "Policy": "policy",
-    "Roster": "roster",
-    "Silo": "silo",
-    "SiloSums": "teachers",
-    "simulated_total": "teachers",
+_PUBLIC = {  # by the module that defines them
+    "coordinator": ("Coordinator",),
+    "policy": ("Policy",),
+    "roster": ("Asking", "Member", "Roster"),
+    "silo": ("Silo",),
+    "teachers": ("SiloSums",),
 }
-
-__all__ = [
-    "Asking",
-    "Coordinator",
-    "Member",
-    "Policy",
-    "Roster",
-    "Silo",
-    "SiloSums",
-    "simulated_total",
-]
+__all__ = sorted(name for names in _PUBLIC.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'pate_tf.silos' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"pate_tf.silos.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    for module, names in _PUBLIC.items():
+        if name in names:
+            return getattr(importlib.import_module(f"pate_tf.silos.{module}"), name)
+    raise AttributeError(f"module 'pate_tf.silos' has no attribute {name!r}")

@@ -10,11 +10,10 @@ import datetime
 import pathlib
 import secrets
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.composition import fits, smallest_epsilon
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import silo_charge_from_dict
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.chain import LedgerError, LedgerRow
@@ -82,7 +81,7 @@ class SiloAccount(Store):
                 lambda is_missing: {
                     **{"silo": silo, "salt": secrets.token_hex(32), **numbers},
                     "acknowledged": is_missing,
-                },
+                }
             )
             with self.exclusive():
                 if (self.epsilon_budget, self.delta) != (epsilon_budget, delta):
@@ -90,9 +89,6 @@ class SiloAccount(Store):
         except BaseException:
             self.close()
             raise
-
-    def __repr__(self) -> str:
-        return f"SiloAccount(<of {self.silo}>)"
 
     @property
     def num_queries(self) -> int:
@@ -103,11 +99,6 @@ class SiloAccount(Store):
         """Returns what all debits cost together, at delta, for the whole silo."""
         return smallest_epsilon(self.charges, self.delta)[0]
 
-    def can_charge(self, charge: Charge, number: int) -> bool:
-        """Whether so many more of a charge fit into the budget."""
-        with_them = self.charges + Counter({charge: number})
-        return fits(with_them, self.delta, self.epsilon_budget)
-
     def num_charged_within_a_day(self) -> int:
         """Returns how many queries were charged in the last 24 hours by this machine's clock."""
         since = time.time() - DAY_SECONDS
@@ -115,25 +106,21 @@ class SiloAccount(Store):
 
     def charge_of(self, query: bytes) -> Charge | None:
         """Returns what a query was charged as; None if it was not charged."""
-        found = self._charges.get(query)
-        return None if found is None else found[1]
+        return self._charges[query][1] if query in self._charges else None
 
-    def debit(
-        self, charge: Charge, queries: Sequence[bytes], *, number: int, batch: str | None = None
-    ) -> None:
+    def debit(self, charge: Charge, queries: Sequence[bytes], *, batch: str | None = None) -> None:
         """Charges durably; call it inside `exclusive`. Nothing may be drawn before it returns.
 
         Args:
             charge: of each query.
             queries: digests, distinct and not charged yet.
-            number: how many are charged.
             batch: key of the batch of sealed shares; None for labels.
 
         Raises LedgerError if it can't be made durable; then it may have been charged.
         """
         details = {
             "charge": charge.to_dict(),
-            "number": number,
+            "number": len(queries),
             "queries": [query.hex() for query in queries],
             "batch": batch,
         }
@@ -145,8 +132,8 @@ class SiloAccount(Store):
 
     def labels(self, queries: Sequence[bytes]) -> dict[bytes, int]:
         """Returns the stored answers, randomised, by query."""
-        stored = self.stored_answers(queries)
-        return {query: each.label for query, each in stored.items() if each.label is not None}
+        answers = self.stored_answers(queries).items()
+        return {query: answer.label for query, answer in answers if answer.label is not None}
 
     def store_labels(self, labels: Mapping[bytes, int]) -> None:
         """Stores the answers of charged queries durably; call it inside `exclusive`.
@@ -177,7 +164,7 @@ class SiloAccount(Store):
             raise LedgerError(
                 "account: expected a charged batch without sealed shares, got another"
             )
-        texts = [base64.b64encode(one).decode() for one in sealed]
+        texts = [base64.b64encode(share).decode() for share in sealed]
         self.write("sealed", {"batch": batch, "sealed": texts})
 
     def _record(self, row: LedgerRow) -> None:
@@ -193,5 +180,5 @@ class SiloAccount(Store):
             if details.get("batch") is not None:
                 self._sealing[details["batch"]] = row.sequence
         elif row.kind == "sealed":
-            sealed = tuple(base64.b64decode(one) for one in details["sealed"])
+            sealed = tuple(base64.b64decode(share) for share in details["sealed"])
             self._sealed[details["batch"]] = sealed

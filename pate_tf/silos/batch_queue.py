@@ -13,7 +13,7 @@ import pathlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,14 +27,12 @@ from pate_tf.silos.messages import (
     SHARED,
     Answer,
     QueryBatch,
-    RandomisedVotes,
     Refusal,
     Reply,
     SealedShares,
     charge_of,
     reply_digest,
 )
-from pate_tf.silos.roster import Roster
 from pate_tf.silos.wire import reply_of_wire, reply_to_wire
 
 DATABASE: Final = "coordinator.sqlite3"
@@ -48,7 +46,7 @@ CREATE TABLE replies (
   round INTEGER NOT NULL, silo TEXT NOT NULL, digest BLOB NOT NULL, message BLOB NOT NULL,
   witness BLOB, PRIMARY KEY (round, silo)) STRICT;
 """
-LOOK_SECONDS = 0.5
+LOOK_SECONDS: Final = 0.5
 Progress = Callable[[set[str], set[str]], None]
 
 
@@ -91,8 +89,8 @@ class Round:
         self, run_id: str, silo: str, queries: npt.NDArray[Any], witness: bytes | None = None
     ) -> QueryBatch:
         """Returns a batch of some of the round's queries as a silo gets it."""
-        return QueryBatch.of(
-            queries,
+        return QueryBatch(
+            queries=queries,
             run_id=run_id,
             batch_id=self.batch_id,
             num_classes=self.num_classes,
@@ -106,18 +104,33 @@ class Round:
         return charge_of(self.mechanisms[silo], self.num_classes)
 
 
-class CoordinatorJournal:
-    """The record of one run in SQLite; may be used from several threads.
+class BatchQueue:
+    """What silos see of a coordinator, kept in SQLite. Safe to call from several threads.
 
     Args:
-        folder: where it lies; None for one in memory.
-        run_id: name of the run; fixed at first use.
+        run_id: name of the run; fixed at first use of the folder.
+        names: of the silos, which alone may call.
+        folder: of the journal, which is taken up; None for one in memory.
+        clock: seconds since 1970.
 
-    Raises JournalError if the file is damaged, of another run, or can't be used.
+    Raises JournalError if the journal is damaged, of another run, or can't be used.
     """
 
-    def __init__(self, folder: pathlib.Path | None, run_id: str) -> None:
-        self._lock = threading.RLock()
+    def __init__(
+        self,
+        run_id: str,
+        names: Sequence[str],
+        folder: pathlib.Path | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.run_id, self.names, self._clock = run_id, tuple(names), clock
+        self._changed = threading.Condition(threading.RLock())
+        self._seen: set[str] = set()
+        self._rounds: dict[int, Round] = {}
+        self._results: dict[int, npt.NDArray[Any] | None] = {}
+        self._replied: dict[int, dict[str, bytes]] = {}
+        self._witnesses: dict[str, bytes] = {}
         with self._reporting():
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -125,124 +138,41 @@ class CoordinatorJournal:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "trusted_schema = OFF"):
                 self._connection.execute(f"PRAGMA {pragma}")
-            ((version,),) = self._rows("PRAGMA user_version")
+            ((version,),) = self._connection.execute("PRAGMA user_version")
             if version not in (0, VERSION):
                 raise JournalError(f"{path}: expected version {VERSION}, got {version}")
             if version == 0:
                 self._connection.executescript(
                     f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;"
                 )
-            self._rows("INSERT OR IGNORE INTO run VALUES (1, ?)", run_id)
-            ((found,),) = self._rows("SELECT run_id FROM run")
-        self.run_id = run_id
-        if found != run_id:
-            self.close()
-            raise JournalError(f"{path}: expected the run {run_id}, got the journal of {found}")
+            self._connection.execute("INSERT OR IGNORE INTO run VALUES (1, ?)", (run_id,))
+            ((stored,),) = self._connection.execute("SELECT run_id FROM run")
+            if stored != run_id:
+                self.close()
+                raise JournalError(
+                    f"{path}: expected the run {run_id}, got the journal of {stored}"
+                )
+            for number, fields, queries, asked, result in self._connection.execute(
+                "SELECT round, fields, queries, asked, result FROM rounds ORDER BY round"
+            ):
+                self._rounds[number] = Round(
+                    number=number,
+                    queries=_to_array(queries),
+                    asked=_to_array(asked),
+                    **json.loads(fields),
+                )
+                self._results[number] = None if result is None else _to_array(result)
+                self._replied[number] = {}
+            for number, silo, digest, witness in self._connection.execute(
+                "SELECT round, silo, digest, witness FROM replies ORDER BY rowid"
+            ):
+                self._replied[number][silo] = digest
+                if witness is not None:
+                    self._witnesses[silo] = witness
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the journal."""
         self._connection.close()
-
-    def add_round(self, new: Round) -> None:
-        """Stores a round durably; no silo may be asked before this returns."""
-        fields = {
-            "mechanisms": {name: dict(value) for name, value in new.mechanisms.items()},
-            "num_classes": new.num_classes,
-            "deadline": new.deadline,
-        }
-        row = (new.number, json.dumps(fields), _to_bytes(new.queries), _to_bytes(new.asked))
-        self._write("INSERT INTO rounds VALUES (?, ?, ?, ?, NULL)", *row)
-
-    def rounds(self) -> list[Round]:
-        """Returns all rounds in their order."""
-        with self._reporting():
-            return [
-                Round(number=n, queries=_to_array(q), asked=_to_array(asked), **json.loads(fields))
-                for n, fields, q, asked in self._rows(
-                    "SELECT round, fields, queries, asked FROM rounds ORDER BY round"
-                )
-            ]
-
-    def store_reply(self, number: int, reply: Reply) -> None:
-        """Stores a reply to a round durably; the silo may not have one already."""
-        message = reply_to_wire(reply)
-        witness = message.witness if message.HasField("witness") else None
-        row = (number, reply.silo, reply_digest(reply), message.SerializeToString(), witness)
-        self._write("INSERT INTO replies VALUES (?, ?, ?, ?, ?)", *row)
-
-    def replies(self, number: int) -> dict[str, Reply]:
-        """Returns the replies to a round by silo."""
-        with self._reporting():
-            return {
-                silo: reply_of_wire(silos_pb2.Reply.FromString(message))
-                for silo, message in self._rows(
-                    "SELECT silo, message FROM replies WHERE round = ?", number
-                )
-            }
-
-    def reply_digests(self, number: int) -> dict[str, bytes]:
-        """Returns `reply_digest` of each reply to a round by silo."""
-        return dict(self._rows("SELECT silo, digest FROM replies WHERE round = ?", number))
-
-    def witnesses(self) -> dict[str, bytes]:
-        """Returns the witness that each silo sent last, by its name."""
-        return dict(
-            self._rows("SELECT silo, witness FROM replies WHERE witness IS NOT NULL ORDER BY rowid")
-        )
-
-    def close_round(self, number: int, result: npt.NDArray[Any]) -> None:
-        """Stores what came of a round, `[num_queries, ...]`; no reply is taken afterwards."""
-        statement = "UPDATE rounds SET result = ? WHERE round = ? AND result IS NULL"
-        self._write(statement, _to_bytes(result), number)
-
-    def result(self, number: int) -> npt.NDArray[Any] | None:
-        """Returns what came of a round; None while it is open."""
-        with self._reporting():
-            ((content,),) = self._rows("SELECT result FROM rounds WHERE round = ?", number)
-            return None if content is None else _to_array(content)
-
-    def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._reporting():
-            return self._connection.execute(statement, values).fetchall()
-
-    def _write(self, statement: str, *values: Any) -> None:
-        with self._reporting(), transaction(self._connection):
-            self._connection.execute(statement, values)
-
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
-                reason = " ".join(str(error).split())
-                raise JournalError(f"journal: it can't be used: {reason}") from error
-
-
-class BatchQueue:
-    """What silos see of a coordinator. Safe to call from several threads.
-
-    Args:
-        roster: who may call.
-        journal: of the roster's run; what it holds is taken up.
-        clock: seconds since 1970.
-    """
-
-    def __init__(
-        self,
-        roster: Roster,
-        journal: CoordinatorJournal,
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.roster, self.journal, self._clock = roster, journal, clock
-        self._changed = threading.Condition(threading.RLock())
-        self._rounds = {one.number: one for one in journal.rounds()}
-        self._batches: dict[tuple[int, str], QueryBatch] = {}
-        self._replied = {number: journal.reply_digests(number) for number in self._rounds}
-        self._open = {number for number in self._rounds if journal.result(number) is None}
-        self._witnesses = journal.witnesses()
-        self._seen: set[str] = set()
 
     def poll(self, silo: str) -> QueryBatch | None:
         """Returns the next batch that waits for a silo's reply; None if none does.
@@ -254,12 +184,12 @@ class BatchQueue:
             if silo not in self._seen:
                 self._seen.add(silo)
                 self._changed.notify_all()
-            for number in sorted(self._open):
-                each = self._rounds[number]
-                if silo not in self._replied[number] and self._clock() < each.deadline:
-                    batch = self._batch(each, silo)
-                    if batch is not None:
-                        return batch
+            for round_ in self._rounds.values():
+                asked = round_.asked[self.names.index(silo)]
+                is_open = self.is_open(round_.number) and self._clock() < round_.deadline
+                if is_open and asked.any() and silo not in self._replied[round_.number]:
+                    witness = self._witnesses.get(silo)
+                    return round_.batch(self.run_id, silo, round_.queries[asked], witness)
         return None
 
     def submit(self, silo: str, reply: Reply) -> Answer:
@@ -269,46 +199,76 @@ class BatchQueue:
         """
         self._check(silo)
         with self._changed:
-            if reply.silo != silo or reply.run_id != self.roster.run_id:
+            if reply.silo != silo or reply.run_id != self.run_id:
                 return Answer.UNKNOWN
             named = [each for each in self._rounds.values() if each.batch_id == reply.batch_id]
-            batch = self._batch(named[0], silo) if named else None
-            if batch is None or not _fits(reply, batch):
+            if not named or not _fits(reply, named[0], self.names.index(silo)):
                 return Answer.UNKNOWN
             number = named[0].number
             earlier, digest = self._replied[number].get(silo), reply_digest(reply)
             if earlier is not None:
                 return Answer.SAME if earlier == digest else Answer.CONFLICT
-            if number not in self._open or not self._clock() < named[0].deadline:
+            if not self.is_open(number) or not self._clock() < named[0].deadline:
                 return Answer.LATE
             fault_point("reply_arrived")
-            self.journal.store_reply(number, reply)
+            message = reply_to_wire(reply).SerializeToString()
+            self._write(
+                "INSERT INTO replies VALUES (?, ?, ?, ?, ?)",
+                *(number, silo, digest, message, reply.witness),
+            )
             fault_point("reply_stored")
             self._replied[number][silo] = digest
-            if not isinstance(reply, Refusal) and reply.witness is not None:
+            if reply.witness is not None:
                 self._witnesses[silo] = reply.witness
-            for each in self._rounds:  # built with an older witness
-                self._batches.pop((each, silo), None)
             self._changed.notify_all()
             return Answer.OK
 
     def rounds(self) -> list[Round]:
         """Returns all rounds in their order."""
         with self._changed:
-            return [self._rounds[number] for number in sorted(self._rounds)]
+            return list(self._rounds.values())
 
     def is_open(self, number: int) -> bool:
         """Whether replies to a round may still come."""
-        return number in self._open
+        return self._results[number] is None
 
-    def open_round(self, one: Round) -> None:
-        """Puts queries to silos; durable before a silo is asked."""
+    def result(self, number: int) -> npt.NDArray[Any] | None:
+        """Returns what came of a round, `[num_queries, ...]`; None while it is open."""
+        return self._results[number]
+
+    def replies(self, number: int) -> dict[str, Reply]:
+        """Returns the replies to a round by silo."""
+        with self._reporting():
+            return {
+                silo: reply_of_wire(silos_pb2.Reply.FromString(message))
+                for silo, message in self._connection.execute(
+                    "SELECT silo, message FROM replies WHERE round = ?", (number,)
+                )
+            }
+
+    def open_round(self, new: Round) -> None:
+        """Puts queries to silos; durable before a silo is asked. Numbers ascend."""
+        fields = {
+            "mechanisms": {name: dict(value) for name, value in new.mechanisms.items()},
+            "num_classes": new.num_classes,
+            "deadline": new.deadline,
+        }
         with self._changed:
-            self.journal.add_round(one)
+            self._write(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, NULL)",
+                *(new.number, json.dumps(fields), _to_bytes(new.queries), _to_bytes(new.asked)),
+            )
             fault_point("round_opened")
-            self._rounds[one.number] = one
-            self._replied[one.number] = {}
-            self._open.add(one.number)
+            self._rounds[new.number] = new
+            self._results[new.number], self._replied[new.number] = None, {}
+
+    def close_round(self, number: int, result: npt.NDArray[Any]) -> None:
+        """Stores what came of a round, `[num_queries, ...]`; later replies are late."""
+        with self._changed:
+            statement = "UPDATE rounds SET result = ? WHERE round = ? AND result IS NULL"
+            self._write(statement, _to_bytes(result), number)
+            fault_point("round_closed")
+            self._results[number] = result
 
     def gather(self, seconds: float, on_progress: Progress) -> set[str]:
         """Returns who has called by now, once every silo has or so many seconds have passed.
@@ -316,32 +276,21 @@ class BatchQueue:
         `on_progress` is called now and then with who called, and who is waited for.
         """
         until = time.monotonic() + seconds
-        names = set(self.roster.names)
-        self._wait(lambda: self._seen, names, lambda: until - time.monotonic(), on_progress)
+        self._wait(
+            lambda: self._seen, set(self.names), lambda: until - time.monotonic(), on_progress
+        )
         return set(self._seen)
 
-    def wait(self, one: Round, on_progress: Progress) -> None:
+    def wait(self, round_: Round, on_progress: Progress) -> None:
         """Returns when all silos asked in an open round have replied, or its deadline has passed.
 
         `on_progress` is called now and then with who replied, and who is waited for.
         """
-        members = zip(self.roster.names, one.asked, strict=True)
-        asked = {name for name, row in members if row.any()}
-        replied = self._replied[one.number]
-        self._wait(lambda: set(replied), asked, lambda: one.deadline - self._clock(), on_progress)
-
-    def replies(self, one: Round) -> dict[str, Reply]:
-        """Returns the replies to a round by silo."""
-        return self.journal.replies(one.number)
-
-    def close_round(self, one: Round, result: npt.NDArray[Any]) -> None:
-        """Stores what came of a round; later replies are late."""
-        with self._changed:
-            self.journal.close_round(one.number, result)
-            fault_point("round_closed")
-            self._open.discard(one.number)
-            for silo in self.roster.names:
-                self._batches.pop((one.number, silo), None)
+        asked = {name for name, row in zip(self.names, round_.asked, strict=True) if row.any()}
+        replied = self._replied[round_.number]
+        self._wait(
+            lambda: set(replied), asked, lambda: round_.deadline - self._clock(), on_progress
+        )
 
     def _wait(
         self,
@@ -353,28 +302,28 @@ class BatchQueue:
         """Waits until all that are expected are there or no time is left."""
         with self._changed:
             while True:
-                found, left = set(there()), seconds_left()
-                on_progress(found, expected - found)
-                if found >= expected or left <= 0.0:
+                present, left = set(there()), seconds_left()
+                on_progress(present, expected - present)
+                if present >= expected or left <= 0.0:
                     return
                 self._changed.wait(min(left, LOOK_SECONDS))
 
     def _check(self, silo: str) -> None:
-        if silo not in self.roster.names:
+        if silo not in self.names:
             raise PermissionError("silo: expected one on the roster, got another")
 
-    def _batch(self, one: Round, silo: str) -> QueryBatch | None:
-        """Returns a silo's part of a round; None if it is asked nothing."""
-        found = self._batches.get((one.number, silo))
-        if found is None:
-            row = one.asked[self.roster.names.index(silo)]
-            if not row.any():
-                return None
-            witness = self._witnesses.get(silo)
-            found = one.batch(self.roster.run_id, silo, one.queries[row], witness)
-            if one.number in self._open:
-                self._batches[one.number, silo] = found
-        return found
+    def _write(self, statement: str, *values: Any) -> None:
+        with self._reporting(), transaction(self._connection):
+            self._connection.execute(statement, values)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        with self._changed:
+            try:
+                yield
+            except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
+                reason = " ".join(str(error).split())
+                raise JournalError(f"journal: it can't be used: {reason}") from error
 
 
 class LocalConnection:
@@ -392,17 +341,16 @@ class LocalConnection:
         return self._queue.submit(self._silo, reply)
 
 
-def _fits(reply: Reply, batch: QueryBatch) -> bool:
-    """Whether a reply can be one to a batch."""
-    is_secure = batch.mechanism["name"] in SHARED
+def _fits(reply: Reply, round_: Round, place: int) -> bool:
+    """Whether a reply can be one of the silo at a place of the roster to its part of a round."""
+    num_asked = int(round_.asked[place].sum())
     if isinstance(reply, Refusal):
-        return True
+        return num_asked > 0
+    mechanism = round_.mechanisms[reply.silo]
     if isinstance(reply, SealedShares):
-        return is_secure and len(reply.sealed) == batch.mechanism["num_parties"]
-    if not isinstance(reply, RandomisedVotes):
-        return False
-    is_whole = len(reply.labels) == len(batch)
-    return not is_secure and is_whole and bool(reply.labels.max() < batch.num_classes)
+        return num_asked > 0 and len(reply.sealed) == mechanism.get("num_parties")
+    is_whole = len(reply.labels) == num_asked and mechanism["name"] not in SHARED
+    return is_whole and bool(reply.labels.max() < round_.num_classes)
 
 
 def _to_bytes(array: npt.NDArray[Any]) -> bytes:

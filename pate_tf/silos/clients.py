@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pate_tf.net.channel import CALL_SECONDS, call, open_channel
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
@@ -23,7 +24,7 @@ from pate_tf.silos.wire import (
 PARTY_LIMITS: Final = Limits(message_bytes=2**30)
 
 
-class _Client:
+class _Client(contextlib.AbstractContextManager[Any]):
     """A line to the coordinator, which dials: no other process can dial it.
 
     Args:
@@ -57,15 +58,8 @@ class _Client:
     def _submit(self, message: Any) -> Answer:
         return answer_of_wire(call(self._stub.Submit, message))
 
-    def close(self) -> None:
-        """Hangs up."""
-        self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._channel.close()
 
 
 class SiloConnection(_Client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -16,11 +17,11 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import LocalRandomiser, RandomisedResponse, SecureFeatureSums
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.local.estimates import ABSENT, class_scores, likeliest_shares
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
-from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, LocalConnection, Round
+from pate_tf.silos.batch_queue import BatchQueue, LocalConnection, Round
 from pate_tf.silos.messages import (
     Answer,
     RandomisedVotes,
@@ -28,7 +29,6 @@ from pate_tf.silos.messages import (
     Reply,
     SealedShares,
     query_digest,
-    query_digests,
     sums_query,
 )
 from pate_tf.silos.roster import Asking, Roster, choose_silos
@@ -45,26 +45,20 @@ IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 
 # A class's noise is above so many standard deviations with a probability below 1e-10.
 MOST_DEVIATIONS = 7.0
-# From the replies of silos to labels: post-processing of what they were charged for.
 
 
-def answers_of(one: Round, replies: Mapping[str, Reply], roster: Roster) -> IntArray:
+def answers_of(round_: Round, replies: Mapping[str, Reply], roster: Roster) -> IntArray:
     """Returns the randomised votes, int64 `[num_silos, num_queries]`, `ABSENT` where none is."""
-    answers = np.full(one.asked.shape, ABSENT, np.int64)
+    answers = np.full(round_.asked.shape, ABSENT, np.int64)
     for place, name in enumerate(roster.names):
         reply = replies.get(name)
         if isinstance(reply, RandomisedVotes):
-            answers[place, one.asked[place]] = reply.labels
+            answers[place, round_.asked[place]] = reply.labels
     return answers
 
 
 def plurality(
-    one: Round,
-    replies: Mapping[str, Reply],
-    roster: Roster,
-    *,
-    weighting: str,
-    least_answers: int,
+    round_: Round, replies: Mapping[str, Reply], roster: Roster, asking: Asking
 ) -> IntArray:
     """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
 
@@ -72,70 +66,28 @@ def plurality(
     Ties are broken at random, from the round's number alone.
 
     Args:
-        one: the round.
+        round_: the round.
         replies: to it, by silo.
         roster: all silos.
-        weighting: how silos with different epsilons count; see `class_scores`.
-        least_answers: how many answers a label needs.
+        asking: how silos with different epsilons count, and how many answers a label needs.
     """
-    answers = answers_of(one, replies, roster)
-    there = [place for place, row in enumerate(answers) if (row != ABSENT).any()]
-    labels = np.full(len(one.queries), WITHHELD, np.int64)
-    if not there:
-        return labels
-    given = answers[there]
-    randomisers = [
-        kind
-        for kind in (one.charge_of(roster.names[place]) for place in there)
-        if isinstance(kind, LocalRandomiser)
+    answers = answers_of(round_, replies, roster)
+    answered = (answers != ABSENT).any(axis=1)
+    if not answered.any():
+        return np.full(len(round_.queries), WITHHELD, np.int64)
+    answers = answers[answered]
+    randomisers: list[Any] = [
+        round_.charge_of(name)
+        for name, is_there in zip(roster.names, answered, strict=True)
+        if is_there
     ]
-    simple = [kind for kind in randomisers if isinstance(kind, RandomisedResponse)]
-    if len(simple) == len(randomisers):
-        scores = class_scores(given, simple, weighting=weighting)
+    if all(isinstance(randomiser, RandomisedResponse) for randomiser in randomisers):
+        scores = class_scores(answers, randomisers, weighting=asking.weighting)
     else:
-        scores = likeliest_shares(given, randomisers)
-    order = np.random.default_rng(one.number).permutation(one.num_classes)
+        scores = likeliest_shares(answers, randomisers)
+    order = np.random.default_rng(round_.number).permutation(round_.num_classes)
     winners = order[np.argmax(np.round(scores[:, order], 9), axis=1)]
-    is_enough = (given != ABSENT).sum(axis=0) >= least_answers
-    return np.where(is_enough, winners, WITHHELD)
-
-
-def spending(
-    rounds: Sequence[tuple[Round, Mapping[str, Reply]]], roster: Roster
-) -> tuple[SiloSpending, ...]:
-    """Returns what each silo's answers cost it, for its whole content.
-
-    Args:
-        rounds: with the replies to each, by silo. No query stands in two of them.
-        roster: all silos.
-    """
-    charged: dict[str, Counter[Charge]] = {name: Counter() for name in roster.names}
-    refused: Counter[str] = Counter()
-    for each, replies in rounds:
-        for name, row in zip(roster.names, each.asked, strict=True):
-            reply = replies.get(name)
-            if isinstance(reply, Refusal):
-                refused[name] += int(row.sum())
-            elif reply is not None:
-                charged[name][each.charge_of(name)] += int(row.sum())
-    epsilons: dict[frozenset[tuple[Charge, int]], float] = {}  # the same for many silos
-    found = []
-    for member in roster.members:
-        charges = charged[member.name]
-        key = frozenset(charges.items())
-        if key not in epsilons:
-            epsilons[key] = smallest_epsilon(charges, roster.delta)[0]
-        found.append(
-            SiloSpending(
-                name=member.name,
-                charged=tuple(charges.items()),
-                num_refused=refused[member.name],
-                epsilon=epsilons[key],
-                delta=delta_of_chosen_kinds(charges, roster.delta),
-                num_declared=member.queries,
-            )
-        )
-    return tuple(found)
+    return np.where((answers != ABSENT).sum(axis=0) >= asking.least_answers, winners, WITHHELD)
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
@@ -167,7 +119,7 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
         )
 
 
-class Coordinator:
+class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     """Chooses queries from public values, asks silos, and turns what they reply into labels.
 
         coordinator = Coordinator("roster.toml", silos=silos, folder="runs/mine")
@@ -215,31 +167,24 @@ class Coordinator:
             raise ValueError(
                 f"secure: expected parties for {self.asking.mechanism['name']}, got none"
             )
-        most = self.asking.subset or len(self.roster.members)
-        if min(most, len(self.roster.members)) < self._least_silos:
+        num_asked = min(self.asking.subset or len(self.roster.members), len(self.roster.members))
+        if num_asked < self._least_silos:
             raise ValueError(
-                f"least_silos: expected at most the {min(most, len(self.roster.members))} silos "
-                f"that are asked, got {self._least_silos}"
+                f"least_silos: expected at most the {num_asked} silos that are asked, got "
+                f"{self._least_silos}"
             )
-        if silos is not None and {one.name for one in silos} != set(self.roster.names):
+        if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        journal = CoordinatorJournal(path, self.roster.run_id)
-        self.queue = BatchQueue(self.roster, journal, clock=clock)
+        self.queue = BatchQueue(self.roster.run_id, self.roster.names, path, clock=clock)
         self._silos = silos
 
     def close(self) -> None:
         """Closes the journal."""
-        self.queue.journal.close()
-
-    def __enter__(self) -> Coordinator:
-        return self
+        self.queue.close()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"Coordinator(<{self.roster.run_id}, {len(self.roster.members)} silos>)"
 
     def label(self, pool: Pool, *, num_queries: int, strategy: str = "first", seed: int = 0) -> Any:
         """Chooses queries of a pool, and has silos label them.
@@ -274,17 +219,13 @@ class Coordinator:
 
         Raises ValueError if no silo is left to ask; none was asked then.
         """
-        for one in self.queue.rounds():
-            if self.queue.is_open(one.number):
-                self._finish(one)
+        self._finish_open_rounds()
         queries = np.ascontiguousarray(pool.inputs[indices])
-        digests = query_digests(queries)
+        digests = [query_digest(query) for query in queries]
         known = self._results()
-        new = [place for place, digest in enumerate(digests) if digest not in known]
-        first = {digests[place]: place for place in reversed(new)}
-        if first:
-            places = sorted(first.values())
-            self._finish(self._open(queries[places], pool.dataset.num_classes))
+        first = {digest: place for place, digest in reversed([*enumerate(digests)])}
+        if new := sorted(place for digest, place in first.items() if digest not in known):
+            self._finish(self._open(queries[new], pool.dataset.num_classes))
             known = self._results()
         results = [known[digest] for digest in digests]
         answered = [place for place, result in enumerate(results) if result is not None]
@@ -327,11 +268,11 @@ class Coordinator:
         from pate_tf.queries.propagation import NoisySums, infer_from_sums
 
         encoder = representation.encoder_
-        one = self.open_total(pool, encoder)
-        values = self.result_of_sums(one)
-        replies = self.queue.replies(one).values()
+        round_ = self.open_total(pool, encoder)
+        values = self.result_of_sums(round_)
+        replies = self.queue.replies(round_.number).values()
         num_silos = sum(isinstance(reply, SealedShares) for reply in replies)
-        charge = one.charge_of(self.roster.names[0])
+        charge = round_.charge_of(self.roster.names[0])
         if values is None or not isinstance(charge, SecureFeatureSums):
             raise ValueError(
                 f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
@@ -340,14 +281,10 @@ class Coordinator:
             )
         noise = charge.total_sigma(num_silos)
         check_total(values / LATTICE, noise)
+        vectors = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
         inferred = infer_from_sums(
             pool,
-            NoisySums.of_features(
-                record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32),
-                values / LATTICE,
-                noise,
-                encoder.groups,
-            ),
+            NoisySums.of_features(vectors, values / LATTICE, noise, encoder.groups),
             representation.seed,
             representation=representation.source,
         )
@@ -383,23 +320,21 @@ class Coordinator:
                 f"mechanism: expected secure_feature_sums of {encoder.num_features} features, got "
                 f"{mechanism.get('name')} of {mechanism.get('num_features')}"
             )
-        for each in self.queue.rounds():
-            if self.queue.is_open(each.number):
-                self._finish(each)
+        self._finish_open_rounds()
         query = sums_query(encoder.digest, self.asking.unit)
-        for each in self.queue.rounds():
-            if np.array_equal(each.queries, query) and self.result_of_sums(each) is not None:
-                return each
-        one = self._open(query, pool.dataset.num_classes)
-        self._finish(one)
-        return one
+        for round_ in self.queue.rounds():
+            if np.array_equal(round_.queries, query) and self.result_of_sums(round_) is not None:
+                return round_
+        round_ = self._open(query, pool.dataset.num_classes)
+        self._finish(round_)
+        return round_
 
-    def result_of_sums(self, one: Round) -> IntArray | None:
+    def result_of_sums(self, round_: Round) -> IntArray | None:
         """Returns an opened total, int64 `[num_features + 1, num_classes]`; None if none did."""
-        result = self.queue.journal.result(one.number)
+        result = self.queue.result(round_.number)
         if result is None or not len(result):
             return None
-        return np.asarray(result.reshape(-1, one.num_classes), np.int64)
+        return np.asarray(result.reshape(-1, round_.num_classes), np.int64)
 
     @property
     def _least_silos(self) -> int:
@@ -408,8 +343,29 @@ class Coordinator:
 
     def spending(self) -> tuple[SiloSpending, ...]:
         """Returns what each silo's answers in this run cost it, for its whole content."""
-        return spending(
-            [(one, self.queue.replies(one)) for one in self.queue.rounds()], self.roster
+        charged: dict[str, Counter[Charge]] = {name: Counter() for name in self.roster.names}
+        num_refused: Counter[str] = Counter()
+        for round_ in self.queue.rounds():  # no query stands in two of them
+            replies = self.queue.replies(round_.number)
+            for name, row in zip(self.roster.names, round_.asked, strict=True):
+                if isinstance(replies.get(name), Refusal):
+                    num_refused[name] += int(row.sum())
+                elif name in replies:
+                    charged[name][round_.charge_of(name)] += int(row.sum())
+        epsilons = {  # the same for many silos
+            key: smallest_epsilon(dict(key), self.roster.delta)[0]
+            for key in {frozenset(charges.items()) for charges in charged.values()}
+        }
+        return tuple(
+            SiloSpending(
+                name=member.name,
+                charged=tuple(charged[member.name].items()),
+                num_refused=num_refused[member.name],
+                epsilon=epsilons[frozenset(charged[member.name].items())],
+                delta=delta_of_chosen_kinds(charged[member.name], self.roster.delta),
+                num_declared=member.queries,
+            )
+            for member in self.roster.members
         )
 
     def cost(self) -> Cost:
@@ -420,10 +376,10 @@ class Coordinator:
         rounds = self.queue.rounds()
         if not rounds:
             raise ValueError("cost: expected silos that were asked something, got none")
-        most = max(self.spending(), key=lambda one: one.epsilon)
-        charge = max(most.charges, key=lambda one: most.charges[one], default=None)
+        most = max(self.spending(), key=lambda spent: spent.epsilon)
+        charge = max(most.charges, key=lambda kind: most.charges[kind], default=None)
         return Cost(
-            charge=rounds[-1].charge_of(most.name) if charge is None else charge,
+            charge=charge or rounds[-1].charge_of(most.name),
             number=most.num_answered,
             epsilon=most.epsilon,
             delta=self.roster.delta,
@@ -438,7 +394,9 @@ class Coordinator:
         """Whether labels of a pool, or the sums that they follow from, are those of this run."""
         if labels.noisy_sums is not None:
             totals = map(self.result_of_sums, self.queue.rounds())
-            return any(np.array_equal(labels.noisy_sums, one) for one in totals if one is not None)
+            return any(
+                total is not None and np.array_equal(labels.noisy_sums, total) for total in totals
+            )
         known = self._results()
         for index, label in zip(labels.query_indices, labels.labels.tolist(), strict=True):
             result = known.get(query_digest(pool.inputs[index]))
@@ -463,62 +421,60 @@ class Coordinator:
             **facts,
         )
 
-    def _open(self, queries: np.ndarray, num_classes: int) -> Round:
-        earlier = self.queue.rounds()
-        number = 1 + max((one.number for one in earlier), default=0)
-        declared = np.array([one.queries for one in self.roster.members])
-        used = sum((one.asked.sum(axis=1) for one in earlier), np.zeros(len(declared), np.int64))
+    def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
+        rounds = self.queue.rounds()
+        number = 1 + max((earlier.number for earlier in rounds), default=0)
+        left = np.array([member.queries for member in self.roster.members])
+        for earlier in rounds:
+            left -= earlier.asked.sum(axis=1)
+        # Under secure aggregation a silo is asked all queries or none.
+        num_together = len(queries) if self.asking.is_secure else 1
         asked = choose_silos(
-            1 if self.asking.is_secure else len(queries),
-            (declared - used) // (len(queries) if self.asking.is_secure else 1),
+            len(queries) // num_together,
+            left // num_together,
             subset=self.asking.subset,
             how=self.asking.how,
             seed=(self.asking.seed, number),
         )
-        if self.asking.is_secure:
-            asked = np.repeat(asked, len(queries), axis=1)
-        in_process = self._silos is not None
-        one = Round(
+        seconds = self.asking.seconds if self._silos is None else IN_PROCESS_SECONDS
+        round_ = Round(
             number=number,
             queries=queries,
-            asked=asked,
+            asked=np.repeat(asked, num_together, axis=1),
             mechanisms=self._mechanisms,
             num_classes=num_classes,
-            deadline=self._clock() + (IN_PROCESS_SECONDS if in_process else self.asking.seconds),
+            deadline=self._clock() + seconds,
         )
-        self.queue.open_round(one)
-        return one
+        self.queue.open_round(round_)
+        return round_
 
-    def _finish(self, one: Round) -> None:
-        if self._silos is not None:
-            for silo in self._silos:
-                connection = LocalConnection(self.queue, silo.name)
-                while silo.step(connection) is Answer.OK:
-                    pass
-        else:
-            self.queue.wait(one, self._on_progress)
-        replies = self.queue.replies(one)
-        if one.is_secure:
-            result = self._open_histogram(one, replies)
-        else:
-            result = plurality(
-                one,
-                replies,
-                self.roster,
-                weighting=self.asking.weighting,
-                least_answers=self.asking.least_answers,
-            )
-        self.queue.close_round(one, result)
+    def _finish_open_rounds(self) -> None:
+        for round_ in self.queue.rounds():
+            if self.queue.is_open(round_.number):
+                self._finish(round_)
 
-    def _open_histogram(self, one: Round, replies: Mapping[str, Any]) -> np.ndarray:
+    def _finish(self, round_: Round) -> None:
+        if self._silos is None:
+            self.queue.wait(round_, self._on_progress)
+        for silo in self._silos or ():
+            connection = LocalConnection(self.queue, silo.name)
+            while silo.step(connection) is Answer.OK:
+                pass
+        replies = self.queue.replies(round_.number)
+        if round_.is_secure:
+            result = self._open_histogram(round_, replies)
+        else:
+            result = plurality(round_, replies, self.roster, self.asking)
+        self.queue.close_round(round_.number, result)
+
+    def _open_histogram(self, round_: Round, replies: Mapping[str, Any]) -> IntArray:
         shares = {name: reply for name, reply in replies.items() if isinstance(reply, SealedShares)}
-        least = max(self.asking.least_answers, self._least_silos)
-        nothing = np.zeros((0, one.num_classes), np.int64)
-        if self._secure is None or len(shares) < least:
+        nothing = np.zeros((0, round_.num_classes), np.int64)
+        if self._secure is None or len(shares) < max(self.asking.least_answers, self._least_silos):
             return nothing
         from pate_tf.silos.secure.protocol import TooFewSilosError  # needs cryptography
 
-        batch = one.batch(self.roster.run_id, self.roster.names[0], one.queries)
+        batch = round_.batch(self.roster.run_id, self.roster.names[0], round_.queries)
         try:
             return self._secure.histogram(batch, shares)
         except TooFewSilosError:
@@ -526,14 +482,13 @@ class Coordinator:
 
     def _results(self) -> dict[bytes, Any]:
         """Returns what came of every query of closed rounds: a label, a row of counts, or None."""
-        found: dict[bytes, Any] = {}
-        for one in self.queue.rounds():
-            result = self.queue.journal.result(one.number)
+        results: dict[bytes, Any] = {}
+        for round_ in self.queue.rounds():
+            result = self.queue.result(round_.number)
             if result is None:
                 continue
-            for place, digest in enumerate(query_digests(one.queries)):
-                if one.is_secure:
-                    found[digest] = result[place] if len(result) else None
-                else:
-                    found[digest] = None if result[place] == WITHHELD else int(result[place])
-        return found
+            rows = result if len(result) else [WITHHELD] * len(round_.queries)
+            for query, row in zip(round_.queries, rows, strict=True):
+                is_withheld = np.ndim(row) == 0 and row == WITHHELD
+                results[query_digest(query)] = None if is_withheld else row
+        return results

@@ -57,11 +57,6 @@ def query_digest(query: npt.NDArray[Any]) -> bytes:
     return digest.digest()
 
 
-def query_digests(queries: npt.NDArray[Any]) -> tuple[bytes, ...]:
-    """Returns the digest of each query of an array `[num_queries, ...]`."""
-    return tuple(query_digest(query) for query in queries)
-
-
 def checked_mechanism(mechanism: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the mechanism of a batch as a mapping that can't be written.
 
@@ -83,16 +78,14 @@ def checked_mechanism(mechanism: Mapping[str, Any]) -> Mapping[str, Any]:
     types = {field.name: field.type for field in fields if field.name != "num_classes"}
     if set(values) != set(types):
         raise ValueError(f"mechanism {name}: expected the parameters {sorted(types)}, got others")
-    checked: dict[str, Any] = {"name": name}
-    for parameter, is_of in types.items():
-        value, is_whole = values[parameter], is_of in (int, "int")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"mechanism {name}: expected a number as {parameter}, got another")
-        if not (math.isfinite(value) and value > 0) or (is_whole and value != int(value)):
-            kind = "whole number" if is_whole else "number"
-            raise ValueError(f"mechanism {name}: expected a positive {kind} as {parameter}")
-        checked[parameter] = int(value) if is_whole else float(value)
-    return MappingProxyType(checked)
+    for parameter, kind in types.items():
+        value, is_whole = values[parameter], kind in (int, "int")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf or (is_whole and value != int(value)):
+            expected = "whole number" if is_whole else "number"
+            raise ValueError(f"mechanism {name}: expected {parameter} as a positive {expected}")
+        values[parameter] = int(value) if is_whole else float(value)
+    return MappingProxyType({"name": name, **values})
 
 
 def charge_of(mechanism: Mapping[str, Any], num_classes: int) -> Charge:
@@ -104,21 +97,6 @@ def charge_of(mechanism: Mapping[str, Any], num_classes: int) -> Charge:
     if fields.get("name") in LOCAL_RANDOMISERS:
         fields["num_classes"] = num_classes
     return silo_charge_from_dict(fields)
-
-
-def check_queries(queries: object) -> None:
-    """Checks that something is a batch of queries.
-
-    Raises:
-        ValueError: unless it is an array of uint8 or float32, `[num_queries, ...]`, at least one
-            query of at least one number, all finite.
-    """
-    if not isinstance(queries, np.ndarray):
-        raise ValueError(f"queries: expected an array, got {type(queries).__name__}")
-    validation.one_of(("|u1", "<f4"), queries=queries.dtype.str)
-    if queries.ndim < 2 or not queries.size:
-        raise ValueError(f"queries: expected [num_queries, ...], got shape {queries.shape}")
-    validation.finite(queries=queries)
 
 
 WITNESS_BYTES: Final = 32
@@ -164,7 +142,8 @@ class QueryBatch:
         run_id: name of the run.
         batch_id: name of the batch within the run.
         queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite.
-        digests: of each query, see `query_digest`; checked against the queries.
+        digests: of each query, see `query_digest`; checked against the queries where they are
+            given.
         num_classes: number of classes, at least 2.
         mechanism: `name` and parameters. Of one silo alone: `randomised_response` or
             `truncated_geometric` with `epsilon` (per query, for this silo). Of all together:
@@ -179,24 +158,32 @@ class QueryBatch:
     run_id: str
     batch_id: str
     queries: npt.NDArray[Any] = dataclasses.field(repr=False)
-    digests: tuple[bytes, ...] = dataclasses.field(repr=False)
     num_classes: int
     mechanism: Mapping[str, Any]
     deadline: float
+    digests: tuple[bytes, ...] = dataclasses.field(default=None, repr=False)  # type: ignore[arg-type]
     witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError if a value is out of its range or a digest is not its query's."""
         check_name(self.run_id, "run_id")
         check_name(self.batch_id, "batch_id")
-        check_queries(self.queries)
-        if query_digests(self.queries) != tuple(self.digests):
+        if not isinstance(self.queries, np.ndarray):
+            raise ValueError(f"queries: expected an array, got {type(self.queries).__name__}")
+        validation.one_of(("|u1", "<f4"), queries=self.queries.dtype.str)
+        if self.queries.ndim < 2 or not self.queries.size:
+            raise ValueError(
+                f"queries: expected [num_queries, ...], got shape {self.queries.shape}"
+            )
+        validation.finite(queries=self.queries)
+        digests = tuple(query_digest(query) for query in self.queries)
+        if self.digests is not None and tuple(self.digests) != digests:
             raise ValueError("digests: expected one of each query, in their order, got others")
         validation.whole(2, 2**16, num_classes=self.num_classes)
         validation.between(-math.inf, math.inf, deadline=self.deadline)
         _check_witness(self.witness)
         object.__setattr__(self, "queries", frozen_view(self.queries))
-        object.__setattr__(self, "digests", tuple(self.digests))
+        object.__setattr__(self, "digests", digests)
         object.__setattr__(self, "mechanism", checked_mechanism(self.mechanism))
 
     def __len__(self) -> int:
@@ -209,12 +196,6 @@ class QueryBatch:
         """
         return charge_of(self.mechanism, self.num_classes)
 
-    @classmethod
-    def of(cls, queries: npt.NDArray[Any], **fields: Any) -> QueryBatch:
-        """Returns a batch of queries with their digests; for the other fields see the class."""
-        check_queries(queries)
-        return cls(queries=queries, digests=query_digests(queries), **fields)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Reply:
@@ -224,6 +205,9 @@ class _Reply:
         run_id: name of the run.
         batch_id: name of the batch.
         silo: name of the silo.
+        witness: 32 bytes that stand for the last row of the silo's account and reveal nothing of
+            it. The coordinator stores the latest and sends it with the next batch; a silo whose
+            account lacks that row refuses. None for a silo without an account on disk.
 
     Raises ValueError if a value is none that it may be.
     """
@@ -231,8 +215,10 @@ class _Reply:
     run_id: str
     batch_id: str
     silo: str
+    witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        _check_witness(self.witness)
         for name in ("run_id", "batch_id", "silo"):
             check_name(getattr(self, name), name)
 
@@ -243,17 +229,12 @@ class RandomisedVotes(_Reply):
 
     Attributes:
         labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
-        witness: 32 bytes that stand for the last row of the silo's account and reveal nothing of
-            it. The coordinator stores the latest and sends it with the next batch; a silo whose
-            account lacks that row refuses. None for a silo without an account on disk.
     """
 
     labels: IntArray = dataclasses.field(repr=False)
-    witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_witness(self.witness)
         labels = labels_array(self.labels, 2**16, "votes")
         if labels.ndim != 1 or not labels.size:
             raise ValueError(f"votes: expected [num_queries], got shape {labels.shape}")
@@ -266,15 +247,12 @@ class SealedShares(_Reply):
 
     Attributes:
         sealed: one for each party, party 1 first.
-        witness: see `RandomisedVotes`.
     """
 
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
-    witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_witness(self.witness)
         sealed = tuple(self.sealed)
         if not sealed or not all(isinstance(each, bytes) and each for each in sealed):
             raise ValueError("sealed: expected bytes for each party, got something else")

@@ -1,52 +1,30 @@
 """What a silo allows: a small TOML file that a privacy officer reads, writes and signs off."""
 
 import dataclasses
+import json
 import math
 import pathlib
 from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.local import (
-    SILO_CHARGES,
-    LocalRandomiser,
-    SecureFeatureSums,
-    SecureHistogram,
-)
+from pate_tf.accounting.local import SILO_CHARGES, LocalRandomiser, SecureHistogram
 from pate_tf.core import artifacts
-from pate_tf.core.settings import Settings, setting, value_type
+from pate_tf.core.settings import Settings, described, setting, value_type
 from pate_tf.core.validation import Fields, check_name
 from pate_tf.silos.messages import QueryBatch, Reason
 
-PAGE: Final = """\
-# What this silo allows. pate silo refuses what goes beyond it, before anything is charged.
-
-silo = "{silo}"                 # this silo's name, as on the coordinator's roster
-coordinator = "{coordinator}"   # the only address that this silo dials
-
-[budget]
-epsilon = {epsilon_budget!r}                 # for everything that this silo ever answers, together
-delta = {delta!r}                  # chance that the promise of epsilon fails; far below 1 / records
-queries_per_day = {queries_per_day}         # charged in any 24 hours
-
-[mechanisms]
+TITLE: Final = (
+    "# What this silo allows. pate silo refuses what goes beyond it, before anything is charged.\n"
+)
+MECHANISMS: Final = """\
 # randomised_response: each vote is randomised here; no other organisation has to be trusted.
 # secure_histogram: votes go as sealed shares to parties, which add them up and add noise.
 # secure_feature_sums: no teacher votes; sums of the records' features with noise of this silo go
 #   as sealed shares to parties, which open the total of many silos.
-allowed = [{allowed}]
-most_epsilon_per_query = {most_epsilon_per_query!r}  # of randomised_response
-least_sigma = {least_sigma!r}            # of secure_histogram, in votes
-least_parties = {least_parties}             # of secure aggregation
-least_threshold = {least_threshold}           # of secure aggregation: parties that may pool shares
-least_silos = {least_silos}               # of secure_feature_sums: silos in a total that opens
-least_colluding = {least_colluding}           # of secure_feature_sums: of these may add no noise
-unit = "{unit}"             # of secure_feature_sums, what is protected: record or owner
-
-[queries]
-most_per_batch = {most_per_batch}
 """
 # The fields of each table of the file, which have the same names but for one.
 TABLES: Final = {
+    "": ("silo", "coordinator"),
     "budget": ("epsilon_budget", "delta", "queries_per_day"),
     "mechanisms": (
         *("allowed", "most_epsilon_per_query"),
@@ -133,12 +111,9 @@ class Policy(Settings):
             OSError: if it can't be read.
         """
         page = Fields.read(path)
-        values: dict[str, Any] = {
-            "silo": page.text("silo"),
-            "coordinator": page.text("coordinator"),
-        }
+        values: dict[str, Any] = {}
         for table, names in TABLES.items():
-            fields = page.table(table)
+            fields = page.table(table) if table else page
             for name in names:
                 key = name.removesuffix("_budget")
                 is_of, is_list = value_type(cls, name)
@@ -148,7 +123,8 @@ class Policy(Settings):
                     values[name] = fields.number(key, above=-math.inf)
                 else:
                     values[name] = fields.whole(key) if is_of is int else fields.text(key)
-            fields.end()
+            if table:
+                fields.end()
         page.end()
         try:
             return cls(**values)
@@ -157,9 +133,16 @@ class Policy(Settings):
 
     def write(self, path: pathlib.Path) -> None:
         """Writes the policy with what each line means; `read` is its inverse."""
-        values = dataclasses.asdict(self)
-        values["allowed"] = ", ".join(f'"{name}"' for name in self.allowed)
-        artifacts.write_text(path, PAGE.format(**values))
+        lines = [TITLE]
+        for table, names in TABLES.items():
+            lines.append(f"\n[{table}]\n" if table else "\n")
+            for name in names:
+                # What JSON has of text, numbers and lists is TOML.
+                value = json.dumps(getattr(self, name))
+                meaning = described(type(self))[name].help
+                lines.append(MECHANISMS if name == "allowed" else "")
+                lines.append(f"{name.removesuffix('_budget')} = {value}  # {meaning}\n")
+        artifacts.write_text(path, "".join(lines))
 
     def objection(self, batch: QueryBatch, charge: Charge) -> Reason | None:
         """Returns why a batch is refused, regardless of earlier charges; None if it is not.
@@ -170,17 +153,13 @@ class Policy(Settings):
             return Reason.MECHANISM_NOT_ALLOWED
         if len(batch) > self.most_per_batch:
             return Reason.MALFORMED
-        is_dear = isinstance(charge, LocalRandomiser) and (
-            charge.epsilon > self.most_epsilon_per_query
-        )
-        if isinstance(charge, SecureHistogram | SecureFeatureSums) and (
-            charge.num_parties < self.least_parties or charge.threshold < self.least_threshold
-        ):
-            return Reason.MECHANISM_NOT_ALLOWED
-        if isinstance(charge, SecureHistogram):
-            is_dear = charge.sigma < self.least_sigma
-        if isinstance(charge, SecureFeatureSums):
-            too_few = charge.least_silos < self.least_silos
-            if too_few or charge.colluding < self.least_colluding:
+        # What a charge has of these, by the field that bounds it.
+        least = ("num_parties", "threshold", "least_silos", "colluding")
+        bounds = (self.least_parties, self.least_threshold, self.least_silos, self.least_colluding)
+        for name, bound in zip(least, bounds, strict=True):
+            if getattr(charge, name, bound) < bound:
                 return Reason.MECHANISM_NOT_ALLOWED
+        is_dear = (
+            isinstance(charge, LocalRandomiser) and charge.epsilon > self.most_epsilon_per_query
+        ) or (isinstance(charge, SecureHistogram) and charge.sigma < self.least_sigma)
         return Reason.QUERY_TOO_DEAR if is_dear else None

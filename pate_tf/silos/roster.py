@@ -149,13 +149,13 @@ class Asking(Settings):
 
     def mechanisms(self, roster: Roster) -> dict[str, dict[str, Any]]:
         """Returns what each silo is asked with; raises ValueError if it is no mechanism."""
-        found = {}
+        mechanisms = {}
         for each in roster.members:
             fields = dict(self.mechanism)
             if not self.is_secure:
                 fields.setdefault("epsilon", each.epsilon)
-            found[each.name] = dict(checked_mechanism(fields))
-        return found
+            mechanisms[each.name] = dict(checked_mechanism(fields))
+        return mechanisms
 
 
 def choose_silos(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -16,16 +17,9 @@ from pate_tf.silos.messages import Answer
 from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.silos.secure.opening import Ask, OpenedHistogram, PartySums
 from pate_tf.silos.secure.protocol import PartyMessage, PartyTask, ProtocolError
-from pate_tf.silos.wire import (
-    answer_to_wire,
-    batch_to_wire,
-    party_message_of_wire,
-    reply_of_wire,
-    task_to_wire,
-)
+from pate_tf.silos.wire import batch_to_wire, party_message_of_wire, reply_of_wire, task_to_wire
 
-SILO_SERVICE: Final = "pate_tf.silos.v1.Silos"
-PARTY_SERVICE: Final = "pate_tf.silos.v1.Parties"
+PACKAGE: Final = "pate_tf.silos.v1"  # of the services
 
 
 class SiloService(silos_pb2_grpc.SilosServicer):
@@ -38,10 +32,6 @@ class SiloService(silos_pb2_grpc.SilosServicer):
 
     def __init__(self, queue: BatchQueue, limits: Limits | None = None) -> None:
         self._queue, self._limits = queue, limits or Limits()
-
-    def add_to(self, server: Any) -> None:
-        """Adds the service to a gRPC server."""
-        silos_pb2_grpc.add_SilosServicer_to_server(self, server)
 
     def Poll(  # noqa: N802
         self, request: silos_pb2.PollRequest, context: grpc.ServicerContext
@@ -67,7 +57,7 @@ class SiloService(silos_pb2_grpc.SilosServicer):
         reply, silo = reply_of_wire(request), caller_name(context)
         if reply.silo != silo:
             raise PermissionError("silo: expected the name of the certificate, got another")
-        return answer_to_wire(self._queue.submit(silo, reply))
+        return silos_pb2.SubmitReply(answer=self._queue.submit(silo, reply).name)
 
 
 class PartyService(silos_pb2_grpc.PartiesServicer):
@@ -106,10 +96,6 @@ class PartyService(silos_pb2_grpc.PartiesServicer):
         self._results: dict[str, PartyMessage | str] = {}
         self._asking = {name: threading.Lock() for name in self.names}
 
-    def add_to(self, server: Any) -> None:
-        """Adds the service to a gRPC server."""
-        silos_pb2_grpc.add_PartiesServicer_to_server(self, server)
-
     def client_of(self, name: str) -> Ask:
         """Returns how a party is asked, for `open_histogram`."""
 
@@ -145,19 +131,19 @@ class PartyService(silos_pb2_grpc.PartiesServicer):
     ) -> silos_pb2.SubmitReply:
         """Takes the caller's message on its task."""
         name = caller_name(context)
-        kind = request.WhichOneof("kind")
-        if kind is None:
+        result: PartyMessage | str = request.refusal[:1000]
+        if request.WhichOneof("kind") is None:
             raise ValueError("result: expected a message or a refusal, got neither")
-        result = (
-            party_message_of_wire(request.message) if kind == "message" else request.refusal[:1000]
-        )
+        if request.HasField("message"):
+            result = party_message_of_wire(request.message)
         with self._changed:
             task = self._tasks.get(name)
             if task is None or task.digest != request.task_digest:
-                return answer_to_wire(Answer.LATE)
+                return silos_pb2.SubmitReply(answer=Answer.LATE.name)
             taken = self._results.setdefault(name, result)
             self._changed.notify_all()
-        return answer_to_wire(Answer.OK if taken == result else Answer.CONFLICT)
+        answer = Answer.OK if taken == result else Answer.CONFLICT
+        return silos_pb2.SubmitReply(answer=answer.name)
 
 
 def serve_coordinator(
@@ -183,10 +169,14 @@ def serve_coordinator(
         ValueError: if a name is a silo's and a party's, or the address can't be listened on.
         OSError: if a file can't be read.
     """
-    services = {SILO_SERVICE: SiloService(queue, limits).add_to}
-    rosters: dict[str, Sequence[str]] = {SILO_SERVICE: silos}
+    of_silos, of_parties = f"{PACKAGE}.Silos", f"{PACKAGE}.Parties"
+    add_silos = silos_pb2_grpc.add_SilosServicer_to_server
+    services = {of_silos: functools.partial(add_silos, SiloService(queue, limits))}
+    rosters: dict[str, Sequence[str]] = {of_silos: silos}
     if parties is not None:
         if set(parties.names) & set(silos):
             raise ValueError("parties: expected other names than those of silos, got one twice")
-        services[PARTY_SERVICE], rosters[PARTY_SERVICE] = parties.add_to, parties.names
+        add_parties = silos_pb2_grpc.add_PartiesServicer_to_server
+        services[of_parties] = functools.partial(add_parties, parties)
+        rosters[of_parties] = parties.names
     return Server(address, files=files, services=services, rosters=rosters, limits=limits)

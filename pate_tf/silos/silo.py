@@ -6,21 +6,25 @@ second time with fresh noise.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.composition import fits
 from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.source import PrivateSource
+from pate_tf.core.validation import IntArray
 from pate_tf.ledger.chain import fault_point
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
 from pate_tf.net.retries import with_retries
@@ -37,13 +41,21 @@ from pate_tf.silos.messages import (
     sums_query,
 )
 from pate_tf.silos.policy import Policy
-from pate_tf.silos.teachers import SiloTeacher, as_sums, as_teacher, is_fitting, votes_of
+from pate_tf.silos.teachers import SiloTeacher, as_sums
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
 
 
-class Silo:
+class RefusedError(Exception):
+    """A batch is refused, by policy and public values alone."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class Silo(contextlib.AbstractContextManager["Silo"]):
     """SENSITIVE: a teacher or feature sums that never leave their owner, with policy and account.
 
         silo = Silo("policy.toml", teacher=classifier, num_classes=10, folder="silo/sensitive")
@@ -96,9 +108,11 @@ class Silo:
         self._sums = as_sums(teacher)
         self._teacher: SiloTeacher | None = None
         if self._sums is None:
-            self._teacher = as_teacher(
-                teacher, num_classes=num_classes, input_shape=input_shape, input_type=input_type
-            )
+            if not isinstance(teacher, SiloTeacher):
+                teacher = SiloTeacher(
+                    teacher, num_classes=num_classes, input_shape=input_shape, input_type=input_type
+                )
+            self._teacher = teacher
         elif self._sums.unit != self.policy.unit:
             raise ValueError(
                 f"unit: expected sums of each {self.policy.unit}, which the policy protects, got "
@@ -126,15 +140,9 @@ class Silo:
         """The silo's name."""
         return self.policy.silo
 
-    def __repr__(self) -> str:
-        return f"Silo(<{self.name}>)"
-
     def close(self) -> None:
         """Closes the account."""
         self.account.close()
-
-    def __enter__(self) -> Silo:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -147,19 +155,18 @@ class Silo:
 
         Raises LedgerError if the account can't be used; nothing is sent.
         """
+        names: Any = {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
         try:
-            charge = batch.charge()
-        except ValueError:
-            return self._refusal(batch, Reason.MALFORMED)
-        reason = self.policy.objection(batch, charge) or self._misfit(batch, charge)
-        if reason is not None:
-            return self._refusal(batch, reason)
-        with self.account.exclusive():
-            if not self._is_up_to_date(batch):
-                return self._refusal(batch, Reason.UNKNOWN_WITNESS)
-            if isinstance(charge, LocalRandomiser):
-                return self._randomised(batch, charge)
-            return self._shared(batch, charge)
+            charge = self._allowed_charge(batch)
+            with self.account.exclusive():
+                self._check_witness(batch)
+                if isinstance(charge, LocalRandomiser):
+                    labels = self._randomised(batch, charge)
+                    return RandomisedVotes(**names, labels=labels, witness=self._witness())
+                sealed = self._shared(batch, charge)
+                return SealedShares(**names, sealed=sealed, witness=self._witness())
+        except RefusedError as refused:
+            return Refusal(**names, reason=refused.reason)
 
     def step(self, connection: Connection) -> Answer | None:
         """Polls once; answers and submits what there was. Returns what came of it, or None.
@@ -200,122 +207,114 @@ class Silo:
 
         with_retries(step, on_event=on_event, **waiting)
 
-    def _misfit(self, batch: QueryBatch, charge: Charge) -> Reason | None:
-        """Why teacher or sums can't answer a batch, by public values alone; None if they can."""
-        if self._sums is None or not isinstance(charge, SecureFeatureSums):
-            if self._teacher is None or isinstance(charge, SecureFeatureSums):
-                return Reason.MECHANISM_NOT_ALLOWED
-            return None if is_fitting(self._teacher, batch) else Reason.MALFORMED
-        shape = (charge.num_features + 1, batch.num_classes)
-        asked = sums_query(self._sums.representation, self._sums.unit)
-        is_same = np.array_equal(batch.queries, asked) and self._sums.sums.values.shape == shape
-        return None if is_same else Reason.OTHER_SUMS
+    def _allowed_charge(self, batch: QueryBatch) -> Charge:
+        """Returns what a query is charged as, if the policy allows it and the silo can answer it.
 
-    def _refusal(self, batch: QueryBatch, reason: Reason) -> Refusal:
-        return Refusal(**self._names(batch), reason=reason)
+        Raises RefusedError by public values alone.
+        """
+        try:
+            charge = batch.charge()
+        except ValueError:
+            raise RefusedError(Reason.MALFORMED) from None
+        objection = self.policy.objection(batch, charge)
+        if objection is not None:
+            raise RefusedError(objection)
+        if isinstance(charge, SecureFeatureSums) == (self._sums is None):
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED)
+        if self._teacher is not None and not self._teacher.takes(batch):
+            raise RefusedError(Reason.MALFORMED)
+        if self._sums is not None and isinstance(charge, SecureFeatureSums):
+            query = sums_query(self._sums.representation, self._sums.unit)
+            shape = (charge.num_features + 1, batch.num_classes)
+            if not np.array_equal(batch.queries, query) or self._sums.sums.values.shape != shape:
+                raise RefusedError(Reason.OTHER_SUMS)
+        return charge
 
-    def _randomised(self, batch: QueryBatch, charge: LocalRandomiser) -> Reply:
+    def _randomised(self, batch: QueryBatch, charge: LocalRandomiser) -> IntArray:
+        """Returns the answer to each query, int64 `[num_queries]`; new ones are charged first."""
         account = self.account
-        queries = list(dict.fromkeys(batch.digests))
-        charged = {query: account.charge_of(query) for query in queries}
-        if any(earlier not in (None, charge) for earlier in charged.values()):
-            return self._refusal(batch, Reason.ANSWERED_OTHERWISE)
-        new = [query for query in queries if charged[query] is None]
-        if new:
-            reason = self._cannot_charge(batch, charge, len(new))
-            if reason is not None:
-                return self._refusal(batch, reason)
-            account.debit(charge, new, number=len(new))
-            fault_point("silo_debited")
-        stored = account.labels(queries)
-        missing = [query for query in queries if query not in stored]
+        first = {query: place for place, query in reversed([*enumerate(batch.digests)])}
+        charged = {query: account.charge_of(query) for query in dict.fromkeys(batch.digests)}
+        if not set(charged.values()) <= {None, charge}:
+            raise RefusedError(Reason.ANSWERED_OTHERWISE)
+        if new := [query for query, earlier in charged.items() if earlier is None]:
+            self._debit(batch, charge, new)
+        answers = account.labels(list(charged))
+        missing = [query for query in charged if query not in answers]
         if missing and self._teacher is not None:
-            first = {query: place for place, query in reversed(list(enumerate(batch.digests)))}
-            places = [first[query] for query in missing]
-            votes = votes_of(self._teacher, batch.queries[places])
+            votes = self._teacher.votes(batch.queries[[first[query] for query in missing]])
             drawn = charge.draw(votes, self._noise)
             fault_point("silo_drawn")
             fresh = dict(zip(missing, drawn.tolist(), strict=True))
             account.store_labels(fresh)
             fault_point("silo_stored")
-            stored |= fresh
-        return RandomisedVotes(
-            **self._names(batch),
-            labels=np.array([stored[query] for query in batch.digests]),
-            witness=self._witness(),
-        )
+            answers |= fresh
+        return np.array([answers[query] for query in batch.digests])
 
-    def _shared(self, batch: QueryBatch, charge: Charge) -> Reply:
-        account, key = self.account, _key(batch)
-        sealed = account.sealed(key)
-        if sealed is None:
-            if self._sealer is None or not self._sealer.fits(batch):
-                return self._refusal(batch, Reason.MECHANISM_NOT_ALLOWED)
-            if not account.is_charged_batch(key):
-                # Fresh noise is drawn for every batch: a query to a teacher may stand in one of
-                # them alone, while feature sums are charged again.
-                queries = batch.digests
-                if isinstance(charge, SecureFeatureSums):
-                    queries = (bytes.fromhex(key),)
-                if len(set(queries)) != len(batch):
-                    return self._refusal(batch, Reason.MALFORMED)
-                if any(account.charge_of(query) is not None for query in queries):
-                    return self._refusal(batch, Reason.ANSWERED_OTHERWISE)
-                reason = self._cannot_charge(batch, charge, len(batch))
-                if reason is not None:
-                    return self._refusal(batch, reason)
-                account.debit(charge, queries, number=len(batch), batch=key)
-                fault_point("silo_debited")
-            sealed = self._sealed(batch, self._sealer)
-            fault_point("silo_drawn")
-            account.store_sealed(key, sealed)
-            fault_point("silo_stored")
-        return SealedShares(**self._names(batch), sealed=sealed, witness=self._witness())
+    def _shared(self, batch: QueryBatch, charge: Charge) -> tuple[bytes, ...]:
+        """Returns a batch's sealed shares; they are charged, dealt and stored once."""
+        fields = [batch.run_id, batch.batch_id, batch.num_classes, dict(batch.mechanism)]
+        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+        digest.update(b"".join(batch.digests))
+        key = digest.hexdigest()  # of everything but deadline and witness
+        sealed = self.account.sealed(key)
+        if sealed is not None:
+            return sealed
+        if self._sealer is None or not self._sealer.fits(batch):
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED)
+        if not self.account.is_charged_batch(key):
+            # Fresh noise is drawn for every batch: a query to a teacher may stand in one of them
+            # alone, while feature sums are charged again.
+            queries = batch.digests if self._sums is None else (bytes.fromhex(key),)
+            if len(set(queries)) != len(batch):
+                raise RefusedError(Reason.MALFORMED)
+            if any(self.account.charge_of(query) is not None for query in queries):
+                raise RefusedError(Reason.ANSWERED_OTHERWISE)
+            self._debit(batch, charge, queries, key=key)
+        sealed = self._sealed(batch, self._sealer)
+        fault_point("silo_drawn")
+        self.account.store_sealed(key, sealed)
+        fault_point("silo_stored")
+        return sealed
 
     def _sealed(self, batch: QueryBatch, sealer: PartySealer) -> tuple[bytes, ...]:
         """Draws the noise of a charged batch of sums, and shares it; or shares a batch's votes."""
-        if self._sums is not None:
-            return sealer.seal_sums(self._sums.sums, batch)
-        if self._teacher is None:
+        if self._teacher is not None:
+            votes = self._teacher.votes(batch.queries)
+            return tuple(sealer.seal(votes, batch, silo=self.name))
+        if self._sums is None:
             raise ValueError("teacher: expected one that votes, got none")
-        votes = votes_of(self._teacher, batch.queries)
-        return tuple(sealer.seal(votes, batch, silo=self.name))
+        return sealer.seal_sums(self._sums.sums, batch)
 
-    def _names(self, batch: QueryBatch) -> dict[str, str]:
-        return {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
+    def _debit(
+        self, batch: QueryBatch, charge: Charge, queries: Sequence[bytes], *, key: str | None = None
+    ) -> None:
+        """Charges new queries, or refuses them by queries and policy, never by data."""
+        account, number = self.account, len(queries)
+        if not batch.deadline > self._clock():
+            raise RefusedError(Reason.TOO_LATE)
+        if account.num_charged_within_a_day() + number > self.policy.queries_per_day:
+            raise RefusedError(Reason.DAILY_LIMIT)
+        if not fits(
+            account.charges + Counter({charge: number}), account.delta, account.epsilon_budget
+        ):
+            raise RefusedError(Reason.BUDGET_SPENT)
+        account.debit(charge, queries, batch=key)
+        fault_point("silo_debited")
 
     def _witness(self) -> bytes | None:
         return None if self.account.folder is None else self.account.witness()
 
-    def _is_up_to_date(self, batch: QueryBatch) -> bool:
-        """Whether the account holds all that the coordinator has a witness of; else warns."""
+    def _check_witness(self, batch: QueryBatch) -> None:
+        """Refuses and warns unless the account holds all that the coordinator has a witness of."""
         account, witness = self.account, batch.witness
         if witness is None or account.folder is None or account.holds_witness(witness):
-            return True
-        if account.acknowledge_witness(witness):
-            return True
-        warn(
-            f"{account.folder}: the coordinator has the witness of a row that is not here: this "
-            f"account was restored from an older copy, or a copy of it or another account went on, "
-            f"or the coordinator made it up; nothing is answered; put the newest one back; "
-            f"{ACKNOWLEDGE}"
-        )
-        return False
-
-    def _cannot_charge(self, batch: QueryBatch, charge: Charge, number: int) -> Reason | None:
-        """Why new queries are refused. Debits follow from queries and policy, never from data."""
-        if not batch.deadline > self._clock():
-            return Reason.TOO_LATE
-        if self.account.num_charged_within_a_day() + number > self.policy.queries_per_day:
-            return Reason.DAILY_LIMIT
-        if not self.account.can_charge(charge, number):
-            return Reason.BUDGET_SPENT
-        return None
-
-
-def _key(batch: QueryBatch) -> str:
-    """Returns what identifies a batch: everything in it but its deadline and its witness."""
-    fields = [batch.run_id, batch.batch_id, batch.num_classes, dict(batch.mechanism)]
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
-    digest.update(b"".join(batch.digests))
-    return digest.hexdigest()
+            return
+        if not account.acknowledge_witness(witness):
+            warn(
+                f"{account.folder}: the coordinator has the witness of a row that is not here: "
+                f"this account was restored from an older copy, or a copy of it or another account "
+                f"went on, or the coordinator made it up; nothing is answered; put the newest one "
+                f"back; {ACKNOWLEDGE}"
+            )
+            raise RefusedError(Reason.UNKNOWN_WITNESS)

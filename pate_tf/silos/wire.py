@@ -30,7 +30,7 @@ _OF_PARTY: Final = ("terms_digest", "party", "content", "signature")
 
 def _fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Returns fields of a value, or of a message, whose witness may be missing."""
-    values = {name: getattr(source, name, None) for name in names}
+    values = {name: getattr(source, name) for name in names}
     if isinstance(source, wire.QueryBatch | wire.Reply) and not source.HasField("witness"):
         values["witness"] = None
     return values
@@ -51,17 +51,13 @@ def _mechanism_to_wire(mechanism: Mapping[str, Any]) -> wire.Mechanism:
     return wire.Mechanism(name=parameters.pop("name"), parameters=parameters)
 
 
-def _mechanism_of_wire(message: wire.Mechanism) -> dict[str, Any]:
-    return {"name": message.name, **message.parameters}
-
-
 def batch_of_wire(message: wire.QueryBatch) -> QueryBatch:
     """Returns the batch of a message; raises ValueError if it is none."""
     return QueryBatch(
         **_fields(message, _OF_BATCH),
         queries=arrays.unpack(message.queries, "queries", dtypes=_QUERY_DTYPES),
         digests=tuple(message.digests),
-        mechanism=_mechanism_of_wire(message.mechanism),
+        mechanism={"name": message.mechanism.name, **message.mechanism.parameters},
     )
 
 
@@ -86,16 +82,9 @@ def reply_of_wire(message: wire.Reply) -> Reply:
         return RandomisedVotes(**values, labels=labels)
     if kind == "sealed":
         return SealedShares(**values, sealed=tuple(message.sealed.sealed))
-    del values["witness"]
-    reasons = {reason.value: reason for reason in Reason}
-    if kind != "refusal" or message.refusal not in reasons:
+    if kind != "refusal" or message.refusal not in {reason.value for reason in Reason}:
         raise ValueError("reply: expected votes, sealed shares or a refusal's reason, got neither")
-    return Refusal(**values, reason=reasons[message.refusal])
-
-
-def answer_to_wire(answer: Answer) -> wire.SubmitReply:
-    """Returns an answer as a message."""
-    return wire.SubmitReply(answer=wire.Answer.Value(answer.name))
+    return Refusal(**values, reason=Reason(message.refusal))
 
 
 def answer_of_wire(message: wire.SubmitReply) -> Answer:
@@ -116,7 +105,7 @@ def task_to_wire(task: PartyTask) -> wire.PartyTask:
             silos=[silo.name for silo in terms.silos],
         ),
         sealed=dict(task.sealed),
-        messages=[party_message_to_wire(message) for message in task.messages],
+        messages=map(party_message_to_wire, task.messages),
     )
 
 
@@ -133,11 +122,12 @@ def task_of_wire(message: wire.PartyTask, known: Mapping[str, PartyIdentity]) ->
     terms = message.terms
     if not {*terms.parties, *terms.silos} <= set(known):
         raise ValueError("parties: expected ones that this party knows, got others")
-    mechanism = silo_charge_from_dict(checked_mechanism(_mechanism_of_wire(terms.mechanism)))
+    fields = {"name": terms.mechanism.name, **terms.mechanism.parameters}
+    mechanism = silo_charge_from_dict(checked_mechanism(fields))
     if not isinstance(mechanism, SecureHistogram | SecureFeatureSums):
         raise ValueError("mechanism: expected one of secure aggregation, got another")
     return PartyTask(
-        step=_step(message.step),
+        step=Step(message.step),
         terms=BatchTerms(
             **_fields(terms, _OF_TERMS),
             mechanism=mechanism,
@@ -145,7 +135,7 @@ def task_of_wire(message: wire.PartyTask, known: Mapping[str, PartyIdentity]) ->
             silos=tuple(known[name] for name in terms.silos),
         ),
         sealed=dict(message.sealed),
-        messages=tuple(party_message_of_wire(each) for each in message.messages),
+        messages=tuple(map(party_message_of_wire, message.messages)),
     )
 
 
@@ -159,10 +149,4 @@ def party_message_of_wire(message: wire.PartyMessage) -> PartyMessage:
 
     Raises ValueError if its step is none.
     """
-    return PartyMessage(**_fields(message, _OF_PARTY), step=_step(message.step))
-
-
-def _step(name: str) -> Step:
-    if name not in {step.value for step in Step}:
-        raise ValueError("step: expected one of secure aggregation, got another")
-    return Step(name)
+    return PartyMessage(**_fields(message, _OF_PARTY), step=Step(message.step))

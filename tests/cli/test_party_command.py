@@ -3,18 +3,11 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.accounting.local.base import LATTICE
 from pate_tf.api.party import PartyRun, serve
-from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.net.server import Server
-from pate_tf.silos import server as party_service
-from pate_tf.silos.messages import QueryBatch, SealedShares
-from pate_tf.silos.secure.keys import party_entry, read_parties
-from pate_tf.silos.secure.opening import PartySealer
+from pate_tf.silos.secure.keys import party_entry, read_list
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")
 COMMAND = (sys.executable, "-m", "pate_tf.cli.party")
@@ -38,7 +31,7 @@ def parties(tmp_path):
 
 
 def test_keys_are_printed_and_stay_the_same(tmp_path, parties):
-    assert [one.name for one in read_parties(parties)] == list(NAMES)
+    assert [one.name for one in read_list(parties)[0]] == list(NAMES)
     again = said("--name=party-1", f"--party_dir={tmp_path / 'party-1'}")
     assert again.strip() in parties.read_text()
     wrong = said("--name=party-2", f"--party_dir={tmp_path / 'party-1'}", code=1)
@@ -60,55 +53,6 @@ def test_what_is_missing_is_said_in_one_line(flags, expected):
     assert expected.removeprefix("--") in error
 
 
-def test_parties_work_and_are_told_apart(tmp_path, parties):
-    certificates = tmp_path / "certificates"
-    write_demo_certificates(certificates, NAMES)
-    identities = read_parties(parties)
-    service = party_service.PartyService(identities, seconds=120.0)
-    files = write_demo_certificates(certificates, NAMES)
-    batch = QueryBatch.of(
-        np.arange(4, dtype=np.uint8).reshape(2, 2),
-        run_id="run",
-        batch_id="b",
-        num_classes=3,
-        mechanism={"name": "secure_histogram", "sigma": 1e-7, "num_parties": 4, "threshold": 1},
-        deadline=0.0,
-    )
-    sealed = PartySealer(identities).seal(np.array([2, 0]), batch, silo="a")
-    shares = {"a": SealedShares(run_id="run", batch_id="b", silo="a", sealed=sealed)}
-    children = []
-    server = Server(
-        "localhost:0",
-        files=files["coordinator"],
-        services={party_service.PARTY_SERVICE: service.add_to},
-        rosters={party_service.PARTY_SERVICE: NAMES},
-    )
-    try:
-        for index, name in enumerate(NAMES, start=1):
-            flags = (
-                *(f"--index={index}", f"--parties={parties}", f"--party_dir={tmp_path / name}"),
-                *(f"--coordinator=localhost:{server.port}", f"--certificates={certificates}"),
-            )
-            children.append(
-                subprocess.Popen(
-                    [*COMMAND, *flags], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-                )
-            )
-        opened = service.sums.histogram(batch, shares)
-        assert np.abs(opened - np.array([[0, 0, 1], [1, 0, 0]]) * LATTICE).max() <= 9
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-        events = [child.stdout.read() for child in children]
-        for child in children:
-            child.stdout.close()
-        server.stop()
-    for name, told in zip(NAMES, events, strict=True):
-        assert f"{name} dials" in told
-        assert "agree: ok" in told
-
-
 def test_another_party_s_folder_is_refused(tmp_path, parties):
     run = PartyRun(
         index=2,
@@ -119,13 +63,13 @@ def test_another_party_s_folder_is_refused(tmp_path, parties):
     )
     with pytest.raises(ValueError, match="expected the keys of party-2"):
         serve(run)
-    listed = read_parties(parties)
+    listed = read_list(parties)[0]
     parties.write_text(party_entry(listed[1]))
     with pytest.raises(ValueError, match="index: expected 1 to 1, got 2"):
         serve(run)
     parties.write_text(parties.read_text() * 2)
     with pytest.raises(ValueError, match="different names"):
-        read_parties(parties)
+        read_list(parties)[0]
     parties.write_text('[[party]]\nname = "a"\nkeys = "00"\n')
     with pytest.raises(ValueError, match="128 hexadecimal digits"):
-        read_parties(parties)
+        read_list(parties)[0]

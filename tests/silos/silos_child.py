@@ -11,24 +11,10 @@ import sys
 import numpy as np
 import silo_helpers
 
-from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import Pool
 from pate_tf.silos import Asking, Coordinator, Member, Roster
 
 NAMES = ("a", "b", "c")
 PER_ROUND = 20
-
-
-def pool():
-    dataset = Dataset(
-        name="lines",
-        kind="tabular",
-        input_shape=silo_helpers.SHAPE,
-        value_range=(0.0, 1_000.0),
-        num_classes=silo_helpers.NUM_CLASSES,
-        pool_size=200,
-    )
-    return Pool(dataset, silo_helpers.queries(0, 200))
 
 
 def coordinator(folder):
@@ -48,7 +34,7 @@ if __name__ == "__main__":
     with running, open(folder / "released", "a") as out:
         print("asking", flush=True)
         for number in range(int(sys.argv[2])):
-            labels = running.ask(pool(), np.arange(PER_ROUND * (number + 1)))
+            labels = running.ask(silo_helpers.pool(), np.arange(PER_ROUND * (number + 1)))
             line = dict(zip(labels.query_indices.tolist(), labels.labels.tolist(), strict=True))
             out.write(json.dumps(line) + "\n")
             out.flush()

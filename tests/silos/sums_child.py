@@ -60,8 +60,8 @@ def roster():
 
 def batch(number=1, *, query=None, mechanism=None, **fields):
     """What the coordinator asks a silo."""
-    return QueryBatch.of(
-        sums_query(ENCODER.digest, "record") if query is None else query,
+    return QueryBatch(
+        queries=sums_query(ENCODER.digest, "record") if query is None else query,
         run_id="r",
         batch_id=f"round-{number}",
         num_classes=fields.pop("num_classes", silo_helpers.NUM_CLASSES),

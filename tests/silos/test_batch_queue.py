@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, queries
 
-from pate_tf.silos import Member, Roster
-from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, JournalError, Round
+from pate_tf.silos.batch_queue import BatchQueue, JournalError, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
-
-ROSTER = Roster(
-    run_id="r",
-    delta=1e-6,
-    members=tuple(Member(name=name, epsilon=1.0, queries=50) for name in "abc"),
-)
 
 
 class Clock:
@@ -31,7 +24,7 @@ def clock():
 
 @pytest.fixture
 def core(tmp_path, clock):
-    found = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"), clock=clock)
+    found = BatchQueue("r", "abc", tmp_path, clock=clock)
     found.open_round(a_round(1))
     return found
 
@@ -50,14 +43,14 @@ def a_round(number, *, mechanism=RANDOMISED, deadline=1_060.0):
     )
 
 
-def votes(silo, labels, *, number=1, run_id="r", name=None):
-    return RandomisedVotes(
-        run_id=run_id, batch_id=f"round-{number}", silo=name or silo, labels=np.array(labels)
-    )
+def votes(silo, labels, *, number=1, run_id="r", name=None, witness=None):
+    names = {"run_id": run_id, "batch_id": f"round-{number}", "silo": name or silo}
+    return RandomisedVotes(**names, labels=np.array(labels), witness=witness)
 
 
-def refusal(silo):
-    return Refusal(run_id="r", batch_id="round-1", silo=silo, reason=Reason.BUDGET_SPENT)
+def refusal(silo, number=1):
+    names = {"run_id": "r", "batch_id": f"round-{number}", "silo": silo}
+    return Refusal(**names, reason=Reason.BUDGET_SPENT)
 
 
 def test_each_silo_gets_its_own_queries_until_it_replied(core):
@@ -87,25 +80,25 @@ def test_submissions_are_told_apart(core, clock):
     assert core.poll("b") is None
     assert core.submit("b", votes("b", [0, 1, 2])) is Answer.LATE
     assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.SAME
-    assert set(core.replies(core.rounds()[0])) == {"a"}
+    assert set(core.replies(1)) == {"a"}
 
 
 def test_a_closed_round_takes_nothing(core):
     (one,) = core.rounds()
-    core.close_round(one, np.zeros(4, np.int64))
+    core.close_round(one.number, np.zeros(4, np.int64))
     assert core.poll("a") is None
     assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.LATE
 
 
 def test_sealed_shares_need_all_parties(tmp_path, clock):
-    core = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"), clock=clock)
+    core = BatchQueue("r", "abc", tmp_path, clock=clock)
     core.open_round(a_round(1, mechanism=SECURE))
     names = {"run_id": "r", "batch_id": "round-1", "silo": "a"}
     assert core.submit("a", SealedShares(**names, sealed=(b"1", b"2"))) is Answer.UNKNOWN
     assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.UNKNOWN
     whole = SealedShares(**names, sealed=(b"1", b"22", b"333", b"4444"))
     assert core.submit("a", whole) is Answer.OK
-    assert core.replies(core.rounds()[0])["a"] == whole
+    assert core.replies(1)["a"] == whole
 
 
 @pytest.mark.parametrize("call", ["poll", "submit"])
@@ -117,9 +110,9 @@ def test_who_is_not_on_the_roster_gets_nothing(core, call):
 def test_what_was_acknowledged_survives(tmp_path, core, clock):
     core.submit("a", votes("a", [3, 1, 2, 3]))
     core.submit("b", refusal("b"))
-    core.journal.close()
-    again = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"), clock=clock)
-    replies = again.replies(again.rounds()[0])
+    core.close()
+    again = BatchQueue("r", "abc", tmp_path, clock=clock)
+    replies = again.replies(1)
     assert replies["a"].labels.tolist() == [3, 1, 2, 3]
     assert replies["b"].reason is Reason.BUDGET_SPENT
     assert again.submit("a", votes("a", [3, 1, 2, 3])) is Answer.SAME
@@ -127,16 +120,16 @@ def test_what_was_acknowledged_survives(tmp_path, core, clock):
 
 
 def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path):
-    CoordinatorJournal(tmp_path, "r").close()
+    BatchQueue("r", "abc", tmp_path).close()
     with pytest.raises(JournalError, match="expected the run s"):
-        CoordinatorJournal(tmp_path, "s")
+        BatchQueue("s", "abc", tmp_path)
     (tmp_path / "coordinator.sqlite3").write_bytes(b"not a database" * 100)
     with pytest.raises(JournalError, match="can't be used"):
-        CoordinatorJournal(tmp_path, "r")
+        BatchQueue("r", "abc", tmp_path)
 
 
 def test_waiting_ends_at_the_deadline_or_when_all_replied(tmp_path):
-    core = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"))
+    core = BatchQueue("r", "abc", tmp_path)
     seen = []
     core.open_round(a_round(1, deadline=time.time() + 0.3))
     core.submit("a", votes("a", [0, 1, 2, 3]))
@@ -147,3 +140,19 @@ def test_waiting_ends_at_the_deadline_or_when_all_replied(tmp_path):
         core.submit(silo, votes(silo, labels, number=2))
     core.wait(core.rounds()[1], lambda replied, waited_for: seen.append((replied, waited_for)))
     assert seen[-1] == ({"a", "b"}, set())
+
+
+def test_a_coordinator_keeps_the_latest_witness_of_each_silo(core, tmp_path, clock):
+    core.open_round(a_round(2))
+    assert core.poll("a").witness is None
+    assert core.submit("a", votes("a", [0] * 4, witness=b"1" * 32)) is Answer.OK
+    assert core.poll("a").witness == b"1" * 32  # of a round that was open before
+    # Another witness makes no other reply of it, and what was taken before stands.
+    assert core.submit("a", votes("a", [0] * 4, witness=b"9" * 32)) is Answer.SAME
+    assert core.submit("a", votes("a", [0] * 4, number=2, witness=b"2" * 32)) is Answer.OK
+    assert core.submit("b", votes("b", [0] * 3, witness=b"3" * 32)) is Answer.OK
+    assert core.submit("b", refusal("b", 2)) is Answer.OK  # takes no witness away
+    core.close()
+    again = BatchQueue("r", "abc", tmp_path, clock=clock)
+    again.open_round(a_round(3))
+    assert [again.poll(silo).witness for silo in "ab"] == [b"2" * 32, b"3" * 32]

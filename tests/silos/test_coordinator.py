@@ -1,32 +1,21 @@
 """A coordinator: public choices, honest counting, labels for students, a statement."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
-from silo_helpers import NUM_CLASSES, SECURE, SHAPE, FakeSealer, queries, silo, teacher
+from silo_helpers import NUM_CLASSES, SECURE, pool, queries, silo, teacher
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
-from pate_tf.accounting.mechanisms import LATTICE
+from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.api.analysis import check_by_paths
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.silos import Asking, Coordinator, Member, Roster
 from pate_tf.silos.coordinator import UNIT
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.roster import choose_silos
 
-DATASET = Dataset(
-    name="lines",
-    kind="tabular",
-    input_shape=SHAPE,
-    value_range=(0.0, 1_000.0),
-    num_classes=NUM_CLASSES,
-    pool_size=200,
-)
-POOL = Pool(DATASET, queries(0, 200))
+POOL = pool()
 TRUE = teacher(POOL.inputs)
 
 
@@ -62,7 +51,7 @@ def test_the_same_queries_are_not_asked_twice():
         first = coordinator.ask(POOL, np.arange(10))
         more = coordinator.ask(POOL, np.arange(5, 15))
         assert np.array_equal(more.labels[:5], first.labels[5:])
-        doubled = Pool(DATASET, np.concatenate([POOL.inputs[:3], POOL.inputs[:3]]))
+        doubled = Pool(POOL.dataset, np.concatenate([POOL.inputs[:3], POOL.inputs[:3]]))
         twice = coordinator.ask(doubled, np.arange(6))
         assert np.array_equal(twice.labels[:3], twice.labels[3:])
         assert [one.num_answered for one in coordinator.spending()] == [15] * 4
@@ -139,57 +128,6 @@ def test_truncated_geometric_goes_through_its_channel():
     assert (labels.labels == TRUE[:100]).mean() > 0.8
 
 
-class FakeSums:
-    """Parties that see all votes, for what comes after them."""
-
-    def __init__(self):
-        self.batches = []
-
-    def histogram(self, batch, shares):
-        self.batches.append((batch.batch_id, sorted(shares)))
-        votes = teacher(batch.queries)
-        counts = np.zeros((len(batch), batch.num_classes), np.int64)
-        counts[np.arange(len(batch)), votes] = len(shares)
-        return counts * LATTICE + 17
-
-
-def test_secure_aggregation_gives_counts_weights_and_its_own_charge():
-    silos, roster = group(6, sealer=FakeSealer())
-    sums = FakeSums()
-    asking = Asking(mechanism=SECURE, subset=4, how="balanced")
-    with ten_lines(silos, roster, asking=asking, secure=sums) as coordinator:
-        labels = coordinator.ask(POOL, np.arange(30))
-        again = coordinator.ask(POOL, np.arange(30))
-        spent = coordinator.spending()
-        statement = coordinator.statement(pool_name="lines")
-    assert np.array_equal(labels.labels, TRUE[:30])
-    assert np.array_equal(labels.noisy_counts, again.noisy_counts)
-    assert labels.weights is not None and len(sums.batches) == 1
-    charge = SecureHistogram(sigma=40.0, num_parties=4, threshold=1)
-    assert sorted(one.num_answered for one in spent) == [0, 0, 30, 30, 30, 30]
-    assert {kind for one in spent for kind in one.charges} == {charge}
-    assert "up to 1 of the 4 aggregators together" in statement.to_markdown()
-    with pytest.raises(ValueError, match="expected parties"):
-        ten_lines(silos, roster, asking=asking)
-
-
-def test_a_statement_says_who_paid_what_and_who_sees_what():
-    silos, roster = group(3)
-    with ten_lines(silos, roster) as coordinator:
-        coordinator.ask(POOL, np.arange(7))
-        statement = coordinator.statement(pool_name="lines", query_strategy="random")
-    fields = json.loads(json.dumps(statement.to_dict(), allow_nan=False))
-    assert fields["epsilon"] == max(one["epsilon"] for one in fields["silos"])
-    page = statement.to_markdown()
-    for words in (
-        "| s0, s1, s2 | randomised_response, epsilon 3",
-        "The coordinator saw",
-        "What it does not cover",
-    ):
-        assert words in page
-    assert "on 7 queries" in page and "7 queries got a label" in page and statement.secure is None
-
-
 def test_the_journal_verifies_the_statement(tmp_path):
     silos, roster = group(3)
     with ten_lines(silos, roster, folder=tmp_path) as coordinator:
@@ -211,6 +149,8 @@ def test_silos_and_roster_must_fit():
             Asking(**wrong)
     with pytest.raises(ValueError, match="subset: expected a whole number from 1 to 3"):
         ten_lines(silos, roster, asking=Asking(subset=4)).ask(POOL, np.arange(2))
+    with pytest.raises(ValueError, match="expected parties"):
+        ten_lines(silos, roster, asking=Asking(mechanism=SECURE))
     with pytest.raises(ValueError, match="asked something"):
         ten_lines(silos, roster).cost()
 
@@ -228,19 +168,11 @@ def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
         inputs = queries(0, 40)
         inputs.view(np.uint32)[:, 3] ^= number % 3
         with ten_lines([one], roster) as coordinator:
-            coordinator.ask(Pool(DATASET, inputs), np.arange(40))
+            coordinator.ask(Pool(POOL.dataset, inputs), np.arange(40))
             (asked,) = coordinator.queue.rounds()
-            reply = coordinator.queue.replies(asked)["s0"]
+            reply = coordinator.queue.replies(asked.number)["s0"]
             for query, label in zip(inputs, getattr(reply, "labels", ()), strict=False):
                 assert answers.setdefault(query.tobytes(), int(label)) == int(label)
             assert coordinator.queue.submit("s0", reply) is Answer.SAME
     assert one.account.epsilon() <= 40.0
     assert one.account.num_queries == len(answers) <= 200
-
-
-@pytest.mark.long
-def test_a_thousand_silos():
-    silos, roster = group(1_000, epsilon=1.0)
-    with ten_lines(silos, roster, asking=Asking(subset=250)) as coordinator:
-        labels = coordinator.ask(POOL, np.arange(100))
-    assert (labels.labels == TRUE[:100]).mean() > 0.99

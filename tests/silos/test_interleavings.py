@@ -15,21 +15,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, queries, silo
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, answer_until, queries, silo
 
-import pate_tf.silos.silo
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.silos import Member, Roster
-from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
+from pate_tf.silos.batch_queue import BatchQueue, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 
 BUDGET, A_DAY = 9.0, 13
 NAMES = ("a", "b")
 POINTS = ("silo_debited", "silo_drawn", "silo_stored")
-
-
-class KilledError(Exception):
-    """Strikes where a process is killed."""
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -62,17 +56,13 @@ class Interleavings(RuleBasedStateMachine):
         )
 
     def open_core(self, run):
-        members = tuple(Member(name=name, epsilon=1.0, queries=500) for name in NAMES)
-        roster = Roster(run_id=run, delta=1e-6, members=members)
-        return BatchQueue(
-            roster, CoordinatorJournal(self.folder / run, run), clock=lambda: self.now
-        )
+        return BatchQueue(run, NAMES, self.folder / run, clock=lambda: self.now)
 
     def teardown(self):
         for one in self.silos.values():
             one.close()
         for core in self.cores.values():
-            core.journal.close()
+            core.close()
         shutil.rmtree(self.folder)
 
     @rule(
@@ -118,26 +108,16 @@ class Interleavings(RuleBasedStateMachine):
         if batch is None:
             return
 
-        def strike(point):
-            if point == at:
-                raise KilledError
-
-        honest = pate_tf.silos.silo.fault_point
-        pate_tf.silos.silo.fault_point = strike
-        try:
-            answer = self.silos[name].answer(batch)
-        except KilledError:
-            self.restart_silo(name)
-            # What became durable binds, although no one has heard it.
-            for query, label in self.silos[name].account.labels(batch.digests).items():
-                assert self.left[name].setdefault(query, label) == label
-            assert all(
-                self.silos[name].account.charge_of(query) is not None for query in batch.digests
-            )
-        else:  # a refusal, or an answer that was stored before
+        answer = answer_until(self.silos[name], batch, at)
+        if answer is not None:  # a refusal, or an answer that was stored before
             self.note(name, batch, answer)
-        finally:
-            pate_tf.silos.silo.fault_point = honest
+            return
+        self.restart_silo(name)
+        # What became durable binds, although no one has heard it.
+        account = self.silos[name].account
+        for query, label in account.labels(batch.digests).items():
+            assert self.left[name].setdefault(query, label) == label
+        assert all(account.charge_of(query) is not None for query in batch.digests)
 
     def note(self, name, batch, answer):
         if isinstance(answer, Refusal):
@@ -172,7 +152,7 @@ class Interleavings(RuleBasedStateMachine):
     def taken_is_refusal(self, run, name, batch):
         core = self.cores[run]
         (one,) = [one for one in core.rounds() if one.batch_id == batch.batch_id]
-        return isinstance(core.replies(one)[name], Refusal)
+        return isinstance(core.replies(one.number)[name], Refusal)
 
     @precondition(lambda self: self.unsent)
     @rule(data=st.data())
@@ -200,7 +180,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(("r1", "r2")))
     def restart_coordinator(self, run):
-        self.cores[run].journal.close()
+        self.cores[run].close()
         self.cores[run] = self.open_core(run)
 
     @rule(seconds=st.sampled_from((-30.0, 1.0, 60.0)))
@@ -216,7 +196,7 @@ class Interleavings(RuleBasedStateMachine):
         core = self.cores[run]
         for one in core.rounds():
             if core.is_open(one.number):
-                core.close_round(one, np.zeros(len(one.queries), np.int64))
+                core.close_round(one.number, np.zeros(len(one.queries), np.int64))
                 return
 
     @invariant()

@@ -1,10 +1,12 @@
 """A silo charges before it answers, answers a query once, and refuses without its data."""
 
 import math
+import types
 import warnings
 
 import numpy as np
 import pytest
+import skops.io
 from silo_helpers import (
     NUM_CLASSES,
     RANDOMISED,
@@ -16,13 +18,14 @@ from silo_helpers import (
     silo,
     teacher,
 )
+from sklearn.tree import DecisionTreeClassifier
 
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import LedgerError, LedgerWarning
 from pate_tf.silos import Silo
 from pate_tf.silos.account import SiloAccount
-from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
+from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
 from pate_tf.silos.wire import reply_to_wire
 
 
@@ -204,40 +207,25 @@ def test_a_teacher_that_fails_on_some_queries_votes_on_the_others():
     assert np.array_equal(labels, expected)
 
 
-def test_scores_labels_objects_and_classifiers_are_teachers():
-    from sklearn.tree import DecisionTreeClassifier
-
-    inputs = queries(0, 40)
-    tree = DecisionTreeClassifier(random_state=0).fit(inputs, teacher(inputs))
-
-    class Predictor:
-        def predict(self, given):
-            return np.eye(NUM_CLASSES)[teacher(given)]
-
-    for model in (tree, Predictor(), lambda given: teacher(given).astype(float)):
-        with silo(None, model=model, noise=SeededNoise(1)) as one:
-            asked = batch(0, 40, mechanism={**RANDOMISED, "epsilon": 1.0})
-            labels = one.answer(asked).labels
-        with silo(None, noise=SeededNoise(1)) as expected:
-            assert np.array_equal(labels, expected.answer(asked).labels)
-
-
-def test_a_teacher_from_disk_is_a_skops_file_or_a_saved_model(tmp_path):
-    import skops.io
-    from sklearn.tree import DecisionTreeClassifier
-
-    inputs = queries(0, 40)
+def test_scores_labels_objects_classifiers_and_their_files_are_teachers(tmp_path):
+    inputs, asked = queries(0, 40), batch(0, 40)
     tree = DecisionTreeClassifier(random_state=0).fit(inputs, teacher(inputs))
     skops.io.dump(tree, tmp_path / "tree.skops")
-    one = Silo(policy(), tmp_path / "tree.skops", folder=None, num_classes=NUM_CLASSES)
-    assert isinstance(one.answer(batch(0, 10)), RandomisedVotes)
+    scores = types.SimpleNamespace(predict=lambda inputs: np.eye(NUM_CLASSES)[teacher(inputs)])
+    with silo(None, noise=SeededNoise(1)) as expected:
+        labels = expected.answer(asked).labels
+    for model in (tree, tmp_path / "tree.skops", scores, lambda each: teacher(each).astype(float)):
+        with silo(None, model=model, noise=SeededNoise(1)) as one:
+            assert np.array_equal(one.answer(asked).labels, labels)
     (tmp_path / "wrong.pkl").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"SavedModel's folder, a \.skops"):
-        Silo(policy(), tmp_path / "wrong.pkl", folder=None, num_classes=NUM_CLASSES)
+    for model, expected in (
+        (tmp_path / "wrong.pkl", r"SavedModel's folder, a \.skops"),
+        (7, "teacher: expected a function"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            silo(None, model=model)
     with pytest.raises(ValueError, match="num_classes"):
         Silo(policy(), tree, folder=None)
-    with pytest.raises(ValueError, match="teacher: expected a function"):
-        Silo(policy(), 7, folder=None, num_classes=NUM_CLASSES)
 
 
 def test_an_account_is_of_one_silo_and_remembers_that_its_budget_was_raised(tmp_path):
@@ -260,41 +248,3 @@ def test_labels_of_queries_that_nobody_paid_for_are_not_stored():
         account.store_labels({bytes(32): 1})
     with pytest.raises(LedgerError, match="charged batch"):
         account.store_sealed("b", [b"1"])
-
-
-class Unreliable:
-    """A connection that breaks now and then."""
-
-    def __init__(self, batches):
-        self.batches, self.submitted, self.calls = list(batches), [], 0
-
-    def poll(self):
-        self.calls += 1
-        if self.calls % 3 == 1:
-            raise ConnectionError
-        return self.batches[0] if self.batches else None
-
-    def submit(self, reply):
-        if len(self.submitted) % 2 == 0:
-            self.submitted.append(reply)
-            raise ConnectionError
-        self.submitted.append(reply)
-        self.batches.pop(0)
-        return Answer.OK
-
-
-def test_it_serves_over_a_connection_that_breaks(tmp_path):
-    connection = Unreliable([batch(0, 4), batch(2, 8, batch_id="c")])
-    waits, events = [], []
-    with silo(tmp_path) as one:
-        one.serve(
-            connection,
-            until=lambda: not connection.batches,
-            sleep=waits.append,
-            on_event=events.append,
-        )
-        assert one.account.num_queries == 8
-    first, second = connection.submitted[:2], connection.submitted[2:]
-    assert all(np.array_equal(a.labels, b.labels) for a, b in (first, second))
-    assert waits and max(waits) < 60.0
-    assert any("can't be reached" in event for event in events)

@@ -29,8 +29,8 @@ def histogram(vote, number):
     for start in range(0, number, AT_ONCE):
         numbers = np.arange(start, min(start + AT_ONCE, number), dtype=np.float32)
         reply = one.answer(
-            QueryBatch.of(
-                np.stack([numbers, numbers], axis=1),
+            QueryBatch(
+                queries=np.stack([numbers, numbers], axis=1),
                 run_id="audit",
                 batch_id=f"b{start}",
                 num_classes=NUM_CLASSES,

@@ -1,40 +1,13 @@
 """Killed at every step: nothing is answered twice with fresh noise, nothing leaves unpaid."""
 
 import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+import silo_helpers
 import silos_child
 
 from pate_tf.silos.messages import RandomisedVotes
-
-HERE = pathlib.Path(__file__).parent
-FAULT_POINTS = [
-    *("round_opened", "silo_debited", "silo_drawn", "silo_stored", "silo_answered"),
-    *("reply_arrived", "reply_stored", "silo_submitted", "round_closed"),
-]
-
-
-def start(folder, rounds, **variables):
-    folder.mkdir(exist_ok=True)
-    paths = os.pathsep.join([str(HERE), str(HERE.parents[1])])
-    return subprocess.Popen(
-        [sys.executable, str(HERE / "silos_child.py"), str(folder), str(rounds)],
-        env={**os.environ, "PYTHONPATH": paths, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(child):
-    errors = child.communicate(timeout=120)[1]
-    return child.returncode, errors
 
 
 def released(folder):
@@ -53,7 +26,7 @@ def sent(folder):
     found = {silo.name: {} for silo in silos}
     with running:
         for one in running.queue.rounds():
-            for name, reply in running.queue.replies(one).items():
+            for name, reply in running.queue.replies(one.number).items():
                 assert isinstance(reply, RandomisedVotes)
                 row = one.asked[silos_child.NAMES.index(name)]
                 for query, label in zip(one.queries[row], reply.labels.tolist(), strict=True):
@@ -64,16 +37,16 @@ def sent(folder):
     return found
 
 
-@pytest.mark.parametrize("point", FAULT_POINTS)
+@pytest.mark.parametrize("point", silo_helpers.FAULT_POINTS)
 def test_killed_at_every_step(tmp_path, point):
     folder = tmp_path / "run"
-    code, errors = finished(start(folder, 1, PATE_TF_FAULT_POINT=point))
-    assert code == -signal.SIGKILL, errors
+    folder.mkdir()
+    silo_helpers.check_killed_at(point, "silos_child.py", folder, 1)
     assert not released(folder)
     before = sent(folder)
     running, silos = silos_child.coordinator(folder)
     with running:
-        labels = running.ask(silos_child.pool(), np.arange(40))
+        labels = running.ask(silo_helpers.pool(), np.arange(40))
     assert labels.num_answered == 40
     # Two silos for each of 40 queries, each charged once although one of them was killed.
     assert sum(silo.account.num_queries for silo in silos) == 80

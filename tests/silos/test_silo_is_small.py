@@ -18,8 +18,8 @@ policy = Policy(silo="clinic", epsilon_budget=30.0, delta=1e-6)
 with tempfile.TemporaryDirectory() as name:
     with Silo(policy, leaf, folder=pathlib.Path(name), num_classes=3) as silo:
         for first in (0, 20):  # the second batch is near the budget
-            batch = QueryBatch.of(
-                np.arange(first, first + 40, dtype=np.float32).reshape(20, 2),
+            batch = QueryBatch(
+                queries=np.arange(first, first + 40, dtype=np.float32).reshape(20, 2),
                 run_id="r", batch_id=f"b{first}", num_classes=3,
                 mechanism={"name": "randomised_response", "epsilon": 1.0},
                 deadline=time.time() + 600,

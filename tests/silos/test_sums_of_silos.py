@@ -1,35 +1,24 @@
 """Silos that add up feature sums: charged once, refused by policy, killed, put back from a copy."""
 
 import dataclasses
-import os
-import pathlib
 import random
-import secrets
 import shutil
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import sums_child
-from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, policy, sums_of
+from silo_helpers import FAULT_POINTS, answer_until, check_killed_at
+from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, sums_of
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.ledger.chain import LedgerError
-from pate_tf.silos import Asking, Coordinator, Policy
+from pate_tf.silos import Asking, Coordinator
 from pate_tf.silos.batch_queue import LocalConnection
 from pate_tf.silos.messages import Answer, Reason, Refusal, SealedShares, sums_query
 from pate_tf.silos.secure.opening import PartySealer
 from pate_tf.silos.teachers import SiloSums
-
-HERE = pathlib.Path(__file__).parent
-FAULT_POINTS = [
-    *("round_opened", "silo_debited", "silo_drawn", "silo_stored", "silo_answered"),
-    *("reply_arrived", "reply_stored", "silo_submitted", "round_closed"),
-]
 
 
 @pytest.fixture
@@ -113,48 +102,9 @@ def test_a_silo_without_keys_or_of_another_unit_takes_no_part(tmp_path, sealers)
         assert isinstance(one.answer(asked), SealedShares)
 
 
-def test_a_policy_says_in_its_file_what_it_insists_on(tmp_path):
-    one = policy("a", least_silos=7, least_colluding=3, unit="owner")
-    one.write(tmp_path / "policy.toml")
-    assert Policy.read(tmp_path / "policy.toml") == one
-    with pytest.raises(ValueError, match="unit: expected record or owner"):
-        policy("a", unit="silo")
-
-
-def test_a_silo_put_back_from_a_copy_is_refused(tmp_path, sealers, monkeypatch):
-    with open_silo(tmp_path / "a", "a", sealers["a"]):
-        pass
-    shutil.copytree(tmp_path / "a", tmp_path / "copy")
-    with open_silo(tmp_path / "a", "a", sealers["a"]) as one:
-        witness = one.answer(batch()).witness
-    shutil.rmtree(tmp_path / "a")
-    shutil.copytree(tmp_path / "copy", tmp_path / "a")
-    with pytest.raises(LedgerError):
-        open_silo(tmp_path / "a", "a", sealers["a"])
-    # A whole machine put back: the coordinator's witness tells.
-    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / secrets.token_hex(4)))
-    with open_silo(tmp_path / "a", "a", sealers["a"]) as one, pytest.warns():
-        assert one.answer(batch(2, witness=witness)).reason is Reason.UNKNOWN_WITNESS
-        assert not one.account.charges
-
-
-def started(folder, **variables):
-    paths = os.pathsep.join([str(HERE), str(HERE.parents[1])])
-    command = [sys.executable, str(HERE / "sums_child.py"), str(folder)]
-    ended = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": paths, **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return ended.returncode, ended.stderr
-
-
 @pytest.mark.parametrize("point", FAULT_POINTS)
 def test_killed_at_every_step(tmp_path, point):
-    code, errors = started(tmp_path, PATE_TF_FAULT_POINT=point)
-    assert code == -signal.SIGKILL, errors
+    check_killed_at(point, "sums_child.py", tmp_path)
     assert not (tmp_path / "total.npy").exists()
     running, silos = sums_child.coordinator(tmp_path)
     with running:
@@ -190,9 +140,12 @@ def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, s
             if name == restored:
                 shutil.copytree(tmp_path / name, tmp_path / "copy")
             if name in killed:
-                kill(silo, line, dice.choice(points))
+                point = dice.choice(points)
+                reply = answer_until(silo, line.poll(), point)
+                if point == "sent":
+                    line.submit(reply)
                 silo.close()
-                if name not in running.queue.replies(one_round) and dice.random() < 0.4:
+                if name not in running.queue.replies(one_round.number) and dice.random() < 0.4:
                     continue  # it never comes back
                 silo = open_silo(tmp_path / name, name, sealers[name])
             with silo:
@@ -216,26 +169,6 @@ def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, s
             with open_silo(tmp_path / name, name, sealers[name]) as silo:
                 assert silo.step(LocalConnection(running.queue, name)) is None
                 assert silo.account.num_queries <= 1
-
-
-def kill(silo, line, point):
-    """Runs a silo until an error strikes where a process would be killed."""
-
-    class KilledError(Exception):
-        pass
-
-    def strike(name):
-        if name == point:
-            raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pate_tf.silos.silo.fault_point", strike)
-        try:
-            reply = silo.answer(line.poll())
-        except KilledError:
-            return
-    if point == "sent":
-        line.submit(reply)
 
 
 @pytest.mark.parametrize("copies", [2, 3])
@@ -263,14 +196,3 @@ def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
             assert spent == {name: {} if name in "ab" else {RELEASE: number} for name in NAMES}
     for silo in silos:
         silo.close()
-
-
-@pytest.mark.parametrize("changes", [{"least_silos": 6}, {"num_features": 4}])
-def test_a_coordinator_says_at_once_what_does_not_fit(tmp_path, changes):
-    _, sums = sums_child.parties(tmp_path)
-    asking = Asking(mechanism=changed(**changes))
-    with (
-        pytest.raises(ValueError, match=r"least_silos|3 features"),
-        Coordinator(sums_child.roster(), folder=None, asking=asking, secure=sums) as running,
-    ):
-        running.open_total(sums_child.POOL, ENCODER)

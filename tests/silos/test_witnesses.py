@@ -6,14 +6,11 @@ import warnings
 
 import numpy as np
 import pytest
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, batch, queries, silo
+from silo_helpers import RANDOMISED, SECURE, FakeSealer, batch, pool, silo
 
-from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import Pool
 from pate_tf.ledger import LedgerWarning
 from pate_tf.silos import Asking, Coordinator, Member, Roster
-from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
-from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
+from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
 
 NAMES = ("clinic", "school")
 
@@ -26,18 +23,6 @@ def another_machine(monkeypatch, tmp_path):
 def put_back(copy, folder):
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(copy, folder)
-
-
-def pool():
-    dataset = Dataset(
-        name="lines",
-        kind="tabular",
-        input_shape=(4,),
-        value_range=(0.0, 1_000.0),
-        num_classes=NUM_CLASSES,
-        pool_size=200,
-    )
-    return Pool(dataset, queries(0, 200))
 
 
 def coordinator(tmp_path, silos):
@@ -67,7 +52,7 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
         with pytest.warns(LedgerWarning, match="has the witness of a row that is not here") as told:
             running.ask(pool(), np.arange(30))
         assert len(told) == 1 and "put the newest one back" in str(told[0].message)
-        replies = running.queue.replies(running.queue.rounds()[-1])
+        replies = running.queue.replies(running.queue.rounds()[-1].number)
         assert replies["clinic"].reason is Reason.UNKNOWN_WITNESS
         assert isinstance(replies["school"], RandomisedVotes)
         # A refusal takes no witness away.
@@ -80,7 +65,7 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
     silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
     with coordinator(tmp_path, list(silos.values())) as running:
         running.ask(pool(), np.arange(50))
-        replies = running.queue.replies(running.queue.rounds()[-1])
+        replies = running.queue.replies(running.queue.rounds()[-1].number)
         assert isinstance(replies["clinic"], RandomisedVotes)
     for one in silos.values():
         one.close()
@@ -143,48 +128,3 @@ def test_a_simulation_keeps_no_witness(tmp_path):
     with coordinator(tmp_path, anew) as running:
         assert running.ask(pool(), np.arange(20)).num_answered == 20
     assert anew[0].answer(batch(0, 3, witness=bytes(32))).witness is None
-
-
-def test_a_coordinator_keeps_the_latest_witness_of_each_silo(tmp_path):
-    members = tuple(Member(name=name, epsilon=1.0, queries=200) for name in NAMES)
-    roster = Roster(run_id="r", delta=1e-6, members=members)
-
-    def core():
-        return BatchQueue(roster, CoordinatorJournal(tmp_path / "journal", "r"))
-
-    def opened(core, number):
-        core.open_round(
-            Round(
-                number=number,
-                queries=queries(0, 3),
-                asked=np.ones((2, 3), bool),
-                mechanisms=dict.fromkeys(NAMES, RANDOMISED),
-                num_classes=NUM_CLASSES,
-                deadline=4e9,
-            )
-        )
-
-    def votes(number, silo, witness):
-        names = {"run_id": "r", "batch_id": f"round-{number}", "silo": silo}
-        return RandomisedVotes(**names, labels=np.zeros(3, np.int64), witness=witness)
-
-    one = core()
-    opened(one, 1)
-    opened(one, 2)
-    assert one.poll("clinic").witness is None
-    assert one.submit("clinic", votes(1, "clinic", b"1" * 32)) is Answer.OK
-    assert one.poll("clinic").witness == b"1" * 32  # of a round that was open before
-    # Another witness makes no other reply of it, and what was taken before stands.
-    assert one.submit("clinic", votes(1, "clinic", b"9" * 32)) is Answer.SAME
-    assert one.submit("clinic", votes(2, "clinic", b"2" * 32)) is Answer.OK
-    assert one.submit("school", votes(1, "school", b"3" * 32)) is Answer.OK
-    opened(one, 3)
-    refusal = Refusal(run_id="r", batch_id="round-3", silo="school", reason=Reason.TOO_LATE)
-    assert one.submit("school", refusal) is Answer.OK
-    one.journal.close()
-    again = core()
-    opened(again, 4)
-    assert again.poll("clinic").witness == b"2" * 32
-    assert again.poll("school").batch_id == "round-2"
-    assert again.poll("school").witness == b"3" * 32
-    again.journal.close()

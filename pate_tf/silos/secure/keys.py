@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 
 from pate_tf.core import artifacts
 from pate_tf.core.validation import Fields, check_name
@@ -49,17 +50,13 @@ class PartyIdentity:
             return False
         return True
 
-    def to_text(self) -> str:
-        """Returns both keys in 128 hexadecimal digits, for a list of parties."""
-        return (self.sealing_key + self.signing_key).hex()
-
     @classmethod
-    def of_text(cls, name: str, text: str) -> PartyIdentity:
-        """Returns the identity whose keys `to_text` wrote.
+    def of_keys(cls, name: str, keys: str) -> PartyIdentity:
+        """Returns the identity with both keys in 128 hexadecimal digits, as in a list of parties.
 
-        Raises ValueError if the text is not 128 hexadecimal digits.
+        Raises ValueError if they are something else.
         """
-        both = _both_keys(text)
+        both = _from_hex(keys)
         if both is None:
             raise ValueError(f"party {name}: expected keys in 128 hexadecimal digits, got others")
         return cls(name=name, sealing_key=both[:_KEY_BYTES], signing_key=both[_KEY_BYTES:])
@@ -89,9 +86,6 @@ class PartyKeys:
             signing_key=self._signing.public_key().public_bytes_raw(),
         )
 
-    def __repr__(self) -> str:
-        return f"PartyKeys(<{self.identity.name}>)"
-
     @classmethod
     def generate(cls, name: str) -> PartyKeys:
         """Returns new keys from the operating system's entropy."""
@@ -105,12 +99,11 @@ class PartyKeys:
         """
         if not path.exists():
             private = os.urandom(2 * _KEY_BYTES)
-            keys = cls(name, private)
             artifacts.make_sensitive_folder(path.parent)
             artifacts.write_json(path, {"party": name, "keys": private.hex()}, private=True)
-            return keys
+            return cls(name, private)
         fields = artifacts.read_json(path)
-        both = _both_keys(fields.get("keys"))
+        both = _from_hex(fields.get("keys"))
         if both is None or "party" not in fields:
             raise ValueError(f"{path}: expected the keys of a party, got something else")
         if fields["party"] != name:
@@ -122,13 +115,10 @@ class PartyKeys:
         return self._signing.sign(message)
 
 
-def _both_keys(text: object) -> bytes | None:
+def _from_hex(text: object) -> bytes | None:
     """Returns the bytes of two keys in hexadecimal digits; None if they are none."""
-    try:
-        both = bytes.fromhex(text) if isinstance(text, str) else b""
-    except ValueError:
-        both = b""
-    return both if len(both) == 2 * _KEY_BYTES else None
+    is_hex = isinstance(text, str) and re.fullmatch(f"[0-9a-f]{{{4 * _KEY_BYTES}}}", text)
+    return bytes.fromhex(str(text)) if is_hex else None
 
 
 # The list of parties: a small TOML file that every silo, party and the coordinator gets from the
@@ -146,12 +136,8 @@ def _both_keys(text: object) -> bytes | None:
 
 def party_entry(party: PartyIdentity, kind: str = "party") -> str:
     """Returns what stands in the list for a party, or for a silo."""
-    return f'[[{kind}]]\nname = "{party.name}"\nkeys = "{party.to_text()}"\n'
-
-
-def read_parties(path: pathlib.Path) -> tuple[PartyIdentity, ...]:
-    """Returns the parties of a list, party 1 first; raises as `read_list`."""
-    return read_list(path)[0]
+    keys = (party.sealing_key + party.signing_key).hex()
+    return f'[[{kind}]]\nname = "{party.name}"\nkeys = "{keys}"\n'
 
 
 def read_list(path: pathlib.Path) -> tuple[tuple[PartyIdentity, ...], tuple[PartyIdentity, ...]]:
@@ -163,17 +149,17 @@ def read_list(path: pathlib.Path) -> tuple[tuple[PartyIdentity, ...], tuple[Part
         OSError: if it can't be read.
     """
     fields = Fields.read(path)
-    found: dict[str, list[PartyIdentity]] = {"party": [], "silo": []}
+    listed: dict[str, tuple[PartyIdentity, ...]] = {"party": (), "silo": ()}
     for kind in ("party", "silo") if fields.has("silo") else ("party",):
-        for each in fields.tables(kind):
-            name = check_name(each.text("name"), f"{path}: name")
+        for entry in fields.tables(kind):
+            name = check_name(entry.text("name"), f"{path}: name")
             try:
-                found[kind].append(PartyIdentity.of_text(name, each.text("keys")))
+                listed[kind] += (PartyIdentity.of_keys(name, entry.text("keys")),)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
-            each.end()
+            entry.end()
     fields.end()
-    names = [each.name for each in (*found["party"], *found["silo"])]
-    if len(set(names)) < len(names):
+    parties, silos = listed.values()
+    if len({identity.name for identity in parties + silos}) < len(parties + silos):
         raise ValueError(f"{path}: expected parties of different names, got one twice")
-    return tuple(found["party"]), tuple(found["silo"])
+    return parties, silos

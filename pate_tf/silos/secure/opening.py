@@ -8,9 +8,6 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
-from pate_tf.accounting.local.base import SecureHistogram
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.messages import QueryBatch, SealedShares
@@ -33,28 +30,7 @@ Ask = Callable[[PartyTask], PartyMessage]
 
 
 class PartyMissingError(ConnectionError):
-    """A party could not be reached. The batch goes on from there once it is back.
-
-    Attributes:
-        party: number of the party.
-        step: what it was asked.
-        can_do_without: whether the other parties are enough to ask the queries again as another
-            batch, which silos are charged for again.
-    """
-
-    def __init__(self, party: int, step: Step, terms: BatchTerms) -> None:
-        self.party, self.step = party, step
-        self.can_do_without = len(terms.parties) > SecureHistogram.least_parties(terms.threshold)
-        others = (
-            "the others can be asked again, as another batch that silos are charged for"
-            if self.can_do_without
-            else f"{len(terms.parties)} parties are needed, so the others can't go on alone"
-        )
-        super().__init__(
-            f"party {terms.parties[party - 1].name} could not be reached at the step "
-            f"{step.value}: start it again on its own folder and repeat; nothing has opened; "
-            f"{others}"
-        )
+    """A party could not be reached. The batch goes on from there once it is back."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,56 +73,48 @@ def open_histogram(
         if len(shares) != len(terms.parties):
             raise ValueError(f"sealed: expected shares for {len(terms.parties)} parties of {silo}")
     transcript, messages = Transcript(terms), tuple[PartyMessage, ...]()
+
+    def ask(party: int) -> PartyMessage | None:
+        """Returns a party's message on the step; None if it can't be reached."""
+        dealt = sealed if step is Step.COMMIT else {}
+        task = PartyTask(
+            step=step,
+            terms=terms,
+            sealed={silo: shares[party - 1] for silo, shares in dealt.items()},
+            messages=messages,
+        )
+        try:
+            message = parties[party](task)
+        except (ConnectionError, TimeoutError, KeyError):
+            return None
+        if message.party != party:
+            raise ProtocolError(f"{step.value}: expected a message of party {party}")
+        return message
+
     with ThreadPoolExecutor(len(terms.parties)) as pool:
         for step in STEPS:
-            tasks = [
-                PartyTask(
-                    step=step,
-                    terms=terms,
-                    sealed={silo: shares[party - 1] for silo, shares in sealed.items()}
-                    if step is Step.COMMIT
-                    else {},
-                    messages=messages,
+            answers = list(pool.map(ask, terms.numbers))
+            messages = tuple(message for message in answers if message is not None)
+            is_last = step is Step.RELEASE
+            if len(messages) < (2 * terms.threshold + 1 if is_last else len(terms.parties)):
+                raise PartyMissingError(
+                    f"party {terms.parties[answers.index(None)].name} could not be reached at the "
+                    f"step {step.value}: start it again on its own folder and repeat; nothing has "
+                    "opened"
                 )
-                for party in terms.numbers
-            ]
-            asked = list(pool.map(_ask, terms.numbers, tasks, [parties] * len(tasks)))
-            messages = tuple(message for message in asked if message is not None)
-            if len(messages) < (
-                2 * terms.threshold + 1 if step is Step.RELEASE else len(terms.parties)
-            ):
-                raise PartyMissingError(asked.index(None) + 1, step, terms)
             transcript = transcript.after(step, messages)
+    left_out = {}
+    for silo in sorted(set(sealed) - set(transcript.passing)):
+        left_out[silo] = "a party could not open its share"
+        if silo in transcript.silos:
+            left_out[silo] = "votes are not one for each query, or shares don't fit each other"
+        elif all(silo in each.dealings for each in transcript.committed):
+            left_out[silo] = "parties hold shares of different dealings: one was replaced"
     return OpenedHistogram(
-        noisy_counts=np.asarray(shamir.to_integers(transcript.total)),
+        noisy_counts=shamir.to_integers(transcript.total),
         silos=transcript.passing,
-        left_out={
-            silo: _why_left_out(silo, transcript)
-            for silo in sorted(set(sealed) - set(transcript.passing))
-        },
+        left_out=left_out,
     )
-
-
-def _ask(party: int, task: PartyTask, parties: Mapping[int, Ask]) -> PartyMessage | None:
-    """Returns a party's message; None if it can't be reached."""
-    try:
-        message = parties[party](task)
-    except (ConnectionError, TimeoutError, KeyError):
-        return None
-    if message.party != party:
-        raise ProtocolError(f"{task.step.value}: expected a message of party {party}")
-    return message
-
-
-def _why_left_out(silo: str, transcript: Transcript) -> str:
-    if silo in transcript.silos:
-        return "votes are not one for each query, or shares don't fit each other"
-    if all(silo in each.dealings for each in transcript.committed):
-        return "parties hold shares of different dealings: one was replaced"
-    return "a party could not open its share"
-
-
-# Secure aggregation as silos and a coordinator use it: a sealer, and sums.
 
 
 class PartySealer:
@@ -179,8 +147,7 @@ class PartySealer:
             terms = self._terms(batch)
         except ValueError:
             return False
-        is_known = self._keys is not None and self._keys.identity in terms.silos
-        return is_known or not terms.are_sums
+        return not terms.are_sums or (self._keys is not None and self._keys.identity in terms.silos)
 
     def seal(self, votes: IntArray, batch: QueryBatch, *, silo: str) -> tuple[bytes, ...]:
         """Returns the sealed shares of votes, one for each party; see `seal_votes`.
@@ -221,10 +188,8 @@ class PartySums:
         silos: Sequence[PartyIdentity] = (),
         on_opened: Callable[[OpenedHistogram], None] = lambda opened: None,
     ) -> None:
-        if len(parties) != len(party_clients):
-            raise ValueError(f"party_clients: expected {len(parties)}, got {len(party_clients)}")
         self._parties, self._silos = tuple(parties), tuple(silos)
-        self._party_clients = dict(enumerate(party_clients, start=1))
+        self._party_clients = dict(zip(range(1, len(parties) + 1), party_clients, strict=True))
         self._on_opened = on_opened
 
     def histogram(self, batch: QueryBatch, shares: Mapping[str, SealedShares]) -> IntArray:
@@ -255,10 +220,9 @@ def simulated_parties(
     Raises LedgerError if a party's journal can't be used.
     """
     parties = []
-    for number in range(1, num_parties + 1):
-        name = f"party-{number}"
-        own = pathlib.Path(folder) / name
-        parties.append(Party(PartyKeys.load_or_create(own / "keys.json", name), own / "journal"))
-    identities = [each.identity for each in parties]
-    sums = PartySums(identities, [each.answer for each in parties], silos=silos)
+    for name in [f"party-{number}" for number in range(1, num_parties + 1)]:
+        keys = PartyKeys.load_or_create(pathlib.Path(folder) / name / "keys.json", name)
+        parties.append(Party(keys, pathlib.Path(folder) / name / "journal"))
+    identities = [party.identity for party in parties]
+    sums = PartySums(identities, [party.answer for party in parties], silos=silos)
     return PartySealer(identities, silos=silos), sums

@@ -105,14 +105,16 @@ class PartyJournal(Store):
                     "done, got another"
                 )
             return None
-        if self._row(task.terms, task.step).details["task"] != task.digest.hex():
+        if self._steps[task.terms.digest.hex(), task.step.value].details["task"] != (
+            task.digest.hex()
+        ):
             raise AnsweredOtherwiseError(
                 f"{task.step.value}: this step of the batch was answered for other values before"
             )
         return self._messages(task.terms, task.step)[0]
 
     def transcript(self, task: PartyTask) -> Transcript:
-        """Returns what was said before a new task, its own messages included.
+        """Returns what all parties said before a new task, its own messages included.
 
         Raises:
             ProtocolError: if messages are missing or forged, or the party's own is not among them.
@@ -123,8 +125,9 @@ class PartyJournal(Store):
         for step, following in zip(done[number:-1], done[number + 1 :], strict=True):
             transcript = transcript.after(step, self._messages(task.terms, following)[1:])
         if done:
-            own = self._messages(task.terms, done[-1])[0]
-            if [one.content for one in task.messages if one.party == own.party] != [own.content]:
+            kept = self._messages(task.terms, done[-1])[0]
+            same = [message.content for message in task.messages if message.party == kept.party]
+            if same != [kept.content]:
                 raise ProtocolError(
                     f"{done[-1].value}: expected this party's own message among them"
                 )
@@ -175,28 +178,24 @@ class PartyJournal(Store):
     def _done(self, terms: BatchTerms) -> list[Step]:
         return [step for step in STEPS if (terms.digest.hex(), step.value) in self._steps]
 
-    def _row(self, terms: BatchTerms, step: Step) -> LedgerRow:
-        return self._steps[terms.digest.hex(), step.value]
-
     def _messages(self, terms: BatchTerms, step: Step) -> list[PartyMessage]:
         """Returns the party's own message on a step, and those of all on the step before."""
         path = self._path_of(terms, step)
         content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != self._row(terms, step).details["file"]:
+        row = self._steps[terms.digest.hex(), step.value]
+        if hashlib.sha256(content).hexdigest() != row.details["file"]:
             raise LedgerError(f"{path}: expected a step of a party, got a file that was changed")
-        number, *rest = split(content)
+        number, *parts = split(content)
         before = STEPS[STEPS.index(step) - 1]
-        places = [(int(number), step), *((each, before) for each in terms.numbers)]
+        places = [(step, int(number)), *((before, each) for each in terms.numbers)]
         return [
             PartyMessage(
-                terms_digest=terms.digest,
-                step=said_on,
-                party=party,
-                content=said,
+                **{"terms_digest": terms.digest, "step": of_step, "party": party},  # type: ignore[arg-type]
+                content=content,
                 signature=signature,
             )
-            for (party, said_on), said, signature in zip(
-                places, rest[::2], rest[1::2], strict=False
+            for (of_step, party), content, signature in zip(
+                places, parts[::2], parts[1::2], strict=False
             )
         ]
 
@@ -244,14 +243,14 @@ class Party:
         with self.journal.exclusive():
             message = self.journal.answered(task)
             if message is None:
-                said = self.journal.transcript(task)
-                content = (
-                    self._commit(task, number)
-                    if step is Step.COMMIT
-                    else said.content(*getattr(self, f"_{step.value}")(said, number))
-                )
+                transcript = self.journal.transcript(task)
+                if step is Step.COMMIT:
+                    content = self._commit(task, number)
+                else:
+                    parts = getattr(self, f"_{step.value}")(transcript, number)
+                    content = joined(transcript.seen, *parts)
                 message = signed(content, step=step, terms=terms, party=number, keys=self._keys)
-                self.journal.keep(task, message, said)
+                self.journal.keep(task, message, transcript)
             if step is Step.RELEASE:
                 self.journal.forget_secret(terms)
             return message
@@ -280,82 +279,74 @@ class Party:
                 degree=terms.threshold,
                 words=self._noise.words,
             )
-        own, *rows = (
-            shamir.to_bytes(each)
-            for each in (noise[number - 1], *(row for row, _ in held.values()))
-        )
-        self.journal.keep_secret(terms, joined(seed, own, *rows))
+        kept = [noise[number - 1], *(row for row, _ in held.values())]
+        self.journal.keep_secret(terms, joined(seed, *map(shamir.to_bytes, kept)))
+        sealed = [b""] * len(terms.parties)
+        for other in terms.numbers if not terms.are_sums else ():
+            if other != number:
+                row = shamir.to_bytes(noise[other - 1])
+                sealed[other - 1] = shares.seal(
+                    row, terms, sender=self.identity.name, kind="noise", party=other
+                )
         return Commitment(
             dealings={silo: dealing for silo, (_, dealing) in held.items()},
             received=task.digest,
             seed=seed_digest(seed, number, terms),
-            noise=tuple(
-                b""
-                if other == number or terms.are_sums
-                else shares.seal(
-                    shamir.to_bytes(noise[other - 1]),
-                    terms,
-                    sender=self.identity.name,
-                    kind="noise",
-                    party=other,
-                )
-                for other in terms.numbers
-            ),
+            noise=tuple(sealed),
         ).to_bytes()
 
-    def _reveal(self, said: Transcript, number: int) -> list[bytes]:
-        self._noise_share(said, number)  # a batch without all noise ends here
-        return split(self.journal.secret(said.terms))[:1]
+    def _reveal(self, transcript: Transcript, number: int) -> list[bytes]:
+        self._noise_share(transcript, number)  # a batch without all noise ends here
+        return split(self.journal.secret(transcript.terms))[:1]
 
-    def _mask(self, said: Transcript, number: int) -> list[bytes]:
-        rows = self._held(said, number, said.silos)
-        return [b"".join(shamir.to_bytes(said.challenge.masked(row)) for row in rows)]
+    def _mask(self, transcript: Transcript, number: int) -> list[bytes]:
+        rows = self._held(transcript, number, transcript.silos)
+        return [b"".join(shamir.to_bytes(transcript.challenge.masked(row)) for row in rows)]
 
-    def _check(self, said: Transcript, number: int) -> list[bytes]:
+    def _check(self, transcript: Transcript, number: int) -> list[bytes]:
         # Of a silo whose masked sums don't fit each other nothing more opens: it is left out.
         values = [
-            np.uint64(0) if y is None else said.challenge.check_value(row, y)
-            for row, y in zip(self._held(said, number, said.silos), said.masked, strict=True)
+            np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
+            for row, y in zip(
+                self._held(transcript, number, transcript.silos), transcript.masked, strict=True
+            )
         ]
         return [shamir.to_bytes(np.array(values, np.uint64))]
 
-    def _agree(self, said: Transcript, number: int) -> list[bytes]:
-        return [silo.encode() for silo in said.passing]
+    def _agree(self, transcript: Transcript, number: int) -> list[bytes]:
+        return [silo.encode() for silo in transcript.passing]
 
-    def _release(self, said: Transcript, number: int) -> list[bytes]:
-        counts = np.zeros(said.terms.shape, np.uint64)
-        for row in self._held(said, number, said.passing):
-            counts = shamir.add(counts, split_shares(row, said.terms.shape)[2])
-        if said.terms.are_sums:
+    def _release(self, transcript: Transcript, number: int) -> list[bytes]:
+        counts = np.zeros(transcript.terms.shape, np.uint64)
+        for row in self._held(transcript, number, transcript.passing):
+            counts = shamir.add(counts, split_shares(row, transcript.terms.shape)[2])
+        if transcript.terms.are_sums:
             return [shamir.to_bytes(counts.reshape(-1))]
         sums = shamir.multiply(counts, np.uint64(LATTICE)).reshape(-1)
-        return [shamir.to_bytes(shamir.add(sums, self._noise_share(said, number)))]
+        return [shamir.to_bytes(shamir.add(sums, self._noise_share(transcript, number)))]
 
-    def _held(self, said: Transcript, number: int, silos: tuple[str, ...]) -> list[Elements]:
+    def _held(self, transcript: Transcript, number: int, silos: tuple[str, ...]) -> list[Elements]:
         """Returns this party's shares of each of some silos, `[share_size(terms)]`."""
-        _, _, *rows = split(self.journal.secret(said.terms))
-        held = dict(zip(said.committed[number - 1].dealings, rows, strict=True))
-        size = (share_size(said.terms),)
+        _, _, *rows = split(self.journal.secret(transcript.terms))
+        held = dict(zip(transcript.committed[number - 1].dealings, rows, strict=True))
+        size = (share_size(transcript.terms),)
         return [shamir.from_bytes(held[silo], size, "shares") for silo in silos]
 
-    def _noise_share(self, said: Transcript, number: int) -> Elements:
+    def _noise_share(self, transcript: Transcript, number: int) -> Elements:
         """Returns this party's share of all parties' noise, `[size of the sum]`.
 
         Raises ValueError if a party's noise was not sealed for this batch and party.
         """
-        terms, total = said.terms, np.zeros(said.terms.size, np.uint64)
+        terms, total = transcript.terms, np.zeros(transcript.terms.size, np.uint64)
         if terms.are_sums:
             return total
-        for party, committed in zip(terms.parties, said.committed, strict=True):
+        for party, committed in zip(terms.parties, transcript.committed, strict=True):
             if party == self.identity:
                 share = split(self.journal.secret(terms))[1]
             else:
+                sealed = committed.noise[number - 1]
                 share = shares.unseal(
-                    committed.noise[number - 1],
-                    terms,
-                    sender=party.name,
-                    kind="noise",
-                    keys=self._keys,
+                    sealed, terms, sender=party.name, kind="noise", keys=self._keys
                 )
             noise = shamir.from_bytes(share, (terms.size,), f"noise of {party.name}")
             total = shamir.add(total, noise)

@@ -72,9 +72,11 @@ class PartyMessage:
     signature: bytes = dataclasses.field(repr=False)
 
     @property
-    def parts(self) -> list[bytes]:
-        """The parts that the content joins; raises ProtocolError if it joins none."""
-        return split(self.content)
+    def signed_bytes(self) -> bytes:
+        """What the signature is of."""
+        party = str(self.party).encode()
+        step = self.step.value.encode()
+        return joined(b"pate_tf party", self.terms_digest, step, party, self.content)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,13 +122,9 @@ def signed(
     content: bytes, *, step: Step, terms: BatchTerms, party: int, keys: PartyKeys
 ) -> PartyMessage:
     """Returns a party's message with its signature."""
-    return PartyMessage(
-        terms_digest=terms.digest,
-        step=step,
-        party=party,
-        content=content,
-        signature=keys.sign(_signed_bytes(terms.digest, step, party, content)),
-    )
+    fields = {"terms_digest": terms.digest, "step": step, "party": party, "content": content}
+    message = PartyMessage(**fields, signature=b"")  # type: ignore[arg-type]
+    return dataclasses.replace(message, signature=keys.sign(message.signed_bytes))
 
 
 def check_messages(messages: Sequence[PartyMessage], step: Step, terms: BatchTerms) -> None:
@@ -139,17 +137,16 @@ def check_messages(messages: Sequence[PartyMessage], step: Step, terms: BatchTer
     """
     numbers = [message.party for message in messages]
     is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
-    if numbers != [one for one in terms.numbers if one in numbers or not is_enough]:
+    if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
         raise ProtocolError(
             f"{step.value}: expected a message of each of {len(terms.numbers)} parties in order"
         )
     for message in messages:
         identity = terms.parties[message.party - 1]
-        signed_bytes = _signed_bytes(terms.digest, step, message.party, message.content)
         if (
             message.step is not step
             or message.terms_digest != terms.digest
-            or not identity.verifies(message.signature, signed_bytes)
+            or not identity.verifies(message.signature, message.signed_bytes)
         ):
             raise ProtocolError(
                 f"{step.value}: expected a message of {identity.name} on this batch with its "
@@ -163,10 +160,6 @@ def round_digest(messages: Sequence[PartyMessage]) -> bytes:
     for message in messages:
         parts += [str(message.party).encode(), message.step.value.encode(), message.content]
     return hashlib.sha256(joined(*parts)).digest()
-
-
-def _signed_bytes(terms_digest: bytes, step: Step, party: int, content: bytes) -> bytes:
-    return joined(b"pate_tf party", terms_digest, step.value.encode(), str(party).encode(), content)
 
 
 # Whether shares are those of one vote for each query, without a look at the votes.
@@ -229,16 +222,12 @@ class Challenge:
         weights = shamir.multiply(self.rho, self.rho)
         squares = shamir.total(shamir.multiply(weights, votes), axis=1)
         products = shamir.multiply(np.uint64(2), shamir.multiply(opened, a))
-        brackets = shamir.subtract(
-            shamir.add(shamir.multiply(opened, opened), b), shamir.add(products, squares)
-        )
+        plus, minus = shamir.multiply(opened, opened), shamir.add(products, squares)
+        brackets = shamir.subtract(shamir.add(plus, b), minus)
         missing = shamir.subtract(shamir.total(votes, axis=1), np.uint64(1))
-        return np.uint64(
-            shamir.add(
-                shamir.total(shamir.multiply(self.tau, brackets)),
-                shamir.total(shamir.multiply(self.chi, missing)),
-            )
-        )
+        of_squares = shamir.total(shamir.multiply(self.tau, brackets))
+        of_numbers = shamir.total(shamir.multiply(self.chi, missing))
+        return np.uint64(shamir.add(of_squares, of_numbers))
 
 
 def seed_digest(seed: bytes, party: int, terms: BatchTerms) -> bytes:
@@ -259,14 +248,14 @@ def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements |
 
     `values` are shares `[num_silos, num_values]` by party, `threshold` the polynomials' degree.
     """
-    found: list[Elements | None] = []
-    for silo in range(len(next(iter(values.values())))):
-        shares = {party: rows[silo] for party, rows in values.items()}
+    results: list[Elements | None] = []
+    for shares in zip(*values.values(), strict=True):
         try:
-            found.append(shamir.reconstruct(shares, degree=threshold))
+            of_silo = dict(zip(values, shares, strict=True))
+            results.append(shamir.reconstruct(of_silo, degree=threshold))
         except shamir.InconsistentSharesError:
-            found.append(None)
-    return found
+            results.append(None)
+    return results
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -295,9 +284,10 @@ class Commitment:
     @classmethod
     def of(cls, message: PartyMessage, terms: BatchTerms) -> Commitment:
         """Returns what a message says; raises ProtocolError if it says nothing of the kind."""
-        if len(message.parts) != 5:
-            raise ProtocolError(f"commit: expected 5 parts, got {len(message.parts)}")
-        names, dealings, received, seed, noise = message.parts
+        parts = split(message.content)
+        if len(parts) != 5:
+            raise ProtocolError(f"commit: expected 5 parts, got {len(parts)}")
+        names, dealings, received, seed, noise = parts
         digests, shares = split(dealings), tuple(split(noise))
         if any(len(digest) != DIGEST_BYTES for digest in (*digests, received, seed)):
             raise ProtocolError("commit: expected digests of 32 bytes, got others")
@@ -309,12 +299,8 @@ class Commitment:
             raise ProtocolError("commit: expected silos in order, each with a digest")
         if len(shares) != len(terms.parties):
             raise ProtocolError("commit: expected noise for each party")
-        return cls(
-            dealings=dict(zip(silos, digests, strict=True)),
-            received=received,
-            seed=seed,
-            noise=shares,
-        )
+        dealt = dict(zip(silos, digests, strict=True))
+        return cls(dealings=dealt, received=received, seed=seed, noise=shares)
 
 
 def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
@@ -380,38 +366,33 @@ class Transcript:
             longer.committed = [Commitment.of(message, self.terms) for message in messages]
             longer.silos = common_silos(longer.committed)
         else:
-            said = {}
+            parts = {}
             for message in messages:
-                first, *said[message.party] = message.parts or [b""]
-                if first != self.seen:
+                seen, *parts[message.party] = split(message.content) or [b""]
+                if seen != self.seen:
                     raise ProtocolError(
                         f"{step.value}: expected {self._name(message.party)} to have seen what the "
                         "others saw, got a message on something else"
                     )
-            getattr(longer, f"_{step.value}")(said)
+            getattr(longer, f"_{step.value}")(parts)
         longer.seen = round_digest(messages)
         return longer
 
-    def content(self, *parts: bytes) -> bytes:
-        """Returns the content of a party's message on the next step."""
-        return joined(self.seen, *parts)
-
-    def _reveal(self, said: Mapping[int, list[bytes]]) -> None:
-        seeds = []
-        for (party, parts), committed in zip(said.items(), self.committed, strict=True):
+    def _reveal(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        for (party, parts), committed in zip(parts_of.items(), self.committed, strict=True):
             if len(parts) != 1 or seed_digest(parts[0], party, self.terms) != committed.seed:
                 raise ProtocolError(
                     f"reveal: expected the seed that {self._name(party)} committed to"
                 )
-            seeds.append(parts[0])
-        self.challenge = Challenge.of_seed(challenge_seed(seeds, self.terms, self.seen), self.terms)
+        seed = challenge_seed([seed for (seed,) in parts_of.values()], self.terms, self.seen)
+        self.challenge = Challenge.of_seed(seed, self.terms)
 
-    def _mask(self, said: Mapping[int, list[bytes]]) -> None:
-        shape = (len(self.silos), self.terms.num_queries)
-        self.masked = opened(self._values(said, shape, "mask"), threshold=self.terms.threshold)
+    def _mask(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        values = self._values(parts_of, (len(self.silos), self.terms.num_queries), "mask")
+        self.masked = opened(values, threshold=self.terms.threshold)
 
-    def _check(self, said: Mapping[int, list[bytes]]) -> None:
-        values = self._values(said, (len(self.silos), 1), "check")
+    def _check(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        values = self._values(parts_of, (len(self.silos), 1), "check")
         checked = opened(values, threshold=self.terms.threshold)
         self.passing = passing_silos(self.silos, self.masked, checked)
         if len(self.passing) < self.terms.least_silos:
@@ -420,31 +401,31 @@ class Transcript:
                 f"other, got {len(self.passing)}"
             )
 
-    def _agree(self, said: Mapping[int, list[bytes]]) -> None:
-        for party, parts in said.items():
+    def _agree(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        for party, parts in parts_of.items():
             if parts != [silo.encode() for silo in self.passing]:
                 raise ProtocolError(
                     f"agree: expected the silos that pass, got others of {self._name(party)}"
                 )
 
-    def _release(self, said: Mapping[int, list[bytes]]) -> None:
-        sums = self._values(said, self.terms.shape, "release")
+    def _release(self, parts_of: Mapping[int, list[bytes]]) -> None:
+        sums = self._values(parts_of, self.terms.shape, "release")
         try:
             self.total = shamir.reconstruct(sums, degree=self.terms.threshold)
         except shamir.InconsistentSharesError:
             raise ProtocolError(
                 "release: expected sums that fit each other; a party added wrongly, and it can't "
-                "be said which"
+                "be parts_of which"
             ) from None
 
     def _values(
-        self, said: Mapping[int, list[bytes]], shape: tuple[int, ...], what: str
+        self, parts_of: Mapping[int, list[bytes]], shape: tuple[int, ...], what: str
     ) -> dict[int, Elements]:
-        if any(len(parts) != 1 for parts in said.values()):
+        if any(len(parts) != 1 for parts in parts_of.values()):
             raise ProtocolError(f"{what}: expected one row of values of each party, got others")
         try:
             return {
-                party: shamir.from_bytes(parts[0], shape, what) for party, parts in said.items()
+                party: shamir.from_bytes(row, shape, what) for party, (row,) in parts_of.items()
             }
         except ValueError as error:
             raise ProtocolError(str(error)) from None

@@ -38,25 +38,25 @@ def reduced(values: Operand) -> Elements:
     return np.asarray(folded - _PRIME * np.asarray(folded >= _PRIME, np.uint64))
 
 
-def add(one: Operand, other: Operand) -> Elements:
+def add(left: Operand, right: Operand) -> Elements:
     """Returns sums; shapes are broadcast."""
-    return reduced(one + other)
+    return reduced(left + right)
 
 
-def subtract(one: Operand, other: Operand) -> Elements:
+def subtract(left: Operand, right: Operand) -> Elements:
     """Returns differences; shapes are broadcast."""
-    return reduced(one + (_PRIME - other))
+    return reduced(left + (_PRIME - right))
 
 
-def multiply(one: Operand, other: Operand) -> Elements:
+def multiply(left: Operand, right: Operand) -> Elements:
     """Returns products; shapes are broadcast.
 
     With a = a1 2**31 + a0 and b = b1 2**31 + b0 the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 +
     a0 b0, as 2**62 is 2. The parts are below 2**61, 2**61 + 2**32 and 2**62, so their sum fits 64
     bits.
     """
-    a1, a0 = one >> _31, one & _LOW_31
-    b1, b0 = other >> _31, other & _LOW_31
+    a1, a0 = left >> _31, left & _LOW_31
+    b1, b0 = right >> _31, right & _LOW_31
     middle = a1 * b0 + a0 * b1
     return reduced(
         ((a1 * b1) << _1) + (middle >> _30) + ((middle & _LOW_30) << _31) + a0 * b0,
@@ -156,15 +156,15 @@ def weights(parties: Sequence[int], at: int) -> list[np.uint64]:
         parties: numbers of the parties whose shares there are, all different.
         at: the point, 0 for the secret.
     """
-    found = []
+    factors = []
     for party in parties:
         over, under = 1, 1
         for other in parties:
             if other != party:
                 over = over * (at - other) % PRIME
                 under = under * (party - other) % PRIME
-        found.append(np.uint64(over * pow(under, -1, PRIME) % PRIME))
-    return found
+        factors.append(np.uint64(over * pow(under, -1, PRIME) % PRIME))
+    return factors
 
 
 def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements:

@@ -155,7 +155,11 @@ def seal_shares(
         _share_digest(row, blind, terms, silo, party)
         for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
     )
-    signature = b"" if keys is None else keys.sign(_dealing_bytes(digests, terms, silo))
+    signature = (
+        b""
+        if keys is None
+        else keys.sign(joined(b"pate_tf dealing", terms.digest, silo.encode(), digests))
+    )
     return tuple(
         seal(blind + digests + signature + row, terms, sender=silo, kind="votes", party=party)
         for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
@@ -179,19 +183,15 @@ def open_share(
     blind, digests, row = whole[:BLIND_BYTES], whole[BLIND_BYTES:signed], whole[start:]
     shares = shamir.from_bytes(row, (share_size(terms),), "votes")
     party = terms.parties.index(keys.identity) + 1
-    own = digests[DIGEST_BYTES * (party - 1) : DIGEST_BYTES * party]
-    if _share_digest(row, blind, terms, silo, party) != own:
+    digest = digests[DIGEST_BYTES * (party - 1) : DIGEST_BYTES * party]
+    if _share_digest(row, blind, terms, silo, party) != digest:
         raise ValueError(f"shares of {silo}: expected the one that its digests name, got another")
     if terms.are_sums:
         identity = next((each for each in terms.silos if each.name == silo), None)
-        dealing = _dealing_bytes(digests, terms, silo)
+        dealing = joined(b"pate_tf dealing", terms.digest, silo.encode(), digests)
         if identity is None or not identity.verifies(whole[signed:start], dealing):
             raise ValueError(f"shares of {silo}: expected its signature, got another")
     return shares, hashlib.sha256(joined(b"pate_tf dealing", digests)).digest()
-
-
-def _dealing_bytes(digests: bytes, terms: BatchTerms, silo: str) -> bytes:
-    return joined(b"pate_tf dealing", terms.digest, silo.encode(), digests)
 
 
 def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, party: int) -> bytes:

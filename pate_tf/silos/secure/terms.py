@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 from math import sqrt
 from typing import Final
 
@@ -79,7 +80,7 @@ class BatchTerms:
             )
         everyone = (*self.parties, *self.silos)
         for what in ("name", "sealing_key", "signing_key"):
-            if len({getattr(each, what) for each in everyone}) < len(everyone):
+            if len({getattr(identity, what) for identity in everyone}) < len(everyone):
                 raise ValueError(f"parties: expected another {what} of each, got one twice")
         least = self.least_silos if self.are_sums else 0
         if len(self.silos) < least or (self.silos and not least):
@@ -88,12 +89,13 @@ class BatchTerms:
                 f"got {len(self.silos)}"
             )
         if isinstance(self.mechanism, SecureFeatureSums):
-            noise = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
-            is_small = noise < _MOST_TOTAL
+            largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
+            bound = float(_MOST_TOTAL)
         else:
-            largest = LATTICE * (MOST_SILOS + _DEVIATIONS * total_sigma(self.mechanism))
-            is_small = 2.0 * largest < PRIME
-        if not is_small:
+            # All parties' noise on a count.
+            sigma = self.mechanism.sigma * sqrt(len(self.parties) / self.mechanism.num_honest)
+            largest, bound = LATTICE * (MOST_SILOS + _DEVIATIONS * sigma), PRIME / 2.0
+        if not largest < bound:
             raise ValueError(
                 f"sigma: expected noise that can't wrap around in the field, got "
                 f"{self.mechanism.sigma}"
@@ -172,24 +174,15 @@ class BatchTerms:
     @functools.cached_property
     def digest(self) -> bytes:
         """What the terms are known by, 32 bytes."""
-        mechanism = self.mechanism
+        fields = [self.run_id, self.batch_id, self.shape, self.mechanism.to_dict()]
         parts = [
-            b"pate_tf secure aggregation 4",
-            self.run_id.encode(),
-            self.batch_id.encode(),
+            b"pate_tf secure aggregation 5",
+            json.dumps(fields, sort_keys=True).encode(),
             self.queries_digest,
-            *(str(number).encode() for number in self.shape),
-            mechanism.name.encode(),
-            float(mechanism.sigma).hex().encode(),
-            *(
-                str(value).encode()
-                for name, value in sorted(mechanism.to_dict().items())
-                if isinstance(value, int)
-            ),
             str(len(self.parties)).encode(),
         ]
-        for each in (*self.parties, *self.silos):
-            parts += [each.name.encode(), each.sealing_key, each.signing_key]
+        for identity in (*self.parties, *self.silos):
+            parts += [identity.name.encode(), identity.sealing_key, identity.signing_key]
         return hashlib.sha256(joined(*parts)).digest()
 
 
@@ -199,11 +192,6 @@ def party_scale(mechanism: SecureHistogram) -> float:
     num_parties - threshold of them have a variance of at least sigma^2 together.
     """
     return mechanism.sigma * LATTICE / sqrt(mechanism.num_honest) * _ROUNDED_UP
-
-
-def total_sigma(mechanism: SecureHistogram) -> float:
-    """Returns the standard deviation of all parties' noise on a count, in votes."""
-    return mechanism.sigma * sqrt(mechanism.num_parties / mechanism.num_honest)
 
 
 def share_size(terms: BatchTerms) -> int:

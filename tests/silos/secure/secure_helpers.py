@@ -1,14 +1,16 @@
 """Parties, terms and silos of made-up batches."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 
-from pate_tf.accounting.local.base import SecureHistogram
+from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.opening import open_histogram
 from pate_tf.silos.secure.party import Party
 from pate_tf.silos.secure.protocol import STEPS, PartyTask, Step, Transcript
-from pate_tf.silos.secure.shares import seal_votes
+from pate_tf.silos.secure.shares import seal_sums, seal_votes
 from pate_tf.silos.secure.terms import BatchTerms
 
 FAINT = 1e-7  # votes: noise of a tenth of a lattice step
@@ -92,3 +94,38 @@ def transcript_of(party, terms, step):
     for before, following in itertools.pairwise(STEPS[: STEPS.index(step) + 1]):
         said = said.after(before, party.journal._messages(terms, following)[1:])
     return said
+
+
+def sums_terms(keys, silos, release, *, num_classes):
+    """Terms of a batch of feature sums, `num_classes` numbers, of silos' keys by name."""
+    terms = some_terms(keys, num_queries=1, num_classes=num_classes)
+    listed = tuple(one.identity for one in silos.values())
+    return dataclasses.replace(terms, mechanism=release, silos=listed)
+
+
+def sealed_sums(silos, terms, sums, noises):
+    """What silos share, with noise by name; those without one drop out."""
+    return {
+        name: seal_sums(sums[name], terms, keys=silos[name], noise=noise)
+        for name, noise in noises.items()
+    }
+
+
+class Batch:
+    """Keys, terms, votes of silos and parties of one batch."""
+
+    def __init__(self, folder, num_silos=3, *, num_parties=4, noise=None, **changes):
+        self.keys = some_keys(num_parties)
+        self.terms = some_terms(self.keys, **changes)
+        self.labels = some_labels(self.terms, num_silos)
+        self.sealed = sealed_votes(self.labels, self.terms)
+        self.parties = open_parties(self.keys, folder, noise=noise)
+        self.ways = asked(self.parties)
+
+    def open(self):
+        return open_histogram(self.terms, self.sealed, self.ways)
+
+    def noise(self, opened):
+        """What was added to the votes that are in a histogram, in lattice steps."""
+        counted = {silo: self.labels[silo] for silo in opened.silos}
+        return opened.noisy_counts - counts_of(counted, self.terms) * LATTICE

@@ -27,6 +27,7 @@ import threading
 import numpy as np
 import pytest
 from secure_helpers import some_keys, some_terms, transcript_of
+from silo_helpers import Noted
 
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.accounting.local.base import LATTICE, SecureHistogram
@@ -42,14 +43,6 @@ from pate_tf.silos.secure.terms import BatchTerms, joined
 
 WORDS = SystemNoise().words
 NUM_CLASSES = 2
-
-
-class NotedNoise(SystemNoise):
-    """Honest noise, and what a party dealt of it: for the referee alone."""
-
-    def gaussian_integers(self, scale, size):
-        self.drawn = super().gaussian_integers(scale, size)
-        return self.drawn
 
 
 @dataclasses.dataclass
@@ -88,7 +81,7 @@ class Game:
         self.other_terms = dataclasses.replace(self.terms, batch_id="before")
         self.honest = range(1, num_parties - threshold + 1)
         self.bad = range(num_parties - threshold + 1, num_parties + 1)
-        self.noise = {number: NotedNoise() for number in self.honest}
+        self.noise = {number: Noted() for number in self.honest}
         self.parties = {
             number: Party(self.keys[number - 1], folder / str(number), noise=self.noise[number])
             for number in self.honest
@@ -119,6 +112,13 @@ class Game:
     @property
     def is_released(self):
         return len(self.heard[Step.RELEASE]) == len(self.honest)
+
+    def noise_of(self, commitment, dealer, number):
+        """A party's share of the noise that another one committed to."""
+        sealed, keys = commitment.noise[number - 1], self.keys[number - 1]
+        sender = self.terms.parties[dealer - 1].name
+        row = sealing.unseal(sealed, self.terms, sender=sender, kind="noise", keys=keys)
+        return shamir.from_bytes(row, (self.terms.size,), "noise")
 
     def numbers_of(self, number, sealed, silo):
         """What a party finds in what is sealed to it; None if it does not open."""
@@ -243,7 +243,7 @@ class Adversary:
         dealings = dict(self.dice.choice(told).dealings)
         if self.dares(0.05) and dealings:
             dealings.pop(self.dice.choice(sorted(dealings)))
-        size = self.terms.num_queries * NUM_CLASSES
+        size = self.terms.size
         noise = []
         kind = self.dice.choice(
             ["none", "dealt", "uneven", "copied"] if self.dares(0.2) else ["dealt"]
@@ -280,7 +280,9 @@ class Adversary:
         size = self.terms.num_queries if step is Step.MASK else 1
         try:
             shares = {
-                one.party: shamir.from_bytes(one.parts[1], (len(silos), size), "x")
+                one.party: shamir.from_bytes(
+                    protocol.split(one.content)[1], (len(silos), size), "x"
+                )
                 for one in honest
             }
         except (ValueError, IndexError):
@@ -385,30 +387,23 @@ class Knowledge:
 
     def __init__(self, game):
         self.game, self.rows = game, []
-        degree = game.terms.threshold
         self.size = sealing.share_size(game.terms)
         self.counts = game.terms.num_queries * NUM_CLASSES
         for silo, one in game.dealt.items():
             for number in game.bad:
                 if game.numbers_of(number, one.sealed[number - 1], silo) is not None:
                     for place in range(self.size):
-                        self.rows.append(self.share(silo, place, number, degree))
+                        self.rows.append(self.value("share", silo, place, number))
         self.noisy = () if game.terms.are_sums else tuple(game.honest)  # parties that add noise
         for party in self.noisy:
             for number in game.bad:
                 for place in range(self.counts):
-                    self.rows.append(self.noise(party, place, number, degree))
+                    self.rows.append(self.value("noise", party, place, number))
 
-    def share(self, silo, place, number, degree):
-        unknown = {
-            ("share", silo, place, power): pow(number, power, PRIME) for power in range(degree + 1)
-        }
-        return unknown
-
-    def noise(self, party, place, number, degree):
-        return {
-            ("noise", party, place, power): pow(number, power, PRIME) for power in range(degree + 1)
-        }
+    def value(self, kind, of, place, number):
+        """A party's share of one secret, in the unknown coefficients of its polynomial."""
+        degrees = range(self.game.terms.threshold + 1)
+        return {(kind, of, place, power): pow(number, power, PRIME) for power in degrees}
 
     def hear(self, combination):
         """Adds a relation: a sum of rows with factors."""
@@ -420,7 +415,7 @@ class Knowledge:
 
     def listen(self):
         """Adds what every honest party opened."""
-        game, degree = self.game, self.game.terms.threshold
+        game = self.game
         num_queries = game.terms.num_queries
         for number in game.honest:
             if number not in game.heard[Step.MASK]:
@@ -428,7 +423,7 @@ class Knowledge:
             said = transcript_of(game.parties[number], game.terms, Step.MASK)
             silos, challenge = said.silos, said.challenge
             own = {
-                silo: functools.partial(self.share, silo, number=number, degree=degree)
+                silo: functools.partial(self.value, "share", silo, number=number)
                 for silo in silos
                 if self.is_genuine(number, silo)
             }
@@ -444,7 +439,7 @@ class Knowledge:
             if number in game.heard[Step.RELEASE]:
                 summed = transcript_of(game.parties[number], game.terms, Step.RELEASE).passing
                 for count in range(self.counts):
-                    terms = [(1, self.noise(party, count, number, degree)) for party in self.noisy]
+                    terms = [(1, self.value("noise", party, count, number)) for party in self.noisy]
                     terms += [
                         (LATTICE if self.noisy else 1, own[silo](2 * num_queries + count))
                         for silo in summed
@@ -454,7 +449,7 @@ class Knowledge:
 
     def listen_to_checks(self, number, silos, challenge, own):
         game = self.game
-        content = game.heard[Step.CHECK][number].parts[1]
+        content = protocol.split(game.heard[Step.CHECK][number].content)[1]
         said = shamir.from_bytes(content, (len(silos), 1), "check")
         story = self.masked_story(number, silos)
         for place, silo in enumerate(silos):
@@ -482,7 +477,9 @@ class Knowledge:
         game = self.game
         shape = (len(silos), game.terms.num_queries)
         values = {
-            other: shamir.from_bytes(game.heard[Step.MASK][other].parts[1], shape, "mask")
+            other: shamir.from_bytes(
+                protocol.split(game.heard[Step.MASK][other].content)[1], shape, "mask"
+            )
             for other in game.honest
         }
         seen = transcript_of(game.parties[number], game.terms, Step.CHECK).masked
@@ -576,24 +573,13 @@ def check_sums(game):
     """What honest parties released is what the referee adds up: no noise is missing."""
     terms = game.terms
     factor = np.uint64(1 if terms.are_sums else LATTICE)
-    shape = (terms.num_queries * NUM_CLASSES,)
     for number in game.honest:
         story = game.told[Step.REVEAL][number]
-        total = np.zeros(shape, np.uint64)
+        total = np.zeros(terms.size, np.uint64)
         for message in () if terms.are_sums else story:
             dealer, commitment = message.party, protocol.Commitment.of(message, terms)
             rows = {
-                other: shamir.from_bytes(
-                    sealing.unseal(
-                        commitment.noise[other - 1],
-                        terms,
-                        sender=terms.parties[dealer - 1].name,
-                        kind="noise",
-                        keys=game.keys[other - 1],
-                    ),
-                    shape,
-                    "noise",
-                )
+                other: game.noise_of(commitment, dealer, other)
                 for other in terms.numbers
                 if other != dealer and commitment.noise[other - 1]
             }
@@ -607,7 +593,7 @@ def check_sums(game):
         for silo in said.passing:
             ballots = game.used[number][silo][2 * terms.num_queries :]
             total = shamir.add(total, shamir.multiply(ballots, factor))
-        seen, sums = game.heard[Step.RELEASE][number].parts
+        seen, sums = protocol.split(game.heard[Step.RELEASE][number].content)
         assert seen == round_digest(game.told[Step.RELEASE][number])
         assert sums == shamir.to_bytes(total)
 
@@ -720,7 +706,8 @@ class LyingParty:
                 raise ConnectionError
             threshold = game.terms.threshold
             values = {
-                one.party: shamir.from_bytes(one.parts[1], game.terms.shape, "x") for one in honest
+                one.party: shamir.from_bytes(protocol.split(one.content)[1], game.terms.shape, "x")
+                for one in honest
             }
             own = shamir._value_at(values, sorted(values)[: threshold + 1], self.number)
             if adversary.dares(0.3):
@@ -775,26 +762,11 @@ def opened_against(game, adversary):
 
 def dealt_noise(game):
     """The noise that the adversary's parties fixed at the first step, by honest parties' shares."""
-    terms = game.terms
-    size = terms.num_queries * NUM_CLASSES
-    total = np.zeros(size, np.int64)
-    story = [protocol.Commitment.of(each, terms) for each in game.told[Step.REVEAL][1]]
+    total = np.zeros(game.terms.size, np.int64)
+    story = [protocol.Commitment.of(each, game.terms) for each in game.told[Step.REVEAL][1]]
     for dealer in game.bad:
-        rows = {
-            other: shamir.from_bytes(
-                sealing.unseal(
-                    story[dealer - 1].noise[other - 1],
-                    terms,
-                    sender=terms.parties[dealer - 1].name,
-                    kind="noise",
-                    keys=game.keys[other - 1],
-                ),
-                (size,),
-                "noise",
-            )
-            for other in game.honest
-        }
-        total += shamir.to_integers(shamir.reconstruct(rows, degree=terms.threshold))
+        rows = {other: game.noise_of(story[dealer - 1], dealer, other) for other in game.honest}
+        total += shamir.to_integers(shamir.reconstruct(rows, degree=game.terms.threshold))
     return total
 
 

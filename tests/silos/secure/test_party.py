@@ -3,8 +3,6 @@
 import dataclasses
 import pathlib
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -23,6 +21,7 @@ from secure_helpers import (
     some_terms,
     tasks,
 )
+from silo_helpers import Silent
 
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.ledger import LedgerError
@@ -42,7 +41,6 @@ from pate_tf.silos.secure.protocol import (
 from pate_tf.silos.secure.terms import joined
 
 FALSE_ALARM = 1e-7
-HONEST = (1, 2, 3)
 
 
 class CountedNoise(SystemNoise):
@@ -55,25 +53,25 @@ class CountedNoise(SystemNoise):
         return super().gaussian_integers(scale, size)
 
 
-class NoNoise(SystemNoise):
-    """A party that cheats: it adds nothing."""
-
-    def gaussian_integers(self, scale, size):
-        return np.zeros(size, np.int64)
-
-
 @pytest.fixture
 def batch(tmp_path):
-    """Keys, terms and sealed votes of three silos, with noise that tells two draws apart."""
+    """Keys, terms, sealed votes of three silos, parties; noise tells two draws apart."""
     keys = some_keys()
     terms = some_terms(keys, sigma=1000.0)
-    return keys, terms, sealed_votes(some_labels(terms, 3), terms)
+    sealed = sealed_votes(some_labels(terms, 3), terms)
+    return keys, terms, sealed, open_parties(keys, tmp_path)
+
+
+def by_party(number, content, step, batch, **changes):
+    """A party's signed message; the terms' batch or the signing keys may be others."""
+    keys, terms, *_ = batch
+    fields = {"step": step, "terms": terms, "party": number, "keys": keys[number - 1], **changes}
+    return signed(content, **fields)
 
 
 @pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
 def test_a_party_that_was_killed_says_what_it_said(tmp_path, batch, last):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    keys, terms, sealed, parties = batch
     rounds = run_until(parties, terms, sealed, last)
     parties[2].close()
     parties[2] = Party(keys[1], tmp_path / "party-2")
@@ -85,8 +83,7 @@ def test_a_party_that_was_killed_says_what_it_said(tmp_path, batch, last):
 def test_a_party_killed_before_its_word_is_written_draws_again_unheard(
     tmp_path, batch, last, monkeypatch
 ):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    keys, terms, sealed, parties = batch
     keep = journal.PartyJournal.keep
 
     def killed(self, task, message, transcript):
@@ -106,20 +103,19 @@ def test_a_party_killed_before_its_word_is_written_draws_again_unheard(
 
 
 def test_noise_is_drawn_once_a_batch(tmp_path, batch):
-    keys, terms, sealed = batch
+    keys, terms, sealed, parties = batch
     CountedNoise.drawn = 0
     for _ in range(3):
-        parties = open_parties(keys, tmp_path, noise=CountedNoise())
-        open_histogram(terms, sealed, asked(parties))
         for party in parties.values():
             party.close()
+        parties = open_parties(keys, tmp_path, noise=CountedNoise())
+        open_histogram(terms, sealed, asked(parties))
     assert CountedNoise.drawn == 4  # one for each party
 
 
 def test_the_same_batch_never_opens_for_other_silos(tmp_path, batch):
     """Two openings whose silos differ by one would show its votes without any noise."""
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     open_histogram(terms, sealed, asked(parties))
     fewer = {silo: shares for silo, shares in sealed.items() if silo != "silo-001"}
     with pytest.raises(AnsweredOtherwiseError, match="commit: this step of the batch"):
@@ -128,8 +124,7 @@ def test_the_same_batch_never_opens_for_other_silos(tmp_path, batch):
 
 @pytest.mark.parametrize("skipped", list(Step)[:-1], ids=lambda step: step.value)
 def test_steps_come_in_order(tmp_path, batch, skipped):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     if skipped is not Step.COMMIT:
         run_until(parties, terms, sealed, STEPS[STEPS.index(skipped) - 1])
     for step in STEPS[STEPS.index(skipped) + 1 :]:
@@ -138,8 +133,7 @@ def test_steps_come_in_order(tmp_path, batch, skipped):
 
 
 def test_secrets_are_gone_once_a_batch_is_released(tmp_path, batch):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     run_until(parties, terms, sealed, Step.AGREE)
     assert len(list(tmp_path.rglob("*.secret"))) == 4
     open_histogram(terms, sealed, asked(parties))
@@ -148,30 +142,9 @@ def test_secrets_are_gone_once_a_batch_is_released(tmp_path, batch):
         assert path.stat().st_mode & 0o077 == 0 or path.name == "lock" or path.parent == tmp_path
 
 
-def test_what_a_killed_party_left_half_written_is_removed(tmp_path, batch):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
-    run_until(parties, terms, sealed, Step.COMMIT)
-    (secret,) = (tmp_path / "party-2").rglob("*.secret")
-    parties[2].close()
-    program = (
-        "import os, pathlib, signal, sys\n"
-        "from pate_tf.core import artifacts\n"
-        "with artifacts.atomic_file(pathlib.Path(sys.argv[1]), private=True) as file:\n"
-        "    file.write(b'shares')\n"
-        "    file.flush()\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(secret)], check=False, timeout=60)
-    assert len(list(secret.parent.iterdir())) == 3
-    Party(keys[1], tmp_path / "party-2").close()
-    assert len(list(secret.parent.iterdir())) == 2
-
-
 def test_a_journal_that_was_put_back_or_lost_is_refused(tmp_path, batch):
     """Else its party would answer a second time, with other noise and under another challenge."""
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    keys, terms, sealed, parties = batch
     run_until(parties, terms, sealed, Step.COMMIT)
     folder, copy = tmp_path / "party-2", tmp_path / "copy"
     parties[2].close()
@@ -190,42 +163,29 @@ def test_a_journal_that_was_put_back_or_lost_is_refused(tmp_path, batch):
 # ---- lies ----------------------------------------------------------------------------------------
 
 
-def altered(message, **changes):
-    return dataclasses.replace(message, **changes)
-
-
-def of_other_content(rounds, step, keys, terms):
-    first = rounds[step][0]
-    return altered(first, content=first.content[:-1] + bytes([first.content[-1] ^ 1]))
-
-
-def of_another_batch(rounds, step, keys, terms):
-    other = some_terms(keys, batch_id="other")
-    return signed(rounds[step][0].content, step=step, terms=other, party=1, keys=keys[0])
-
-
-def of_another_step(rounds, step, keys, terms):
-    other = STEPS[(STEPS.index(step) + 1) % len(STEPS)]
-    return signed(rounds[step][0].content, step=other, terms=terms, party=1, keys=keys[0])
-
-
-def by_another_party(rounds, step, keys, terms):
-    return signed(rounds[step][0].content, step=step, terms=terms, party=1, keys=keys[2])
-
-
-def of_no_parts(rounds, step, keys, terms):
-    return signed(b"\xff" * 20, step=step, terms=terms, party=1, keys=keys[0])
+LIES = {
+    "other content": lambda first, step, batch: dataclasses.replace(
+        first, content=first.content[:-1] + bytes([first.content[-1] ^ 1])
+    ),
+    "another batch": lambda first, step, batch: by_party(
+        1, first.content, step, batch, terms=some_terms(batch[0], batch_id="other")
+    ),
+    "another step": lambda first, step, batch: by_party(
+        1, first.content, STEPS[(STEPS.index(step) + 1) % len(STEPS)], batch
+    ),
+    "another party": lambda first, step, batch: by_party(
+        1, first.content, step, batch, keys=batch[0][2]
+    ),
+    "no parts": lambda first, step, batch: by_party(1, b"\xff" * 20, step, batch),
+}
 
 
 @pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
-@pytest.mark.parametrize(
-    "lie", [of_other_content, of_another_batch, of_another_step, by_another_party, of_no_parts]
-)
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_forged_messages_are_refused(tmp_path, batch, step, lie):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     rounds = run_until(parties, terms, sealed, step)
-    messages = (lie(rounds, step, keys, terms), *rounds[step][1:])
+    messages = (lie(rounds[step][0], step, batch), *rounds[step][1:])
     task = PartyTask(step=STEPS[STEPS.index(step) + 1], terms=terms, messages=messages)
     with pytest.raises(ProtocolError, match="expected"):
         parties[2].answer(task)
@@ -235,15 +195,14 @@ def test_forged_messages_are_refused(tmp_path, batch, step, lie):
 
 @pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
 def test_missing_and_own_messages_are_noticed(tmp_path, batch, step):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     messages = run_until(parties, terms, sealed, step)[step]
     following = STEPS[STEPS.index(step) + 1]
     content = messages[1].content
     longer, other = content + joined(b"more"), content[:-1] + bytes([content[-1] ^ 1])
-    own = [altered(messages[1], content=longer)]
+    own = [dataclasses.replace(messages[1], content=longer)]
     # Its own key may have signed more than one, as after its folder was put back.
-    own += [signed(one, step=step, terms=terms, party=2, keys=keys[1]) for one in (longer, other)]
+    own += [by_party(2, content, step, batch) for content in (longer, other)]
     wrongs = [(messages[0], one, *messages[2:]) for one in own]
     for wrong in ((), messages[:3], messages[::-1], *wrongs):
         with pytest.raises(ProtocolError):
@@ -252,28 +211,20 @@ def test_missing_and_own_messages_are_noticed(tmp_path, batch, step):
 
 def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
     """Party 4 and the coordinator are one: they want two sums that differ in one silo."""
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     rounds = run_until(parties, terms, sealed, Step.CHECK)
     digest, values = split(rounds[Step.CHECK][3].content)
-    lie = signed(
-        joined(digest, bytes([values[0] ^ 1]) + values[1:]),
-        step=Step.CHECK,
-        terms=terms,
-        party=4,
-        keys=keys[3],
-    )
+    changed = joined(digest, bytes([values[0] ^ 1]) + values[1:])
+    lie = by_party(4, changed, Step.CHECK, batch)
     honest = rounds[Step.CHECK]
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
     agreed = {
-        number: parties[number].answer(
-            PartyTask(step=Step.AGREE, terms=terms, messages=stories[number])
-        )
-        for number in stories
+        number: parties[number].answer(PartyTask(step=Step.AGREE, terms=terms, messages=story))
+        for number, story in stories.items()
     }
     assert len(split(agreed[2].content)) == len(split(agreed[1].content)) - 1  # a silo fewer
     for number in stories:
-        last = signed(agreed[number].content, step=Step.AGREE, terms=terms, party=4, keys=keys[3])
+        last = by_party(4, agreed[number].content, Step.AGREE, batch)
         task = PartyTask(step=Step.RELEASE, terms=terms, messages=(*agreed.values(), last))
         with pytest.raises(
             ProtocolError, match=r"agree: expected .* to have seen what the others saw"
@@ -283,27 +234,18 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
 
 def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
     """Party 4 commits to another seed towards party 2: no share is opened under both."""
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     rounds = run_until(parties, terms, sealed, Step.COMMIT)
     honest = rounds[Step.COMMIT]
     told = protocol.Commitment.of(honest[3], terms)
     other = dataclasses.replace(told, seed=protocol.seed_digest(b"s" * 32, 4, terms))
-    lie = signed(other.to_bytes(), step=Step.COMMIT, terms=terms, party=4, keys=keys[3])
+    lie = by_party(4, other.to_bytes(), Step.COMMIT, batch)
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
     revealed = {
-        number: parties[number].answer(
-            PartyTask(step=Step.REVEAL, terms=terms, messages=stories[number])
-        )
-        for number in stories
+        number: parties[number].answer(PartyTask(step=Step.REVEAL, terms=terms, messages=story))
+        for number, story in stories.items()
     }
-    last = signed(
-        joined(round_digest(stories[2]), b"s" * 32),
-        step=Step.REVEAL,
-        terms=terms,
-        party=4,
-        keys=keys[3],
-    )
+    last = by_party(4, joined(round_digest(stories[2]), b"s" * 32), Step.REVEAL, batch)
     task = PartyTask(step=Step.MASK, terms=terms, messages=(*revealed.values(), last))
     for number in stories:
         with pytest.raises(ProtocolError, match=r"reveal: expected .* to have seen"):
@@ -311,12 +253,11 @@ def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
 
 
 def test_noise_that_does_not_open_ends_a_batch_before_a_seed_is_revealed(tmp_path, batch):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     honest = run_until(parties, terms, sealed, Step.COMMIT)[Step.COMMIT]
     committed = protocol.Commitment.of(honest[3], terms)
     other = dataclasses.replace(committed, noise=(committed.noise[1], *committed.noise[1:]))
-    lie = signed(other.to_bytes(), step=Step.COMMIT, terms=terms, party=4, keys=keys[3])
+    lie = by_party(4, other.to_bytes(), Step.COMMIT, batch)
     task = PartyTask(step=Step.REVEAL, terms=terms, messages=(*honest[:3], lie))
     with pytest.raises(ValueError, match="shares of party-4: expected ones sealed for this"):
         parties[1].answer(task)
@@ -334,8 +275,7 @@ def test_a_party_works_in_batches_that_name_it_alone(tmp_path):
 
 
 def test_broken_journals_are_refused(tmp_path, batch):
-    keys, terms, sealed = batch
-    parties = open_parties(keys, tmp_path)
+    _, terms, sealed, parties = batch
     run_until(parties, terms, sealed, Step.COMMIT)
     (path,) = (tmp_path / "party-2").rglob("commit.step")
     whole = path.read_bytes()
@@ -360,14 +300,9 @@ def audited_distance(folder, *, sigma, cheats, num_queries=20_000):
             keys, sigma=sigma, num_queries=num_queries, num_classes=2, batch_id=f"b{place}"
         )
         sealed = sealed_votes({"silo": np.full(num_queries, label)}, terms)
-        parties = {
-            number: Party(
-                one,
-                folder / str(place) / str(number),
-                noise=NoNoise() if number in cheats else SystemNoise(),
-            )
-            for number, one in enumerate(keys, start=1)
-        }
+        parties = open_parties(keys, folder / str(place), noise=SystemNoise())
+        for number in cheats:
+            parties[number]._noise = Silent()
         opened = open_histogram(terms, sealed, asked(parties)).noisy_counts
         first_leads = opened[:, 0] - opened[:, 1] > 0
         wrong = int((first_leads == bool(label)).sum())
@@ -430,15 +365,15 @@ class Coordinators(RuleBasedStateMachine):
             step=step, terms=self.terms, sealed=sealed, messages=self.some_messages(data, step)
         )
 
-    @rule(data=st.data(), number=st.sampled_from(HONEST), step=st.sampled_from(STEPS))
+    @rule(data=st.data(), number=st.sampled_from((1, 2, 3)), step=st.sampled_from(STEPS))
     def ask_an_honest_party(self, data, number, step):
         self.ask(self.parties[number], self.task(data, number, step))
 
     @rule(data=st.data())
     def ask_in_order(self, data):
         for step in STEPS:
-            if not all(self.heard[step][number] for number in HONEST):
-                for number in HONEST:
+            if not all(self.heard[step][number] for number in (1, 2, 3)):
+                for number in (1, 2, 3):
                     self.ask(self.parties[number], self.task(data, number, step))
                 self.ask(self.liar, self.task(data, 4, step))
                 return
@@ -453,7 +388,7 @@ class Coordinators(RuleBasedStateMachine):
             lie = signed(content, step=step, terms=self.terms, party=4, keys=self.keys[3])
             self.heard[step][4].append(lie)
 
-    @rule(number=st.sampled_from(HONEST))
+    @rule(number=st.sampled_from((1, 2, 3)))
     def kill(self, number):
         self.parties[number].close()
         name = f"party-{number}"
@@ -462,13 +397,13 @@ class Coordinators(RuleBasedStateMachine):
     @invariant()
     def every_word_is_said_once(self):
         for step in STEPS:
-            for number in HONEST:
+            for number in (1, 2, 3):
                 assert len(self.heard[step][number]) <= 1
 
     @invariant()
     def what_is_released_is_about_the_same_silos(self):
-        released = [self.heard[Step.RELEASE][number] for number in HONEST]
-        agreed = [self.heard[Step.AGREE][number] for number in HONEST]
+        released = [self.heard[Step.RELEASE][number] for number in (1, 2, 3)]
+        agreed = [self.heard[Step.AGREE][number] for number in (1, 2, 3)]
         said = [messages[0].content for messages in released if messages]
         assert len({split(content)[0] for content in said}) <= 1
         if said:

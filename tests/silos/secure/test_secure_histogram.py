@@ -1,5 +1,7 @@
 """From votes to a noisy histogram: what opens, who is left out, what is refused."""
 
+import dataclasses
+import functools
 import itertools
 import math
 
@@ -8,23 +10,20 @@ import pytest
 from scipy import stats
 from secure_helpers import (
     FAINT,
-    asked,
-    counts_of,
-    open_parties,
+    Batch,
     run_until,
-    sealed_votes,
     some_keys,
-    some_labels,
     some_terms,
 )
+from silo_helpers import SECURE
+from silo_helpers import batch as asked_batch
 
 from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.silos.messages import QueryBatch
 from pate_tf.silos.secure import protocol, shamir, terms
 from pate_tf.silos.secure import shares as sealing
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
-from pate_tf.silos.secure.opening import PartyMissingError, open_histogram
+from pate_tf.silos.secure.opening import PartyMissingError
 from pate_tf.silos.secure.protocol import ProtocolError, Step, signed, split
 from pate_tf.silos.secure.shares import SealingError
 from pate_tf.silos.secure.terms import BatchTerms, joined
@@ -86,23 +85,16 @@ BAD = {
 
 @pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (5, 1), (6, 2)])
 def test_what_opens_is_the_histogram_with_noise_of_every_party(tmp_path, num_parties, threshold):
-    keys = some_keys(num_parties)
-    batch = some_terms(keys, threshold=threshold)
-    labels = some_labels(batch, 7)
-    opened = open_histogram(batch, sealed_votes(labels, batch), asked(open_parties(keys, tmp_path)))
-    noise = opened.noisy_counts - counts_of(labels, batch) * LATTICE
-    assert np.abs(noise).max() <= 3 * num_parties
-    assert opened.silos == tuple(labels)
-    assert opened.left_out == {}
+    batch = Batch(tmp_path, 7, num_parties=num_parties, threshold=threshold)
+    opened = batch.open()
+    assert np.abs(batch.noise(opened)).max() <= 3 * num_parties
+    assert opened.silos == tuple(batch.labels) and opened.left_out == {}
 
 
 def test_the_noise_has_the_variance_that_is_promised(tmp_path):
     """At m = 4 and t = 1: 4 / 3 of sigma squared; 10 % more or less is noticed."""
-    keys = some_keys()
-    batch = some_terms(keys, sigma=3.0, num_queries=10_000, num_classes=2)
-    labels = some_labels(batch, 2)
-    opened = open_histogram(batch, sealed_votes(labels, batch), asked(open_parties(keys, tmp_path)))
-    noise = (opened.noisy_counts - counts_of(labels, batch) * LATTICE).ravel() / LATTICE
+    batch = Batch(tmp_path, 2, sigma=3.0, num_queries=10_000, num_classes=2)
+    noise = batch.noise(batch.open()).ravel() / LATTICE
     for factor, fits in ((1.0, True), (0.9, False), (1.1, False)):
         scale = factor * 3.0 * math.sqrt(4 / 3)
         assert (stats.kstest(noise / scale, "norm").pvalue > FALSE_ALARM) == fits
@@ -111,26 +103,20 @@ def test_the_noise_has_the_variance_that_is_promised(tmp_path):
 @pytest.mark.parametrize("change", BAD.values(), ids=BAD)
 @pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (6, 2)])
 def test_bad_votes_are_left_out_and_their_silo_named(tmp_path, change, num_parties, threshold):
-    keys = some_keys(num_parties)
-    batch = some_terms(keys, threshold=threshold)
-    labels = some_labels(batch, 4)
-    sealed = sealed_votes(labels, batch)
-    sealed[VICTIM] = forged(batch, change)
-    opened = open_histogram(batch, sealed, asked(open_parties(keys, tmp_path)))
-    del labels[VICTIM]
-    assert opened.silos == tuple(labels)
+    batch = Batch(tmp_path, 4, num_parties=num_parties, threshold=threshold)
+    batch.sealed[VICTIM] = forged(batch.terms, change)
+    opened = batch.open()
+    assert opened.silos == tuple(silo for silo in batch.labels if silo != VICTIM)
     assert opened.left_out.keys() == {VICTIM}
     assert "one for each query" in opened.left_out[VICTIM]
-    noise = opened.noisy_counts - counts_of(labels, batch) * LATTICE
-    assert np.abs(noise).max() <= 3 * num_parties
+    assert np.abs(batch.noise(opened)).max() <= 3 * num_parties
 
 
 def test_bad_votes_alone_open_nothing(tmp_path):
-    keys = some_keys()
-    batch = some_terms(keys)
-    sealed = {VICTIM: forged(batch, BAD["thousand"])}
+    batch = Batch(tmp_path)
+    batch.sealed = {VICTIM: forged(batch.terms, BAD["thousand"])}
     with pytest.raises(ProtocolError, match="or more whose shares open"):
-        open_histogram(batch, sealed, asked(open_parties(keys, tmp_path)))
+        batch.open()
 
 
 def sealed_otherwise(labels, keys, **changes):
@@ -157,12 +143,9 @@ WRONG_SHARES = {
 
 @pytest.mark.parametrize("change", WRONG_SHARES.values(), ids=WRONG_SHARES)
 def test_shares_that_are_not_sealed_for_this_are_left_out(tmp_path, change):
-    keys = some_keys()
-    batch = some_terms(keys)
-    labels = some_labels(batch, 4)
-    sealed = sealed_votes(labels, batch)
-    sealed[VICTIM] = change(sealed, labels, keys, batch)
-    opened = open_histogram(batch, sealed, asked(open_parties(keys, tmp_path)))
+    batch = Batch(tmp_path, 4)
+    batch.sealed[VICTIM] = change(batch.sealed, batch.labels, batch.keys, batch.terms)
+    opened = batch.open()
     assert opened.left_out == {VICTIM: "a party could not open its share"}
     assert opened.silos == ("silo-000", "silo-001", "silo-003")
 
@@ -296,7 +279,7 @@ def test_the_challenge_is_of_the_commitments_and_all_revealed_seeds():
     ]
     said = after(Step.COMMIT, [each.to_bytes() for each in commitments])
     expected = protocol.challenge_seed(seeds, batch, said.seen)
-    said = after(Step.REVEAL, [said.content(seed) for seed in seeds])
+    said = after(Step.REVEAL, [joined(said.seen, seed) for seed in seeds])
     assert np.array_equal(said.challenge.tau, protocol.Challenge.of_seed(expected, batch).tau)
 
 
@@ -306,61 +289,50 @@ def test_the_challenge_is_of_the_commitments_and_all_revealed_seeds():
 @pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
 @pytest.mark.parametrize("num_parties", [4, 5])
 def test_a_missing_party_opens_nothing_and_is_named(tmp_path, step, num_parties):
-    keys = some_keys(num_parties)
-    batch = some_terms(keys)
-    labels = some_labels(batch, 3)
-    sealed = sealed_votes(labels, batch)
-    ways = asked(open_parties(keys, tmp_path))
-    answer = ways[2]
+    batch = Batch(tmp_path, num_parties=num_parties)
+    answer = batch.ways[2]
 
     def fails(task):
         if task.step is step:
             raise ConnectionError("gone")
         return answer(task)
 
-    with pytest.raises(
-        PartyMissingError, match=f"party-2.*{step.value}.*nothing has opened"
-    ) as caught:
-        open_histogram(batch, sealed, {**ways, 2: fails})
-    assert caught.value.can_do_without == (num_parties == 5)
-    assert ("asked again" in str(caught.value)) == (num_parties == 5)
-    opened = open_histogram(batch, sealed, ways)  # it is back
-    assert opened.silos == tuple(labels)
+    batch.ways[2] = fails
+    with pytest.raises(PartyMissingError, match=f"party-2.*{step.value}.*nothing has opened"):
+        batch.open()
+    batch.ways[2] = answer  # it is back
+    assert batch.open().silos == tuple(batch.labels)
 
 
 def test_the_last_step_needs_few_parties_and_gives_the_same(tmp_path):
-    keys = some_keys()
-    batch = some_terms(keys, sigma=5.0)
-    sealed = sealed_votes(some_labels(batch, 3), batch)
-    ways = asked(open_parties(keys, tmp_path))
+    batch = Batch(tmp_path, sigma=5.0)
+    ways, gone = dict(batch.ways), set()
+
+    def guarded(number, task):
+        if task.step is Step.RELEASE and number in gone:
+            raise TimeoutError
+        return ways[number](task)
+
+    batch.ways = {number: functools.partial(guarded, number) for number in ways}
     results = []
-    for gone in ({1}, {2}, {4}, set()):
-
-        def guarded(number, gone=gone):
-            def way(task):
-                if task.step is Step.RELEASE and number in gone:
-                    raise TimeoutError
-                return ways[number](task)
-
-            return way
-
-        results.append(open_histogram(batch, sealed, {n: guarded(n) for n in ways}).noisy_counts)
+    for missing in ([1], [2], [4], []):
+        gone.clear()
+        gone.update(missing)
+        results.append(batch.open().noisy_counts)
     assert all(np.array_equal(result, results[0]) for result in results)
+    gone.update([2, 3])
     with pytest.raises(PartyMissingError, match="release"):
-        open_histogram(batch, sealed, {**ways, 2: guarded(2, {2}), 3: guarded(3, {3})})
+        batch.open()
 
 
 def test_a_party_that_adds_wrongly_is_noticed(tmp_path):
-    keys = some_keys()
-    batch = some_terms(keys)
-    sealed = sealed_votes(some_labels(batch, 3), batch)
-    parties = open_parties(keys, tmp_path)
-    journal = parties[3].journal
-    run_until(parties, batch, sealed, Step.AGREE)
-    seed, noise, *rows = split(journal.secret(batch))
-    journal.keep_secret(batch, joined(seed, bytes([noise[0] ^ 1]) + noise[1:], *rows))
+    batch = Batch(tmp_path)
+    journal = batch.parties[3].journal
+    run_until(batch.parties, batch.terms, batch.sealed, Step.AGREE)
+    seed, noise, *rows = split(journal.secret(batch.terms))
+    journal.keep_secret(batch.terms, joined(seed, bytes([noise[0] ^ 1]) + noise[1:], *rows))
     with pytest.raises(ProtocolError, match="a party added wrongly"):
-        open_histogram(batch, sealed, asked(parties))
+        batch.open()
 
 
 # ---- terms and keys ------------------------------------------------------------------------------
@@ -368,31 +340,17 @@ def test_a_party_that_adds_wrongly_is_noticed(tmp_path):
 
 def test_terms_are_those_of_the_batch_that_was_asked():
     keys = some_keys()
-    batch = QueryBatch.of(
-        np.ones((2, 3), np.uint8),
-        run_id="run",
-        batch_id="b",
-        num_classes=4,
-        mechanism={"name": "secure_histogram", "sigma": 3.0, "num_parties": 4, "threshold": 1},
-        deadline=0.0,
-    )
+    batch = asked_batch(0, 2, mechanism=SECURE)
     parties = tuple(each.identity for each in keys)
     made = BatchTerms.of_batch(batch, parties)
-    assert made.shape == (2, 4) and made.mechanism == SecureHistogram(
-        sigma=3.0, num_parties=4, threshold=1
+    assert made.shape == (2, 5) and made.mechanism == SecureHistogram(
+        sigma=40.0, num_parties=4, threshold=1
     )
     assert made.digest == BatchTerms.of_batch(batch, parties).digest
     assert made.digest != BatchTerms.of_batch(batch, parties[::-1]).digest
     with pytest.raises(ValueError, match="parties: expected 4, got 2"):
         BatchTerms.of_batch(batch, parties[:2])
-    other = QueryBatch.of(
-        np.ones((2, 3), np.uint8),
-        run_id="run",
-        batch_id="b",
-        num_classes=4,
-        mechanism={"name": "randomised_response", "epsilon": 1.0},
-        deadline=0.0,
-    )
+    other = asked_batch(0, 2)
     with pytest.raises(ValueError, match="expected secure_histogram"):
         BatchTerms.of_batch(other, parties)
 
@@ -410,14 +368,8 @@ def test_one_key_for_two_parties_is_refused():
     first, twin = keys[0].identity, PartyKeys.generate("twin").identity
     copied = PartyIdentity(name="twin", sealing_key=first.sealing_key, signing_key=twin.signing_key)
     with pytest.raises(ValueError, match="another sealing_key of each"):
-        BatchTerms(
-            run_id="run",
-            batch_id="b",
-            queries_digest=bytes(32),
-            num_queries=1,
-            num_classes=2,
-            mechanism=SecureHistogram(sigma=FAINT, num_parties=4, threshold=1),
-            parties=(first, keys[1].identity, keys[2].identity, copied),
+        dataclasses.replace(
+            some_terms(some_keys()), parties=(first, keys[1].identity, keys[2].identity, copied)
         )
 
 
@@ -444,11 +396,12 @@ def test_keys_are_kept_for_their_owner(tmp_path):
         PartyKeys.load_or_create(path, "party-1")
     assert path.read_text() == "{}"
     identity = keys.identity
-    assert PartyIdentity.of_text("party-1", identity.to_text()) == identity
+    listed = (identity.sealing_key + identity.signing_key).hex()
+    assert PartyIdentity.of_keys("party-1", listed) == identity
     assert keys.sealing.private_bytes_raw().hex() not in repr(keys)
-    for text in ("", "zz", identity.to_text()[:-2]):
+    for text in ("", "zz", listed[:-2]):
         with pytest.raises(ValueError, match="128 hexadecimal digits"):
-            PartyIdentity.of_text("party-1", text)
+            PartyIdentity.of_keys("party-1", text)
 
 
 @pytest.mark.parametrize(
@@ -473,9 +426,8 @@ def test_a_party_draws_no_noise_where_no_share_opens(tmp_path):
         def gaussian_integers(self, scale, size):
             raise AssertionError
 
-    keys = some_keys()
-    batch = some_terms(keys)
-    parties = open_parties(keys, tmp_path, noise=NeverDraws())
+    batch = Batch(tmp_path, noise=NeverDraws())
+    batch.sealed = {"a": (b"x",) * 4}
     with pytest.raises(ProtocolError, match="at least one silo that open"):
-        open_histogram(batch, {"a": (b"x",) * 4}, asked(parties))
+        batch.open()
     assert list(tmp_path.rglob("*.step")) == []

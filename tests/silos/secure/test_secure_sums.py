@@ -5,17 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.stats
-from secure_helpers import asked, open_parties, some_keys, tasks
+from secure_helpers import asked, open_parties, sealed_sums, some_keys, sums_terms
+from silo_helpers import Noted, Silent
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.silos.secure import party, shamir
+from pate_tf.silos.secure import shamir
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.protocol import ProtocolError, Step
-from pate_tf.silos.secure.shares import open_share, seal_shares, seal_sums, vote_shares
-from pate_tf.silos.secure.terms import BatchTerms
+from pate_tf.silos.secure.protocol import ProtocolError
+from pate_tf.silos.secure.shares import seal_shares, seal_sums, vote_shares
 
 NUM_SILOS = 6
 SHAPE = (401, 10)
@@ -25,36 +25,12 @@ RELEASE = SecureFeatureSums(
 )
 
 
-class Noted(SystemNoise):
-    """Notes what a silo drew."""
-
-    def gaussian_integers(self, scale, size):
-        self.drawn = super().gaussian_integers(scale, size)
-        return self.drawn
-
-
-class Silent(SystemNoise):
-    """A silo that leaves its noise out."""
-
-    def gaussian_integers(self, scale, size):
-        return np.zeros(size, np.int64)
-
-
 @pytest.fixture
 def setting(tmp_path):
     """Parties, silos with keys, terms, and made-up sums."""
     keys = some_keys(RELEASE.num_parties)
     silos = {f"silo-{number}": PartyKeys.generate(f"silo-{number}") for number in range(NUM_SILOS)}
-    terms = BatchTerms(
-        run_id="run",
-        batch_id="b",
-        queries_digest=bytes(32),
-        num_queries=1,
-        num_classes=SIZE,
-        mechanism=RELEASE,
-        parties=tuple(one.identity for one in keys),
-        silos=tuple(one.identity for one in silos.values()),
-    )
+    terms = sums_terms(keys, silos, RELEASE, num_classes=SIZE)
     random = np.random.default_rng(1)
     sums = {name: random.integers(-(2**30), 2**30, SHAPE) for name in silos}
     parties = open_parties(keys, tmp_path)
@@ -63,31 +39,13 @@ def setting(tmp_path):
         one.close()
 
 
-def sealed_by(silos, terms, sums, noises):
-    return {
-        name: seal_sums(sums[name], terms, keys=silos[name], noise=noises.get(name))
-        for name in noises
-    }
-
-
 def test_the_total_with_every_silo_s_noise_opens(setting):
     parties, silos, terms, sums = setting
     noises = {name: Noted() for name in list(silos)[1:]}  # one dropped out before
-    opened = open_histogram(terms, sealed_by(silos, terms, sums, noises), asked(parties))
+    opened = open_histogram(terms, sealed_sums(silos, terms, sums, noises), asked(parties))
     assert set(opened.silos) == set(noises) and not opened.left_out
     due = sum(sums[name].reshape(-1) + noise.drawn for name, noise in noises.items())
     assert opened.noisy_counts.reshape(-1).tolist() == due.tolist()
-
-
-def test_as_many_silos_as_are_allowed_open_and_one_more_is_refused(setting, monkeypatch):
-    parties, silos, terms, sums = setting
-    sealed = sealed_by(silos, terms, sums, {name: Noted() for name in silos})
-    monkeypatch.setattr(party, "MOST_SILOS", NUM_SILOS - 1)
-    with pytest.raises(ProtocolError, match=f"expected shares of 1 to {NUM_SILOS - 1} silos"):
-        parties[1].answer(tasks(terms, sealed, Step.COMMIT)[1])
-    monkeypatch.setattr(party, "MOST_SILOS", NUM_SILOS)
-    said = parties[1].answer(tasks(terms, sealed, Step.COMMIT)[1])
-    assert repr(said.signature) not in repr(said)
 
 
 def test_the_noise_suffices_where_colluding_silos_leave_theirs_out(setting):
@@ -97,7 +55,7 @@ def test_the_noise_suffices_where_colluding_silos_leave_theirs_out(setting):
     noises = {
         name: Silent() if place < RELEASE.colluding else None for place, name in enumerate(names)
     }
-    opened = open_histogram(terms, sealed_by(silos, terms, sums, noises), asked(parties))
+    opened = open_histogram(terms, sealed_sums(silos, terms, sums, noises), asked(parties))
     noise = opened.noisy_counts.reshape(-1) - sum(sums[name].reshape(-1) for name in names)
     squares = float(np.square(noise / (RELEASE.sigma * LATTICE)).sum())
     low, high = scipy.stats.chi2.ppf([5e-7, 1 - 5e-7], SIZE)
@@ -110,14 +68,14 @@ def test_fewer_silos_open_nothing(setting):
     parties, silos, terms, sums = setting
     noises = dict.fromkeys(list(silos)[: RELEASE.least_silos - 1])
     with pytest.raises(ProtocolError, match="or more whose shares open"):
-        open_histogram(terms, sealed_by(silos, terms, sums, noises), asked(parties))
+        open_histogram(terms, sealed_sums(silos, terms, sums, noises), asked(parties))
 
 
 @pytest.mark.parametrize("kind", ["unsigned", "own keys", "another silo's", "unlisted", "replayed"])
 def test_silos_that_are_made_up_are_left_out(setting, kind):
     """A coordinator that stands in for honest silos would take their noise out of the total."""
     parties, silos, terms, sums = setting
-    sealed = sealed_by(silos, terms, sums, dict.fromkeys(silos))
+    sealed = sealed_sums(silos, terms, sums, dict.fromkeys(silos))
     table = shamir.from_integers(np.zeros(terms.shape, np.int64))
     shares = vote_shares(table, terms, SystemNoise())
     name = "stranger" if kind == "unlisted" else "silo-0"
@@ -131,20 +89,9 @@ def test_silos_that_are_made_up_are_left_out(setting, kind):
     assert set(opened.left_out) == {name}
 
 
-def test_a_silo_s_own_signature_alone_opens_its_share(setting):
-    parties, silos, terms, sums = setting
-    (name, keys), *_ = silos.items()
-    sealed = seal_sums(sums[name], terms, keys=keys)
-    party = parties[1]
-    shares, _ = open_share(sealed[0], terms, silo=name, keys=party._keys)
-    assert shares.shape == (2 + SIZE,)
-    with pytest.raises(ValueError, match="sealed for this batch"):
-        open_share(sealed[0], terms, silo="silo-1", keys=party._keys)
-
-
 def test_a_silo_whose_shares_fit_no_polynomial_is_left_out_and_named(setting):
     parties, silos, terms, sums = setting
-    sealed = sealed_by(silos, terms, sums, dict.fromkeys(silos))
+    sealed = sealed_sums(silos, terms, sums, dict.fromkeys(silos))
     shares = shamir.uniform((len(terms.parties), 2 + SIZE), SystemNoise().words)
     sealed["silo-2"] = seal_shares(shares, terms, silo="silo-2", keys=silos["silo-2"])
     opened = open_histogram(terms, sealed, asked(parties))
@@ -157,7 +104,7 @@ def test_the_largest_sums_do_not_wrap_around(setting):
     most = np.iinfo(np.int64).max
     large = {name: np.full(SHAPE, most if name != "silo-0" else -most) for name in sums}
     noises = dict.fromkeys(silos, Silent())
-    opened = open_histogram(terms, sealed_by(silos, terms, large, noises), asked(parties))
+    opened = open_histogram(terms, sealed_sums(silos, terms, large, noises), asked(parties))
     assert (opened.noisy_counts == (NUM_SILOS - 2) * terms.largest_sum).all()
     assert 2 * NUM_SILOS * terms.largest_sum < shamir.PRIME // 2
 

@@ -5,13 +5,11 @@ import types
 
 import numpy as np
 import pytest
-from silo_helpers import NUM_CLASSES, batch, queries, silo, teacher
+from silo_helpers import NUM_CLASSES, batch, pool, silo, teacher
 from transport_helpers import LIMITS, PARTIES, SILOS
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import Pool
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.silos import Asking, Coordinator, Member, Roster, SiloSums
 from pate_tf.silos.clients import PartyConnection, SiloConnection
@@ -21,17 +19,7 @@ from pate_tf.silos.secure.opening import PartySealer, simulated_parties
 from pate_tf.silos.secure.party import Party
 from pate_tf.silos.server import PartyService, serve_coordinator
 
-POOL = Pool(
-    inputs=queries(0, 40),
-    dataset=Dataset(
-        name="lines",
-        kind="tabular",
-        input_shape=(4,),
-        value_range=(0.0, 1_000.0),
-        num_classes=NUM_CLASSES,
-        pool_size=40,
-    ),
-)
+POOL = pool(40)
 TRUE = teacher(POOL.inputs)
 SUMS = SecureFeatureSums(
     sigma=1.0, num_features=3, least_silos=2, colluding=1, num_parties=4, threshold=1
@@ -72,7 +60,11 @@ def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path)
         labels = coordinator.ask(POOL, np.arange(10))
         assert np.array_equal(labels.noisy_counts, opened[0])  # one opening, one noise
         assert np.array_equal(labels.labels, TRUE[:10])
-        assert labels.cost.number == 10
+        assert labels.cost.number == 10 and labels.weights is not None
+        charge = SecureHistogram(0.5, 4, 1)
+        assert all(spent.charges == {charge: 10} for spent in coordinator.spending())
+        page = coordinator.statement(pool_name="lines").to_markdown()
+    assert "up to 1 of the 4 aggregators together" in page
 
 
 @pytest.mark.parametrize("mechanism", [SECURE, {"name": "randomised_response"}, SUMS.to_dict()])

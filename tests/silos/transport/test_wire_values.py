@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from secure_helpers import some_keys, some_terms
 from transport_helpers import QUERIES, RUN
 
-from pate_tf.accounting.local.base import SecureHistogram
 from pate_tf.net import arrays
 from pate_tf.net.array_pb2 import Array
 from pate_tf.silos import silos_pb2 as wire
 from pate_tf.silos import wire as conversions
 from pate_tf.silos.messages import (
-    Answer,
     QueryBatch,
     RandomisedVotes,
     Reason,
@@ -18,9 +17,7 @@ from pate_tf.silos.messages import (
     SealedShares,
     reply_digest,
 )
-from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.protocol import PartyTask, Step, signed
-from pate_tf.silos.secure.terms import BatchTerms
 
 MECHANISMS = [
     {"name": "randomised_response", "epsilon": 0.1},
@@ -38,23 +35,15 @@ MECHANISMS = [
         np.linspace(0.0, 1.0, 5),
     ],
 )
-def test_arrays_come_back(array):
+def test_arrays_come_back_and_others_are_not_sent(array):
     message = Array.FromString(arrays.pack(array).SerializeToString())
     back = arrays.unpack(message, "x")
     assert back.shape == array.shape
     assert np.array_equal(back, array)
     assert not back.flags.writeable
-
-
-@pytest.mark.parametrize(
-    "array", [np.array([None]), np.array(["a"]), np.array([1 + 2j]), np.ones(1, bool)]
-)
-def test_other_arrays_are_not_sent(array):
-    with pytest.raises(ValueError, match="array: expected a type of"):
-        arrays.pack(array)
-
-
-HUGE = 2**62
+    for other in (np.array([None]), np.array(["a"]), np.array([1 + 2j]), np.ones(1, bool)):
+        with pytest.raises(ValueError, match="array: expected a type of"):
+            arrays.pack(other)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +60,9 @@ HUGE = 2**62
         (Array(dtype="<f4", shape=[2], data=bytes(4)), "as many bytes"),
         (Array(dtype="<f4", shape=[1], data=bytes(5)), "as many bytes"),
         (Array(dtype="<f4", shape=[0], data=b""), "as many bytes"),
-        (Array(dtype="<f4", shape=[HUGE], data=bytes(4)), "as many bytes"),
+        (Array(dtype="<f4", shape=[2**62], data=bytes(4)), "as many bytes"),
         # Products that wrap around at 64 bits: 0 and 4 bytes.
-        (Array(dtype="<f4", shape=[HUGE, HUGE], data=b""), "as many bytes"),
+        (Array(dtype="<f4", shape=[2**62, 2**62], data=b""), "as many bytes"),
         (
             Array(dtype="<f4", shape=[2**32 + 1, 2**32 - 1, 2**63], data=b""),
             "as many bytes",
@@ -93,8 +82,8 @@ def test_malformed_arrays_are_refused_in_one_line(message, expected):
 @pytest.mark.parametrize("queries", [QUERIES, QUERIES.astype(np.float32)], ids=["bytes", "floats"])
 @pytest.mark.parametrize("witness", [None, bytes(range(32))])
 def test_batches_come_back(mechanism, queries, witness):
-    batch = QueryBatch.of(
-        queries,
+    batch = QueryBatch(
+        queries=queries,
         run_id=RUN,
         batch_id="b",
         num_classes=3,
@@ -109,30 +98,6 @@ def test_batches_come_back(mechanism, queries, witness):
     assert dict(back.mechanism) == mechanism
     assert back.witness == witness
     assert (back.run_id, back.batch_id, back.num_classes, back.deadline) == (RUN, "b", 3, 1e9)
-
-
-CHANGES = {
-    "query": lambda message: setattr(message.queries, "data", b"\1" + message.queries.data[1:]),
-    "digest": lambda message: message.digests.pop(),
-    "mechanism": lambda message: setattr(message.mechanism, "name", "plurality"),
-    "parameter": lambda message: message.mechanism.parameters.update({"delta": 1.0}),
-    "epsilon": lambda message: message.mechanism.parameters.update({"epsilon": float("nan")}),
-    "name": lambda message: setattr(message, "run_id", "../../etc"),
-    "type": lambda message: setattr(message.queries, "dtype", "<i8"),
-    "deadline": lambda message: setattr(message, "deadline", float("nan")),
-    "witness": lambda message: setattr(message, "witness", b""),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_batches_that_are_none_are_refused(change):
-    batch = QueryBatch.of(
-        QUERIES, run_id=RUN, batch_id="b", num_classes=3, mechanism=MECHANISMS[0], deadline=1e9
-    )
-    message = conversions.batch_to_wire(batch)
-    change(message)
-    with pytest.raises(ValueError, match="expected"):
-        conversions.batch_of_wire(message)
 
 
 NAMES = {"run_id": RUN, "batch_id": "b", "silo": "silo-1"}
@@ -160,11 +125,8 @@ def test_replies_come_back(reply):
     [
         wire.Reply(**NAMES),
         wire.Reply(**NAMES, refusal="because"),
-        wire.Reply(**{**NAMES, "silo": "a b"}, refusal="malformed"),
         wire.Reply(**NAMES, sealed=wire.SealedShares()),
         wire.Reply(**NAMES, votes=arrays.pack(np.array([0.5]))),
-        wire.Reply(**NAMES, votes=arrays.pack(np.array([-1]))),
-        wire.Reply(**NAMES, votes=arrays.pack(np.array([[1]]))),
         wire.Reply(**NAMES, votes=arrays.pack(np.array([1])), witness=bytes(31)),
     ],
 )
@@ -173,23 +135,9 @@ def test_replies_that_are_none_are_refused(message):
         conversions.reply_of_wire(message)
 
 
-def test_answers_come_back():
-    for answer in Answer:
-        assert conversions.answer_of_wire(conversions.answer_to_wire(answer)) is answer
-    assert conversions.answer_of_wire(wire.SubmitReply()) is Answer.UNKNOWN
-
-
 def test_tasks_come_back_with_the_keys_that_a_party_knows():
-    keys = [PartyKeys.generate(f"party-{number}") for number in (1, 2, 3, 4)]
-    terms = BatchTerms(
-        run_id=RUN,
-        batch_id="b",
-        queries_digest=bytes(32),
-        num_queries=5,
-        num_classes=3,
-        mechanism=SecureHistogram(sigma=0.1, num_parties=4, threshold=1),
-        parties=tuple(one.identity for one in keys),
-    )
+    keys = some_keys()
+    terms = some_terms(keys)
     message = signed(b"content", step=Step.COMMIT, terms=terms, party=1, keys=keys[0])
     task = PartyTask(
         step=Step.REVEAL, terms=terms, sealed={"b": b"2", "a": b"1"}, messages=(message,)
@@ -202,5 +150,5 @@ def test_tasks_come_back_with_the_keys_that_a_party_knows():
     with pytest.raises(ValueError, match="parties: expected ones that this party knows"):
         conversions.task_of_wire(sent, {"party-1": known["party-1"]})
     sent.step = "open_all"
-    with pytest.raises(ValueError, match="step: expected one of"):
+    with pytest.raises(ValueError, match="open_all"):
         conversions.task_of_wire(sent, known)

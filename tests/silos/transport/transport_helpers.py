@@ -6,12 +6,10 @@ import time
 import numpy as np
 
 from pate_tf.net.credentials import Limits
-from pate_tf.net.server import Server
-from pate_tf.silos import server as party_service
-from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
+from pate_tf.silos.batch_queue import BatchQueue, Round
 from pate_tf.silos.clients import SiloConnection
 from pate_tf.silos.messages import RANDOMISED_RESPONSE, RandomisedVotes
-from pate_tf.silos.roster import Member, Roster
+from pate_tf.silos.server import serve_coordinator
 
 SILOS = ("silo-1", "silo-2")
 PARTIES = ("party-1", "party-2", "party-3", "party-4")
@@ -20,11 +18,6 @@ RUN = "run"
 NUM_QUERIES = 5
 LIMITS = Limits(calls_per_second=1000.0, calls_at_once=100)
 QUERIES = np.arange(NUM_QUERIES * 4, dtype=np.uint8).reshape(NUM_QUERIES, 2, 2)
-
-
-def made_up_roster():
-    members = tuple(Member(name=name, epsilon=1.0, queries=100) for name in SILOS)
-    return Roster(run_id=RUN, delta=1e-5, members=members)
 
 
 def made_up_round(number=1, seconds=60.0):
@@ -39,16 +32,13 @@ def made_up_round(number=1, seconds=60.0):
 
 
 def made_up_core(folder=None):
-    return BatchQueue(made_up_roster(), CoordinatorJournal(folder, RUN))
+    return BatchQueue(RUN, SILOS, folder)
 
 
 def serve(core, files, *, address="localhost:0", limits=LIMITS, parties=None):
-    services = {party_service.SILO_SERVICE: party_service.SiloService(core, limits).add_to}
-    rosters = {party_service.SILO_SERVICE: SILOS}
-    if parties is not None:
-        services[party_service.PARTY_SERVICE] = parties.add_to
-        rosters[party_service.PARTY_SERVICE] = parties.names
-    return Server(address, files=files, services=services, rosters=rosters, limits=limits)
+    return serve_coordinator(
+        address, core, files=files, silos=SILOS, parties=parties, limits=limits
+    )
 
 
 def connect(server, files, **settings):
