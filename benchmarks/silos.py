@@ -167,7 +167,7 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
                 plurality, truth = counts.argmax(axis=1), simulation.truth[:num_queries]
                 mechanism = {"name": RandomisedResponse.name, "epsilon": epsilon}
                 labels, _ = simulation.label(mechanism, num_silos, num_queries)
-                law = RandomisedResponse(num_classes, epsilon)
+                law = RandomisedResponse(num_classes=num_classes, epsilon=epsilon)
                 chance = survival(counts, law, num_samples=SAMPLES).probability
                 # Of the queries' coins, and of the simulation.
                 variance = (chance * (1 - chance)).sum() * (1 + 1 / SAMPLES)

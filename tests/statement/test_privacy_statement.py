@@ -98,7 +98,9 @@ def silos(charge=None, answered=(1, 50, 0), **changes):
 
 
 def silo_sums(unit="owner"):
-    charge = SecureFeatureSums(20.0, 10, 4, 1, 4, 1)
+    charge = SecureFeatureSums(
+        sigma=20.0, num_features=10, least_silos=4, colluding=1, num_parties=4, threshold=1
+    )
     return silos(charge, (1, 1, 1, 1, 1), unit=unit)
 
 
@@ -135,7 +137,7 @@ EVERY = {
     "reset": labels(ledger_was_reset=True),
     "seeded": labels(secure_noise=False),
     "silos": silos(),
-    "secure silos": silos(SecureHistogram(40.0, 4, 1)),
+    "secure silos": silos(SecureHistogram(sigma=40.0, num_parties=4, threshold=1)),
     "sums of silos": silo_sums(),
     "records of silos": silo_sums("record"),
     "shared": shared(holders=2),
@@ -407,7 +409,10 @@ def test_somebody_in_k_silos_costs_what_their_answers_cost_together():
 
 
 def test_mechanisms_that_answers_chose_cost_several_silos_more_delta():
-    votes, noisy = RandomisedResponse(epsilon=1.0, num_classes=10), SecureHistogram(400.0, 4, 1)
+    votes, noisy = (
+        RandomisedResponse(epsilon=1.0, num_classes=10),
+        SecureHistogram(sigma=400.0, num_parties=4, threshold=1),
+    )
     spent = silos(votes, (2, 3)).silos
     both = tuple(dataclasses.replace(each, charged=(*each.charged, (noisy, 1))) for each in spent)
     made = dataclasses.replace(silos(), silos=both)

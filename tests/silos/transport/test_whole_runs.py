@@ -61,7 +61,7 @@ def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path)
         assert np.array_equal(labels.noisy_counts, opened[0])  # one opening, one noise
         assert np.array_equal(labels.labels, TRUE[:10])
         assert labels.cost.number == 10 and labels.weights is not None
-        charge = SecureHistogram(0.5, 4, 1)
+        charge = SecureHistogram(sigma=0.5, num_parties=4, threshold=1)
         assert all(spent.charges == {charge: 10} for spent in coordinator.spending())
         page = coordinator.statement(pool_name="lines").to_markdown()
     assert "up to 1 of the 4 aggregators together" in page
