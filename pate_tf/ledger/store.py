@@ -508,18 +508,17 @@ class Store:
         """Takes the source that a row fixed; the first one, but in ledgers of earlier versions.
 
         Raises:
-            LedgerError: if the store is opened for another one.
+            LedgerError: if the store is opened for another name.
         """
         if fields is None:
             return
-        fixed, named = PrivateSource.from_dict(fields), self.source
-        if named is not None and named != fixed:
-            got = named.name or "none"
-            if named.name == fixed.name:
-                got = "a file elsewhere or a name like a file's; give what was given before"
+        fixed, given = PrivateSource.from_dict(fields), self.source
+        # A file that was moved since is no other source.
+        if given is not None and given.is_named and given != fixed:
+            was = "a file's" if given.name == fixed.name else fixed.name or "none"
             raise LedgerError(
-                f"{self.folder}: source_name: expected {fixed.name or 'none'}, to which this "
-                f"ledger is charged, got {got}"
+                f"{self.folder}: source_name: expected {was}, to which this ledger is charged, got "
+                f"{given.name}"
             )
         self.source, self._has_source = fixed, True
         if self.guard is not None:

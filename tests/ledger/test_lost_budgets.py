@@ -457,12 +457,13 @@ def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, m
         assert ledger.source_spending().charges == {MECHANISM: 5}
 
 
-def test_a_file_of_the_same_name_elsewhere_is_another_source(folder, tmp_path):
-    """The refusal says so: both names read alike."""
-    spend(folder, 0, 5, source=PrivateSource.of_file(tmp_path / "a" / "patients.csv"))
-    for other in (PrivateSource.of_file(tmp_path / "b" / "patients.csv"), PATIENTS):
-        with pytest.raises(LedgerError, match=r"expected patients, .* got a file elsewhere or"):
-            open_ledger(folder, source=other)
+def test_a_file_that_was_moved_stays_the_source_of_its_ledger(folder, tmp_path):
+    first, moved = (PrivateSource.of_file(tmp_path / name / "patients.csv") for name in "ab")
+    spend(folder, 0, 5, source=first)
+    with open_ledger(folder, source=moved) as ledger:
+        assert ledger.source == first
+    with pytest.raises(LedgerError, match="expected a file's, .* got patients"):
+        open_ledger(folder, source=PATIENTS)
 
 
 def test_a_url_is_one_source_from_any_working_directory(tmp_path, monkeypatch):

@@ -41,7 +41,8 @@ def release(folder, inputs, labels, *, name):
         fitted.publish()
     fields = json.loads((folder / "released" / "privacy_statement.json").read_text())
     sensitive = [one for one in caught if issubclass(one.category, SensitiveWarning)]
-    public = [one for one in caught if one not in sensitive]
+    ours = [one for one in caught if issubclass(one.category, UserWarning)]
+    public = [one for one in ours if one not in sensitive]
     told = [str(one.message).replace(str(folder.parent), "") for one in public]
     stated = {key: fields[key] for key in PUBLIC}
     return {**stated, "row": fields["ledger_head"][0], "told": told}, sensitive

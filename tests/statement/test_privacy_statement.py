@@ -144,7 +144,7 @@ EVERY = {
     "participants": shared(unit="participant", epsilon_source=5.0, delta_source=1e-5),
     "seeded training": shared(secure_noise=False, ledger_was_reset=True),
     "infinite": shared(epsilon=math.inf),
-    "large delta": shared(fewest_records=20_000),
+    "large delta": shared(fewest_records=200_000),
     "no noise": shared(charge=None, epsilon=None, delta=None, unit=None, ledger_heads=()),
 }
 # The left column of the terms, and what a format left open.
@@ -326,7 +326,7 @@ def test_delta_is_compared_with_the_number_of_records():
     assert not fine.is_delta_large and "number of records is 0.0901." in fine.to_markdown()
     assert "is not known here" in labels().to_markdown()
     assert "The number of owners is private" in owners().to_markdown()
-    assert "smallest participant's 20,000 records" in EVERY["large delta"].to_markdown()
+    assert "smallest participant's 200,000 records" in EVERY["large delta"].to_markdown()
 
 
 def test_several_records_of_a_person_get_numbers():
