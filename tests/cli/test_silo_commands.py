@@ -200,7 +200,7 @@ def test_the_tighter_of_flag_and_policy_is_the_budget_in_force(tmp_path):
 @pytest.mark.parametrize(
     ("method", "unit", "printed"),
     [
-        ("feature_sums", "record", "up to 1 of the 4 parties and up to 1 silos"),
+        ("feature_sums", "record", "each silo's own noise would remain"),
         ("pate", "silo", "Votes protect a silo from some 250 silos on"),
     ],
 )
