@@ -148,7 +148,7 @@ def by_class(
     if probabilities is not None and None not in recall and num_classes > 1:
         areas = []
         for label in [1] if num_classes == 2 else range(num_classes):
-            scores, is_positive = probabilities[:, label], truth == label
+            scores, is_positive = probabilities[:, label].astype(np.float64), truth == label
             # Pairs of a positive and a negative whose scores are in that order; ties are half.
             pairs = mannwhitneyu(scores[is_positive], scores[~is_positive], method="asymptotic")
             areas.append(pairs.statistic / (is_positive.sum() * (~is_positive).sum()))

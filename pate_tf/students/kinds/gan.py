@@ -10,7 +10,7 @@ Beyond the paper: images are changed in ways that keep their label, where the da
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -212,33 +212,7 @@ def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the discriminator: raw images to logits `[batch, num_classes]`."""
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 32))
-    if dataset.input_shape[-1] == 3:
-        convolution = functools.partial(WeightNormalizedConvolution, activation="leaky_relu")
-        # Over channels: a 1x1 convolution.
-        dense = functools.partial(WeightNormalizedDense, activation="leaky_relu")
-        body = [
-            layers.Dropout(0.2, seed=next(seeds)),
-            convolution(64, seed=next(seeds)),
-            convolution(64, seed=next(seeds)),
-            convolution(64, stride=2, seed=next(seeds)),
-            layers.Dropout(0.5, seed=next(seeds)),
-            convolution(128, seed=next(seeds)),
-            convolution(128, seed=next(seeds)),
-            convolution(128, stride=2, seed=next(seeds)),
-            layers.Dropout(0.5, seed=next(seeds)),
-            convolution(128, padding="VALID", seed=next(seeds)),
-            dense(128, seed=next(seeds)),
-            dense(128, seed=next(seeds)),
-            layers.GlobalAveragePooling2D(name=FEATURES),
-        ]
-    else:
-        body = [layers.Flatten(), TableNoise(0.3, seed=next(seeds))]
-        for number, units in enumerate(CLASSIFIER_UNITS, start=1):
-            name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
-            body += [
-                WeightNormalizedDense(units, activation="relu", seed=next(seeds), name=name),
-                TableNoise(0.5, seed=next(seeds)),
-            ]
+    body = _convolutions(seeds) if dataset.input_shape[-1] == 3 else _dense(seeds)
     return keras.Sequential(
         [
             keras.Input(dataset.input_shape),
@@ -250,6 +224,41 @@ def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
     )
 
 
+def _dense(seeds: Iterator[int]) -> list[keras.layers.Layer]:
+    body = [layers.Flatten(), TableNoise(0.3, seed=next(seeds))]
+    for number, units in enumerate(CLASSIFIER_UNITS, start=1):
+        name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
+        body += [
+            WeightNormalizedDense(units, activation="relu", seed=next(seeds), name=name),
+            TableNoise(0.5, seed=next(seeds)),
+        ]
+    return body
+
+
+def _convolutions(seeds: Iterator[int]) -> list[keras.layers.Layer]:
+    def layer(kind: Any, units: int, **options: Any) -> keras.layers.Layer:
+        return kind(units, activation="leaky_relu", seed=next(seeds), **options)
+
+    convolution = functools.partial(layer, WeightNormalizedConvolution)
+    dense = functools.partial(layer, WeightNormalizedDense)  # over channels: a 1x1 convolution
+
+    return [
+        layers.Dropout(0.2, seed=next(seeds)),
+        convolution(64),
+        convolution(64),
+        convolution(64, stride=2),
+        layers.Dropout(0.5, seed=next(seeds)),
+        convolution(128),
+        convolution(128),
+        convolution(128, stride=2),
+        layers.Dropout(0.5, seed=next(seeds)),
+        convolution(128, padding="VALID"),
+        dense(128),
+        dense(128),
+        layers.GlobalAveragePooling2D(name=FEATURES),
+    ]
+
+
 def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the generator: latent values `[batch, LATENT_SIZE]` to raw images."""
     low, high = pixel_range(dataset)
@@ -259,32 +268,15 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
         "train_scale": True,
         "stddev": GENERATOR_DEVIATION,
     }
-
-    def normalized(kind: Any, *sizes: int, activation: str, **options: Any) -> list[Any]:
-        initializer = keras.initializers.GlorotUniform(seed=next(seeds))
-        return [
-            kind(*sizes, kernel_initializer=initializer, **options),
-            layers.BatchNormalization(scale=False),
-            layers.Activation(activation),
-        ]
-
     if dataset.input_shape[-1] == 3:
-        doubling = functools.partial(
-            normalized, layers.Conv2DTranspose, activation="relu", strides=2, padding="same"
-        )
-        body = [
-            *normalized(layers.Dense, 4 * 4 * 512, activation="relu"),
-            layers.Reshape((4, 4, 512)),
-            *doubling(256, 5),
-            *doubling(128, 5),
-            layers.UpSampling2D(),
-            WeightNormalizedConvolution(3, seed=next(seeds), **last),
-        ]
+        body = _deconvolutions(seeds)
+        body.append(WeightNormalizedConvolution(3, seed=next(seeds), **last))
     else:
         height, width, _ = dataset.input_shape
         body = []
         for units in GENERATOR_UNITS:
-            body += normalized(layers.Dense, units, activation="softplus")
+            dense = layers.Dense(units, kernel_initializer=_initializer(seeds))
+            body += _normalized(dense, "softplus")
         body.append(WeightNormalizedDense(height * width, seed=next(seeds), **last))
     return keras.Sequential(
         [
@@ -295,6 +287,29 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
         ],
         name="generator",
     )
+
+
+def _deconvolutions(seeds: Iterator[int]) -> list[keras.layers.Layer]:
+    def doubling(units: int) -> keras.layers.Layer:
+        return layers.Conv2DTranspose(
+            units, 5, strides=2, padding="same", kernel_initializer=_initializer(seeds)
+        )
+
+    return [
+        *_normalized(layers.Dense(4 * 4 * 512, kernel_initializer=_initializer(seeds)), "relu"),
+        layers.Reshape((4, 4, 512)),
+        *_normalized(doubling(256), "relu"),
+        *_normalized(doubling(128), "relu"),
+        layers.UpSampling2D(),
+    ]
+
+
+def _normalized(layer: keras.layers.Layer, activation: str) -> list[keras.layers.Layer]:
+    return [layer, layers.BatchNormalization(scale=False), layers.Activation(activation)]
+
+
+def _initializer(seeds: Iterator[int]) -> keras.initializers.Initializer:
+    return keras.initializers.GlorotUniform(seed=next(seeds))
 
 
 EPOCHS_BETWEEN = 5
