@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.base
 import threadpoolctl
-from sklearn.base import BaseEstimator
 from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 
@@ -111,6 +110,11 @@ class Estimator:
             return None
 
 
+def is_estimator(value: Any) -> bool:
+    """Whether something is an estimator of scikit-learn, or one of its kind."""
+    return isinstance(value, sklearn.base.BaseEstimator)
+
+
 def is_classifier(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a classifier of scikit-learn that can be stored, as above."""
     if not is_named_function(model):
@@ -120,7 +124,7 @@ def is_classifier(model: Named, dataset: Dataset) -> bool:
 
 def is_storable_classifier(built: Any) -> bool:
     """Whether something is a classifier of scikit-learn; ValueError if it can't be stored."""
-    if not isinstance(built, BaseEstimator) or not sklearn.base.is_classifier(built):
+    if not is_estimator(built) or not sklearn.base.is_classifier(built):
         return False
     _dump(built)
     return True
@@ -231,7 +235,7 @@ def _load(array: npt.NDArray[Any]) -> Estimator:
         raise ValueError(
             f"classifier: expected an archive of skops, got something else ({type(error).__name__})"
         ) from None
-    if not isinstance(fitted, BaseEstimator):
+    if not is_estimator(fitted):
         raise ValueError(f"classifier: expected an estimator, got {type(fitted).__name__}")
     return Estimator(fitted)
 

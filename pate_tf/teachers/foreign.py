@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from sklearn.base import BaseEstimator
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -179,7 +178,7 @@ def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> np
         answer = _in_batches(
             lambda batch: model(tf.constant(batch, tf.float32), training=False), inputs
         )
-    elif isinstance(model, BaseEstimator):
+    elif classifier.is_estimator(model):
         answer = classifier.Estimator(model).predict(inputs)
     elif hasattr(model, "predict"):
         answer = np.asarray(model.predict(inputs))
