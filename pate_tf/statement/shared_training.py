@@ -1,6 +1,7 @@
 """The statement of a model that participants trained together."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, ClassVar, Final
@@ -14,9 +15,11 @@ from pate_tf.ledger.store import Store
 from pate_tf.statement.labels import at_least, check_noise
 from pate_tf.statement.privacy_statement import (
     REPLACE_ONE,
+    SEVERAL,
     Guarantee,
     PrivacyStatement,
     epsilon_text,
+    several_text,
     short,
 )
 
@@ -85,6 +88,21 @@ class SharedTrainingStatement(PrivacyStatement):
         if self.charge is not None and self.epsilon is None:  # JSON has no infinity
             object.__setattr__(self, "epsilon", inf)
 
+    @functools.cached_property
+    def several(self) -> dict[int, float]:
+        """Epsilon, at `delta`, of this training for so many participants' uploads together.
+
+        It holds for a person with a record, or with all protected records, at each of them: every
+        participant adds noise of its own, so that uploads of several compose.
+        """
+        if self.charge is None or self.delta is None or self.num_participants < 2:
+            return {}
+        numbers = {number for number in SEVERAL if number < self.num_participants}
+        return {
+            number: smallest_epsilon({self.charge: number}, self.delta)[0]
+            for number in sorted({*numbers, self.num_participants})
+        }
+
     @property
     def protected(self) -> str:  # noqa: D102
         return "nothing" if self.unit is None else PROTECTED[self.unit]
@@ -117,6 +135,7 @@ class SharedTrainingStatement(PrivacyStatement):
         return {
             self.unit or "no noise": True,
             "several holders": self.holders > 1,
+            "several participants": bool(self.several),
             "registered": self.epsilon_source is not None,
             "large delta": is_delta_large(self.delta or 0.0, records),
         }
@@ -135,12 +154,14 @@ class SharedTrainingStatement(PrivacyStatement):
             "num_parameters": f"{self.num_parameters:,}",
             "mechanism": "" if self.charge is None else self.charge.in_words(),
             "holders": self.holders,
+            "several": several_text(self.several, self.delta or 0.0),
             "verified_with": "--ledger=LEDGER_OF_A_PARTICIPANT",
             "evidence": f"Ledger heads {', '.join(heads) or 'none'}",
         }
 
     def details(self) -> Mapping[str, Any]:  # noqa: D102
-        return {"method": "shared_training"}
+        several = [{"number": key, "epsilon": each} for key, each in self.several.items()]
+        return {"method": "shared_training", "several": several}
 
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement says no less than the ledgers of participants.

@@ -408,6 +408,24 @@ def test_somebody_in_k_silos_costs_what_their_answers_cost_together():
     assert silos(charge, (3, 0, 0)).several == {}
 
 
+@pytest.mark.parametrize("unit", ["record", "participant"])
+def test_somebody_at_k_participants_moves_more_than_one_participants_number(unit):
+    """The attack: different records at k participants, each of which moves as much as it may."""
+    charge = NoisyTraining(sampling_rate=1.0, noise_multiplier=40.0, rounds=20, unit=unit)
+    epsilon, _ = smallest_epsilon({charge: 1}, 1e-5)
+    made = shared(charge=charge, epsilon=epsilon, unit=unit, num_participants=9)
+    assert gaussian_delta(2 * 20**0.5 / 40, epsilon) <= 1e-5
+    assert set(made.several) == {2, 5, 9}
+    for number, together in made.several.items():
+        shift = 2 * (20 * number) ** 0.5 / 40
+        assert gaussian_delta(shift, epsilon) > 10 * made.delta
+        assert gaussian_delta(shift, together) <= made.delta
+        assert f"ε = {epsilon_text(together)} for" in made.to_markdown()
+    assert "It does not cover a person" in made.to_markdown()
+    alone = shared(charge=charge, epsilon=epsilon, unit=unit, num_participants=1)
+    assert alone.several == {} and "does not cover a person" not in alone.to_markdown()
+
+
 def test_mechanisms_that_answers_chose_cost_several_silos_more_delta():
     votes, noisy = (
         RandomisedResponse(epsilon=1.0, num_classes=10),
