@@ -462,7 +462,7 @@ def test_a_file_that_was_moved_stays_the_source_of_its_ledger(folder, tmp_path):
     spend(folder, 0, 5, source=first)
     with open_ledger(folder, source=moved) as ledger:
         assert ledger.source == first
-    with pytest.raises(LedgerError, match="expected a file's, .* got patients"):
+    with pytest.raises(LedgerError, match=r"expected a file's, .* got patients"):
         open_ledger(folder, source=PATIENTS)
 
 
