@@ -73,7 +73,7 @@ class DataSource(Settings):
 
     @property
     def named_source(self) -> PrivateSource | None:
-        """The source that a person named; None where nobody did."""
+        """The source that a person named; None for that of the records."""
         return None if self.source_name is None else PrivateSource.named(self.source_name)
 
     @property

@@ -26,6 +26,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
+from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue as data_catalogue
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import catalogue
@@ -376,7 +377,7 @@ def _report(
         )
         rows += [
             ("privacy", f"epsilon {epsilon:.4g} at delta {values['delta']:g}"),
-            ("all ensembles and runs on these records", of_all),
+            ("all releases charged to its source", of_all),
         ]
     rows += [("exported", values["model_folder"]), ("time", f"{values['seconds']:.1f} s")]
     return RunReport(values=values, rows=rows)
@@ -403,6 +404,8 @@ def run(
         LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
     """
     source = data or DataSource()
+    if asked.source_name is not None:
+        source = dataclasses.replace(source, source_name=asked.source_name)
     examples, public = source.load_private(reporting), source.load_public(reporting)
     check_data(examples, public, None)
     return train_on(asked, examples, public, reporting)
@@ -570,6 +573,8 @@ def take_part(
     roster = Roster.read(run.roster)
     settings, privacy = roster.settings, roster.privacy
     share = _own_records(run, roster)
+    if run.source_name is not None:
+        share = dataclasses.replace(share, source=PrivateSource.named(run.source_name))
     if privacy.kind == "record":
         check_delta(privacy.delta, len(share))
     builder = models.network(roster.model, share.dataset)

@@ -47,7 +47,7 @@ class PrivateSource:
 
     @classmethod
     def of_file(cls, path: pathlib.Path | str) -> Self:
-        """Returns the source of a private file, folder or URL that nobody named."""
+        """Returns the source of a private file, folder or URL without a name of its own."""
         place = path if "://" in str(path) else pathlib.Path(path).resolve()
         return cls(name=pathlib.Path(path).stem, key=f"file {place}")
 

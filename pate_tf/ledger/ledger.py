@@ -32,6 +32,7 @@ from pate_tf.ledger.chain import (
     charges_of,
     first_debit,
 )
+from pate_tf.ledger.rollback_guard import Identity
 from pate_tf.ledger.store import Store
 
 LARGEST_DELTA = 0.5
@@ -108,6 +109,7 @@ class Ledger(Store):
         delta: float,
         epsilon_budget: float | None = None,
         source: PrivateSource | None = None,
+        identity: Identity | None = None,
         unit: str | None = "record",
         student_runs: Sequence[pathlib.Path] = (),
         acknowledge_reset: bool = False,
@@ -126,6 +128,8 @@ class Ledger(Store):
                 gives one. Default: no budget; everything is still recorded.
             source: the named data source that it is charged to; fixed by the first call. Default:
                 the run folder itself.
+            identity: of what has one ledger alone, wherever it lies, such as a run that random
+                bytes name. Default: none.
             unit: what its charges protect, "record" (default), "owner" or "participant"; None for
                 a ledger that was opened before. Costs of other units don't add up to one.
             student_runs: run folders that the ensemble's students may have gone to, whose
@@ -150,6 +154,7 @@ class Ledger(Store):
         ledger = cls(
             folder,
             source=source,
+            identity=identity,
             unit=unit,
             acknowledge_reset=acknowledge_reset,
         )

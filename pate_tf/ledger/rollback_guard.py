@@ -48,7 +48,7 @@ SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
-Identity = tuple[str, str]  # of a party that has one store alone: "silo" or "party", and its name
+Identity = tuple[str, str]  # of what has one store alone: "silo", "party" or "run", and its name
 Result = TypeVar("Result")
 
 TABLES: Final = """

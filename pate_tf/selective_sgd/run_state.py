@@ -123,12 +123,14 @@ class ChargedRun:
         self.close()
         delta, target = self._privacy.delta, self._privacy.target_epsilon
         round_number, token = self._round, self._token
+        digest = hashlib.sha256(self._nonce).hexdigest()
         try:
             ledger = self._ledger = Ledger.open(
                 self._folder,
-                ensemble_digest=hashlib.sha256(self._nonce).hexdigest(),
+                ensemble_digest=digest,
                 delta=delta,
                 source=self._source,
+                identity=("run", digest),
                 unit=self._privacy.unit,
                 acknowledge_reset=self._acknowledge_reset,
             )

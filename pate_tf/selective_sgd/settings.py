@@ -331,6 +331,11 @@ class LocalRun(CheckedSettings):
         help="Run folder, with sensitive state and ledger. Default: runs/selective_sgd-DATASET-"
         "PARTICIPANTS in one process, runs/shared-PARTICIPANT across organisations.",
     )
+    source_name: str | None = setting(
+        None,
+        help="Public name of the private data, to which the run is charged. Default: the name of "
+        "the data set, or the file of the records, told from others by its path.",
+    )
     acknowledge_reset: bool = setting(
         False,
         flag="reset_ledger_i_understand",

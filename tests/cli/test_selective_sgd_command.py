@@ -71,8 +71,8 @@ def test_a_private_run_is_charged_once_and_goes_on(tmp_path):
         SCRIPT, *SMALL, *flags[:-1], "--rounds=60", "--train_dir=elsewhere", folder=tmp_path
     )
     assert again.code == 0
-    assert "ledgers of ensembles of the same private records" in again.err
-    assert "all ensembles and runs on these records" in again.out and "2 ledgers" in again.out
+    assert "ledgers are charged to the source digits" in again.err
+    assert "all releases charged to its source" in again.out and "2 ledgers" in again.out
 
 
 def test_a_deleted_ledger_can_be_acknowledged(tmp_path):
@@ -80,7 +80,7 @@ def test_a_deleted_ledger_can_be_acknowledged(tmp_path):
     first = run(tmp_path, *flags)
     shutil.rmtree(tmp_path / "run" / "sensitive" / "ledger")
     ended = run_script(SCRIPT, *SMALL, *flags, folder=tmp_path)
-    assert ended.code == 1 and "give --reset_ledger_i_understand" in ended.err
+    assert ended.code == 1 and "--reset_ledger_i_understand" in ended.err
     again = run(tmp_path, *flags, "--reset_ledger_i_understand")
     assert again["epsilon"] > first["epsilon"]
     page = (tmp_path / "run" / "released" / "shared_model_statement.md").read_text()

@@ -59,6 +59,7 @@ KIND_OF_FLAG = {
     **dict.fromkeys([(STUDENT, name) for name in ("private", "owner", "owners_file")], FILES),
     **dict.fromkeys([(one, "image_size") for one in (TEACHERS, STUDENT)], ("", "x", "0", "8")),
     **dict.fromkeys([(one, "name") for one in (TEACHERS, STUDENT)], ("nosuch",)),
+    **dict.fromkeys([(one, "source_name") for one in (TEACHERS, STUDENT)], ("", "a|b", LONG)),
     (STUDENT, "dataset"): NAMES,
     (STUDENT, "model"): NAMES[1:],
     (STUDENT, "train_dir"): FOLDERS,

@@ -1,5 +1,6 @@
 """Whole runs with noise: one charge gives one model, and the statement names the sum of all."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -13,13 +14,15 @@ from pate_tf.api import shared_training
 from pate_tf.api.shared_training import Features, Logs, train_on
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.selective_sgd.settings import Privacy, Settings, SharedRun
 from pate_tf.statement.privacy_statement import epsilon_text
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
-PRIVATE = records(60)
+SOURCE = PrivateSource.named("patients")
+PRIVATE = dataclasses.replace(records(60), source=SOURCE)
 SAMPLES = records(40, seed=9)
 PUBLIC = PublicExamples(DATASET, SAMPLES.inputs, SAMPLES.labels)
 
@@ -60,7 +63,7 @@ def test_one_charge_gives_one_model_and_the_statement_names_the_sum(tmp_path, mo
     assert 3.5 < stated["epsilon"] <= 4.0
     assert (stated["epsilon_source"], stated["num_ledgers"]) == (stated["epsilon"], 1)
     # The same raw records, as features of another representation.
-    with pytest.warns(LedgerWarning, match="2 ledgers of ensembles of the same private records"):
+    with pytest.warns(LedgerWarning, match="2 ledgers are charged to the source"):
         stated = run(third, "raw")
     assert stated["epsilon"] <= 4.0 < stated["epsilon_source"]
     assert stated["num_ledgers"] == 2
@@ -109,9 +112,9 @@ def test_a_record_without_finite_features_does_not_stop_a_run():
     inputs = np.abs(PRIVATE.inputs)
     inputs[7, 2] = -1.0
     encoder = Encoder(DATASET, [Root()], {})
-    given = PrivateExamples(DATASET, inputs, PRIVATE.labels)
+    given = PrivateExamples(DATASET, inputs, PRIVATE.labels, source=SOURCE)
     found = Features(dataset=encoder.feature_dataset, encoder=encoder).records(given)
     assert not found.inputs[7].any()
     others = np.arange(60) != 7
     np.testing.assert_allclose(found.inputs[others], np.sqrt(inputs[others]), rtol=1e-5)
-    assert found.record_set == given.record_set
+    assert found.source == SOURCE
