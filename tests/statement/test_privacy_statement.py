@@ -468,10 +468,3 @@ def test_the_share_of_right_guesses_is_reached_by_randomised_response():
         assert largest_share_of_right_guesses(epsilon, delta) == pytest.approx(expected, rel=1e-14)
     assert largest_share_of_right_guesses(1e6, 0.0) == 1.0
     assert "at most 73.2 %" in labels(epsilon=1.0).to_markdown()
-
-
-@pytest.mark.parametrize("unit", ["record", "participant"])
-def test_shared_training_says_who_is_not_covered(unit):
-    """A person with different records at several participants moves more than one upload."""
-    page = shared(unit=unit).to_markdown()
-    assert f"several participants: the guarantee is for each {unit}." in page
