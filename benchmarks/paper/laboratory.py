@@ -278,7 +278,7 @@ def costs(
         num_charged={mechanism: mechanism.number_charged(len(counts))},
         identity=lambda: order_free_digest(counts),
     )
-    worst_case = analyse(source, AnalysisConfig(delta=delta, bounds=())).best_data_independent
+    worst_case = analyse(source, AnalysisConfig(delta=delta, bounds=())).data_independent
     epsilons: dict[str, float | None] = dict.fromkeys(("paper", "exact", "sanitised"))
     epsilons["worst_case"] = worst_case.epsilon
     if "paper" in mechanism.bounds:

@@ -513,7 +513,7 @@ def run(request: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     """
     sources, budget = request.sources, request.budget
     public, source, source_directory, directory = sources.load(reporting, budget.delta)
-    delta = delta_of(budget, source_directory.sensitive, source)
+    delta = delta_of(budget, source_directory.root / artifacts.SENSITIVE, source)
     with reporting.clock("planning"):
         plan = plan_release(request.labels, source, public.pool, delta=delta)
     if plan.description:

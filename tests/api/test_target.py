@@ -29,7 +29,7 @@ class Given:
     directory: artifacts.RunDirectory
     data: DataSource = dataclasses.field(default_factory=DataSource)
 
-    def load(self, reporting):
+    def load(self, reporting, delta=None):
         return SPLIT, self.teachers, self.directory, self.directory
 
 

@@ -81,7 +81,7 @@ def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_pa
     assert shares.unit == "owner"
     for person in range(10):
         assert len(set(shares.assignment[persons == person].tolist())) == 1
-    assert DataSource().load_private(QUIET) is examples
+    np.testing.assert_array_equal(DataSource().load_private(QUIET).owners, visits)
 
 
 def test_teachers_from_elsewhere_need_the_folder_of_their_ledger(tmp_path):

@@ -104,7 +104,7 @@ def test_what_is_registered_can_be_audited_and_half_its_noise_is_a_violation(reg
             return {"2/epsilon": 1.0 / self.epsilon}
 
     registered(Half)
-    found = audited(Half(2.0))
+    found = audited(Half(epsilon=2.0))
     assert found.outcome == VIOLATION
     assert [one.name for one in found.checks if one.outcome == VIOLATION] == [
         "draws for neighboring data sets"
@@ -170,7 +170,7 @@ def test_rounds_that_cost_more_than_they_claim_are_a_violation(registered, wrong
 
     drawn_so_far = []
     registered(Wrong)
-    assert audited(Wrong(4.0, 4)).outcome == VIOLATION
+    assert audited(Wrong(sigma=4.0, num_rounds=4)).outcome == VIOLATION
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ TARGETS = (
     "//tests:accounting/test_mechanisms",
     "//tests:analysis/test_stated_release",
     "//tests:cli/test_analysis",
-    "//tests:data/test_adult",
+    "//tests:data/test_uci",
     "//tests:labelling/test_graph",  # starts TensorFlow
     "//tests:ledger/test_budget",
     "//tests:ledger/test_releases",

@@ -16,7 +16,7 @@ from pate_tf.beam import pipelines, sources
 
 # Fields that must not be shown, by the name of the class; "*" for all of them.
 SENSITIVE = {
-    "PrivateExamples": ("inputs", "labels", "owners", "origin"),
+    "PrivateExamples": ("inputs", "labels", "owners"),
     "VoteCounts": ("values",),
     "FeatureSums": ("values",),
     "Votes": ("labels",),

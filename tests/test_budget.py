@@ -1,0 +1,146 @@
+"""What the code costs a reader never grows: figures of `budget.json`, names of `frozen.json`.
+
+A commit that takes code out lowers the figures: `python tests/test_budget.py` rewrites both files.
+"""
+
+import ast
+import collections
+import importlib
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tokenize
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUDGET, FROZEN = ROOT / "tests" / "budget.json", ROOT / "tests" / "frozen.json"
+FOLDERS = ("pate_tf", "tests", "benchmarks", "tools")
+DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+QUIET = {
+    *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENDMARKER, tokenize.COMMENT, tokenize.ENCODING),
+}
+REGISTRIES = {
+    "mechanisms": ("pate_tf.accounting.mechanisms.base", "MECHANISMS"),
+    "students": ("pate_tf.students.kinds", "CHOICES"),
+    "teachers": ("pate_tf.teachers.kinds", "KINDS"),
+    "strategies": ("pate_tf.queries.strategies", "STRATEGIES"),
+    "representations": ("pate_tf.representations.catalogue", "KINDS"),
+}
+
+
+def is_docstring(statement):
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def code_lines(text, tree):
+    """Lines with a token that is neither comment nor docstring."""
+    docstrings = set()
+    for node in ast.walk(tree):
+        if isinstance(node, DEFINITIONS) and node.body and is_docstring(node.body[0]):
+            docstrings.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in QUIET:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstrings)
+
+
+def figures_of(folder):
+    """Code lines in all and by package, files, functions, forwarders, classes, twins."""
+    figures, names = collections.Counter(), collections.defaultdict(set)
+    packages = collections.Counter()
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if "_pb2" in path.name:
+            continue
+        text = path.read_text()
+        tree = ast.parse(text)
+        number = code_lines(text, tree)
+        figures.update(code=number, files=1)
+        packages[path.relative_to(ROOT / folder).parts[0]] += number
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                figures["classes"] += 1
+                if not node.name.startswith("_"):
+                    names[node.name].add(path)
+            elif isinstance(node, DEFINITIONS[2:]):
+                figures["functions"] += 1
+                body = node.body[is_docstring(node.body[0]) :]
+                if len(body) == 1 and isinstance(body[0], ast.Return | ast.Expr):
+                    figures["forwarders"] += isinstance(body[0].value, ast.Call)
+    figures["twins"] = sum(len(paths) > 1 for paths in names.values())
+    return {**figures, "packages": dict(sorted(packages.items()))}
+
+
+# Of commands whose flags differ by what follows.
+SUBCOMMANDS = {
+    "audit": ("run", "mechanism laplace_noisy_max"),
+    "silo": ("init", "serve"),
+    "dssgd": ("", "serve", "join"),
+}
+
+
+def flags_of(command):
+    """Names of all flags of a command, as `--helpfull` lists them."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "pate_tf.cli.main", *command.split(), "--helpfull"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    found = set(re.findall(r"^ +--(?:\[no\])?(\w+)", shown.stdout, re.MULTILINE))
+    assert found, f"{command}: {shown.stdout[-300:]} {shown.stderr[-300:]}"
+    return found
+
+
+def surface():
+    """Public names, commands, different flags of all of them, registered kinds."""
+    import pate_tf
+    from pate_tf.cli import main
+
+    commands = sorted(main.MODULES)
+    with_flags = [
+        f"{name} {second}"
+        for name in commands
+        if "demo" not in name
+        for second in SUBCOMMANDS.get(name, ("",))
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        flags = set[str]().union(*pool.map(flags_of, with_flags))
+    kinds = {
+        name: sorted(map(str, getattr(importlib.import_module(module), table)))
+        for name, (module, table) in REGISTRIES.items()
+    }
+    names = sorted(pate_tf.__all__)
+    return {"names": names, "commands": commands, "flags": sorted(flags), **kinds}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_figure_is_above_its_budget(folder):
+    budget, figures = json.loads(BUDGET.read_text())[folder], figures_of(folder)
+    packages, limits = figures.pop("packages"), budget.pop("packages")
+    above = {name: (value, budget[name]) for name, value in figures.items() if value > budget[name]}
+    if folder == "pate_tf":
+        for name, value in packages.items():
+            if value > limits.get(name, 0):
+                above[name] = value, limits.get(name, 0)
+    assert not above, "take something out"
+
+
+def test_no_public_name_flag_command_or_kind_is_added():
+    frozen, present = json.loads(FROZEN.read_text()), surface()
+    added = {name: sorted(set(present[name]) - set(frozen[name])) for name in present}
+    assert {name: new for name, new in added.items() if new} == {}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    measured = {folder: figures_of(folder) for folder in FOLDERS}
+    BUDGET.write_text(json.dumps(measured, indent=1) + "\n")
+    FROZEN.write_text(json.dumps(surface(), indent=1) + "\n")
