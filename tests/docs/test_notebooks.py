@@ -57,7 +57,7 @@ def test_ten_silos_answer_refuse_and_teach_a_student(tmp_path, monkeypatch):
     assert "0 answers: query_too_dear" in text
     spent, after = re.search(r"before and after: ([\d.]+) ([\d.]+)", text).groups()
     assert spent == after and float(spent) > 0
-    assert "# Privacy statement" in text and "10 silos hold records of" in text
+    assert "# Privacy statement" in text and "10 silos" in text
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
