@@ -1,6 +1,7 @@
 """What the code costs a reader never grows: figures of `budget.json`, names of `frozen.json`.
 
-A commit that takes code out lowers the figures: `python tests/test_budget.py` rewrites both files.
+A commit that takes code out lowers the figures: `python tests/test_budget.py` does. It raises none
+but the split among packages, when code moves from one to another.
 """
 
 import ast
@@ -141,6 +142,12 @@ def test_no_public_name_flag_command_or_kind_is_added():
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    measured = {folder: figures_of(folder) for folder in FOLDERS}
-    BUDGET.write_text(json.dumps(measured, indent=1) + "\n")
-    FROZEN.write_text(json.dumps(surface(), indent=1) + "\n")
+    limits = json.loads(BUDGET.read_text())
+    for folder in FOLDERS:
+        figures = figures_of(folder)
+        limits[folder]["packages"] = figures.pop("packages")
+        limits[folder] |= {name: min(limits[folder][name], figures[name]) for name in figures}
+    BUDGET.write_text(json.dumps(limits, indent=1) + "\n")
+    frozen, present = json.loads(FROZEN.read_text()), surface()
+    kept = {name: sorted(set(frozen[name]) & set(present[name])) for name in present}
+    FROZEN.write_text(json.dumps(kept, indent=1) + "\n")

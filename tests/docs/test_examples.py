@@ -31,7 +31,6 @@ NOT_RUN = {
     README: 1,
     "how-to/beam.md": 3,
     "how-to/beam_cluster.md": 1,
-    "how-to/choose_student.md": 1,
     "how-to/monitor.md": 1,
     "how-to/own_model.md": 2,
     "how-to/run_a_silo.md": 2,
