@@ -49,7 +49,7 @@ VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
     r"labels\.(npz|json)|(privacy|shared_model)_statement\.(json|md)|schema\.toml|analysis\.json|"
     rf"encoder\.npz|{re.escape(PAGE)}|(epsilon_data_independent|cost_by_gap_\d+)\.png|"
-    rf"({LOGS}/)?events\.out\.tfevents\.[\w.]+|"
+    rf"({LOGS}/)?events\.out\.tfevents\.(0\.analysis|\d+\.host\.[0-9a-f]+(\.v2)?)|"
     rf"{VERSION}((saved_model|fingerprint)\.pb|variables/variables\.(index|data-\d+-of-\d+)|"
     r"assets/\w+|assets\.extra/(digests\.json|privacy_statement\.json|dataset\.json|schema\.toml|"
     r"tf_serving_warmup_requests|student\.(keras|onnx|tflite)))"

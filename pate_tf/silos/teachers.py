@@ -5,6 +5,7 @@ TensorFlow and scikit-learn are imported only by teachers that need them.
 
 import dataclasses
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger.rollback_guard import warn
+from pate_tf.ledger.rollback_guard import SensitiveWarning
 from pate_tf.silos.messages import QueryBatch
 
 RECORD: Final = "record"
@@ -144,9 +145,12 @@ class SiloTeacher:
             is_label &= answers == np.floor(answers)
             votes[is_label] = answers[is_label]
         if not is_label.all():
-            warn(
-                f"teacher: expected a label 0 to {self.num_classes - 1} of each query, got none of "
-                f"some; they count as votes for class {FALLBACK}"
+            warnings.warn(
+                f"sensitive, for the data holder alone: teacher: expected a label 0 to "
+                f"{self.num_classes - 1} of each query, got none of some; they count as votes for "
+                f"class {FALLBACK}",
+                SensitiveWarning,
+                stacklevel=2,
             )
         return votes
 

@@ -22,7 +22,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.aggregation.noise import SeededNoise
-from pate_tf.ledger import LedgerError, LedgerWarning
+from pate_tf.ledger import LedgerError, SensitiveWarning
 from pate_tf.silos import Silo
 from pate_tf.silos.account import SiloAccount
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
@@ -199,7 +199,7 @@ def test_a_teacher_that_fails_on_some_queries_votes_on_the_others():
         return scores
 
     certain = {**RANDOMISED, "epsilon": 40.0}  # another vote leaves with probability 2e-17
-    with pytest.warns(LedgerWarning, match="teacher: expected a label 0 to 4 of each query"):
+    with pytest.warns(SensitiveWarning, match="^sensitive, .* teacher: expected a label 0 to 4 of"):
         one = silo(None, model=sometimes, most_epsilon_per_query=40.0, epsilon_budget=1e9)
         labels = one.answer(batch(0, 30, mechanism=certain)).labels
     expected = teacher(queries(0, 30))
