@@ -338,9 +338,9 @@ def pure_epsilon(charges: Charges) -> float:
     return float(total)
 
 
-def check_pure(charge: Charge, delta: float) -> None:
-    """Raises ValueError at delta 0 unless a charge has a pure epsilon."""
-    if not delta and charge.pure_epsilon is None:
+def check_pure(charge: Charge) -> None:
+    """Raises ValueError unless a charge has a pure epsilon, as delta 0 needs."""
+    if charge.pure_epsilon is None:
         raise ValueError(
             f"delta: expected above 0 for {charge.name}, which has no guarantee at delta 0, got 0; "
             f"laplace_noisy_max is one of those that have one"

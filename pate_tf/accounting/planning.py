@@ -304,7 +304,8 @@ def _worth(kind: type[Mechanism], target: Target, assumed: AssumedVotes) -> tupl
         outlooks = _outlooks(_planned(kind, target, assumed), assumed, number)
     except ValueError:  # it can't be planned for; who compares them says why
         return 0, 0.0
-    if kind.charged_per_batch and not _arrives(outlooks, number):
+    # Unless nearly all labels arrive in the worst case.
+    if kind.charged_per_batch and outlooks[-1].expected_labels < GOOD_SHARE * number:
         return 0, 0.0
     good = [one.expected_right >= GOOD_SHARE * number for one in outlooks]
     num_good = (*good, False).index(False)
@@ -373,11 +374,6 @@ def _outlooks(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> 
         outlook(mechanism, dataclasses.replace(assumed, margin=assumed.margin * share), num_queries)
         for share in MARGINS
     )
-
-
-def _arrives(outlooks: Sequence[Outlook], num_queries: int) -> bool:
-    """Whether nearly all labels arrive in the worst case."""
-    return outlooks[-1].expected_labels >= GOOD_SHARE * num_queries
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -748,8 +744,8 @@ def _ranked(
     candidates: Sequence[Candidate], num_queries: int, *, num_in_batch: int
 ) -> tuple[Candidate, ...]:
     def is_suited(one: Candidate) -> bool:
-        is_small = num_queries <= num_in_batch and _arrives(one.outlooks, num_queries)
-        return is_small or not one.mechanism.charged_per_batch
+        arrives = one.outlooks[-1].expected_labels >= GOOD_SHARE * num_queries
+        return (num_queries <= num_in_batch and arrives) or not one.mechanism.charged_per_batch
 
     def is_good(one: Candidate) -> bool:
         return (

@@ -55,7 +55,7 @@ def store_counts(
     Raises:
         LedgerError: if they can't be stored.
     """
-    path = _counts_path(folder, debit)
+    path = folder / VOTES / f"{debit:09d}.npz"
     answered = np.array([label is not None for label in labels], np.bool_)
     try:
         artifacts.make_sensitive_folder(path.parent)
@@ -102,7 +102,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             debit = int(row.details["debit"])
             if mechanisms[debit].releases_feature_sums:  # of which no teacher voted
                 continue
-            path = _counts_path(ledger.folder, debit)
+            path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
                 arrays = artifacts.read_arrays(path)
                 counts, answered = VoteCounts(arrays["counts"]), arrays["answered"]
@@ -117,10 +117,6 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             # Before there was a choice, none was adaptive.
             adaptive = bool(arrays.get("adaptive", False))
             yield StoredCounts(debit, mechanisms[debit], counts, answered, adaptive)
-
-
-def _counts_path(folder: pathlib.Path, debit: int) -> pathlib.Path:
-    return folder / VOTES / f"{debit:09d}.npz"
 
 
 # What labels cost: the one place that counts how often a mechanism is charged.

@@ -169,7 +169,8 @@ def _check_votes(plan: ReleasePlan, teachers: Voter, pool: Pool, delta: float) -
             f"it belongs to method feature_sums"
         )
     check_drawable(mechanism)
-    check_pure(mechanism, delta)
+    if not delta:
+        check_pure(mechanism)
     rounds.check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
     if strategy.is_adaptive and not teachers.covers(pool.inputs):
         raise ValueError(

@@ -51,22 +51,6 @@ class PrivateSource:
         place = path if "://" in str(path) else pathlib.Path(path).resolve()
         return cls(name=pathlib.Path(path).stem, key=f"file {place}")
 
-    @classmethod
-    def of_run(cls, sensitive: pathlib.Path) -> Self:
-        """Returns the source that a run folder is for itself."""
-        return cls(name=None, key=f"run {sensitive.resolve()}")
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuilds a source from its fields.
-
-        Raises:
-            ValueError: if they are none.
-        """
-        if fields.keys() != {"name", "key"} or not isinstance(fields["key"], str):
-            raise ValueError("source: expected name and key, got others")
-        return cls(**fields)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Records:
@@ -92,5 +76,5 @@ class Records:
             raise ValueError("records: expected their number, got none")
         return cls(
             num_records=fields["num_records"],
-            source=None if source is None else PrivateSource.from_dict(source),
+            source=None if source is None else PrivateSource(**source),
         )

@@ -141,7 +141,7 @@ def warn_of_same_records(
         content: a digest of all records that does not depend on their order.
         sensitive: the run's folder for what is private.
     """
-    source = source or PrivateSource.of_run(sensitive)
+    source = source or PrivateSource(name=None, key=f"run {sensitive.resolve()}")
     try:
         registry, key = open_registry()
         with contextlib.closing(registry):
@@ -268,7 +268,7 @@ class RollbackGuard:
         unit: str | None = None,
     ) -> None:
         self._folder, self._unit = folder.resolve(), unit
-        self.source = source or PrivateSource.of_run(folder)
+        self.source = source or PrivateSource(name=None, key=f"run {self._folder}")
         self._identity = None if identity is None else canonical_json(identity)
         self._unsettled: dict[str, SeenRow] = {}
         self._last_place = 0

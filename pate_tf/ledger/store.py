@@ -206,7 +206,8 @@ class Store:
                 self._note(rows)  # a process that died after its last row left it unnoted
                 if self.guard is not None and not self._has_source:
                     self.write("source", {"source": dataclasses.asdict(self.guard.source)})
-        spending = None if self.guard is None else self.source_spending()
+        name = None if self.guard is None or self.source is None else self.source.name
+        spending = None if name is None else self.source_spending()
         if spending is None or (
             spending.charges == self.charges
             and not spending.num_unknown
@@ -226,7 +227,6 @@ class Store:
                 f"records, or records where it protects owners, or it is not known which, so that "
                 f"no epsilon holds for all of them together"
             )
-        name = "this run folder" if self.source is None else self.source.name or "this run folder"
         warn(
             f"{self.folder}: {spending.num_ledgers} ledgers are charged to the source {name}; "
             f"{together}"
@@ -409,9 +409,19 @@ class Store:
             details = row.details
             if row.kind == "opened":
                 self.opened = row
-            if row.kind in ("opened", "source"):
-                self._take_source(details.get("source"))
-            elif row.kind == "acknowledged":
+            if details.get("source") is not None:  # the first row has it, but in older ledgers
+                fixed, given = PrivateSource(**details["source"]), self.source
+                # A file that was moved since is no other source.
+                if given is not None and given.is_named and given != fixed:
+                    was = "a file's" if given.name == fixed.name else fixed.name or "none"
+                    raise LedgerError(
+                        f"{self.folder}: source_name: expected {was}, to which this ledger is "
+                        f"charged, got {given.name}"
+                    )
+                self.source, self._has_source = fixed, True
+                if self.guard is not None:
+                    self.guard.source = fixed
+            if row.kind == "acknowledged":
                 self.was_reset = True
                 self._acknowledged.update(details["missing"])
             elif row.kind in DEBITS:
@@ -503,26 +513,6 @@ class Store:
             return self.guard.source_spending(self.opened, debits)
         with contextlib.closing(RollbackGuard(self.folder, self.source)) as guard:
             return guard.source_spending(self.opened, debits)
-
-    def _take_source(self, fields: Mapping[str, Any] | None) -> None:
-        """Takes the source that a row fixed; the first one, but in ledgers of earlier versions.
-
-        Raises:
-            LedgerError: if the store is opened for another name.
-        """
-        if fields is None:
-            return
-        fixed, given = PrivateSource.from_dict(fields), self.source
-        # A file that was moved since is no other source.
-        if given is not None and given.is_named and given != fixed:
-            was = "a file's" if given.name == fixed.name else fixed.name or "none"
-            raise LedgerError(
-                f"{self.folder}: source_name: expected {was}, to which this ledger is charged, got "
-                f"{given.name}"
-            )
-        self.source, self._has_source = fixed, True
-        if self.guard is not None:
-            self.guard.source = fixed
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -98,7 +98,8 @@ class Target:
             ValueError: if no scale between 2^-30 and 2^60 votes is affordable, or at delta 0 the
                 member has no pure epsilon.
         """
-        check_pure(of_scale(1.0), self.delta)
+        if not self.delta:
+            check_pure(of_scale(1.0))
         from scipy.optimize import brentq  # a silo plans nothing, and stays small without it
 
         lowest, highest = (log(scale) for scale in SCALE_RANGE)
