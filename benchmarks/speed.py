@@ -406,7 +406,7 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
         ) as coordinator:
             public = Pool(dataset, np.zeros((10, 2), np.float32))
             spent = seconds_of(lambda: coordinator.open_total(public, encoder))
-            replies = coordinator.queue.replies(coordinator.queue.rounds()[-1])
+            replies = coordinator.queue.replies(coordinator.queue.rounds()[-1].number)
             size = reply_to_wire(replies[names[0]]).ByteSize()
     yield row("secure total of five silos", spent, bytes_from_a_silo=float(size))
 
