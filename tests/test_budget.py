@@ -6,7 +6,6 @@ but the split among packages, when code moves from one to another.
 
 import ast
 import collections
-import importlib
 import io
 import json
 import pathlib
@@ -114,10 +113,18 @@ def surface():
     ]
     with ThreadPoolExecutor(2) as pool:
         flags = set[str]().union(*pool.map(flags_of, with_flags))
-    kinds = {
-        name: sorted(map(str, getattr(importlib.import_module(module), table)))
-        for name, (module, table) in REGISTRIES.items()
-    }
+    # In a process of its own: other tests register kinds.
+    program = "import importlib, json, sys; print(json.dumps({name: sorted(getattr("
+    program += "importlib.import_module(module), table)) for name, (module, table) in "
+    program += "json.loads(sys.argv[1]).items()}))"
+    listed = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(REGISTRIES)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    kinds = json.loads(listed.stdout)
     names = sorted(pate_tf.__all__)
     return {"names": names, "commands": commands, "flags": sorted(flags), **kinds}
 
