@@ -72,9 +72,8 @@ class Records:
             ValueError: if it is none.
         """
         source = fields.get("source")
-        if not isinstance(fields.get("num_records"), int):
-            raise ValueError("records: expected their number, got none")
-        return cls(
-            num_records=fields["num_records"],
-            source=None if source is None else PrivateSource(**source),
-        )
+        is_source = source is None or set(source) == {"name", "key"}
+        if not (is_source and isinstance(fields.get("num_records"), int)):
+            raise ValueError("records: expected their number and source, got others")
+        made = None if source is None else PrivateSource(**source)
+        return cls(num_records=fields["num_records"], source=made)

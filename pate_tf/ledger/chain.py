@@ -96,7 +96,9 @@ class LedgerRow:
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
               `epsilon_budget` (None if there is none), `delta`, `acknowledged` (whether an earlier
               ledger of the ensemble was gone; the next row says which), `planned_release` (how the
-              data-dependent cost will be released).
+              data-dependent cost will be released), `source` (name and key of the data source that
+              it is charged to; sensitive).
+            - source: the same `source`, where a ledger of an earlier version fixed it later.
             - planned: `release`, the same, where a ledger of an earlier version fixed it later.
             - source: what it is charged to, where a ledger of an earlier version fixed it later.
             - acknowledged: `missing`, digests of rows that were seen and are gone.
