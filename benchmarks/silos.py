@@ -34,12 +34,12 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.local.estimates import survival
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
-from pate_tf.aggregation.feature_sums import sums_by_class
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
 from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import record_vectors
+from pate_tf.release.noise import SystemNoise
+from pate_tf.release.noisy_sums import sums_by_class
 from pate_tf.representations.catalogue import default_of_sums, encoder_of, pool_features_by_name
 from pate_tf.representations.regression import (
     NoisySums,

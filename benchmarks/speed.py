@@ -222,10 +222,10 @@ def compiled(is_quick: bool) -> Iterator[dict[str, str]]:
 
 def label_through_ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Charges and labels queries in batches of 1,000; returns seconds and megabytes."""
-    from pate_tf.aggregation.labeller import Labeller
-    from pate_tf.aggregation.noise import SystemNoise
     from pate_tf.core.sensitive import VoteCounts
     from pate_tf.ledger import Ledger
+    from pate_tf.release.drawing import Labeller
+    from pate_tf.release.noise import SystemNoise
 
     def vote(inputs: Any) -> VoteCounts:
         counts = np.full((len(inputs), NUM_CLASSES), 10)

@@ -58,28 +58,28 @@ if TYPE_CHECKING:
     from pate_tf.accounting.planning import PlannedRelease as PlannedRelease
     from pate_tf.accounting.planning import Recommendation as Recommendation
     from pate_tf.accounting.planning import recommend as recommend
-    from pate_tf.api import datasets as datasets
-    from pate_tf.api.classifier import PateClassifier as PateClassifier
-    from pate_tf.api.data import Data as Data
-    from pate_tf.api.feature_sums import FeatureSums as FeatureSums
-    from pate_tf.api.fit import Fitted as Fitted
-    from pate_tf.api.fit import fit as fit
-    from pate_tf.api.labeller import Labeller as Labeller
-    from pate_tf.api.planning import MethodComparison as MethodComparison
-    from pate_tf.api.planning import PlanSettings as PlanSettings
-    from pate_tf.api.planning import compare_methods as compare_methods
-    from pate_tf.api.publishing import Published as Published
-    from pate_tf.api.student import Student as Student
-    from pate_tf.api.student import publish as publish
-    from pate_tf.api.teachers import Teachers as Teachers
     from pate_tf.core.dataset import Dataset as Dataset
+    from pate_tf.data import datasets as datasets
+    from pate_tf.data.data import Data as Data
     from pate_tf.ledger import BudgetExceeded as BudgetExceeded
     from pate_tf.ledger import LedgerError as LedgerError
     from pate_tf.ledger import Spending as Spending
     from pate_tf.queries.labels import Labels as Labels
     from pate_tf.queries.labels import load_labels as load_labels
+    from pate_tf.release.feature_sums import FeatureSums as FeatureSums
+    from pate_tf.release.labeller import Labeller as Labeller
     from pate_tf.representations.catalogue import Representation as Representation
+    from pate_tf.run.classifier import PateClassifier as PateClassifier
+    from pate_tf.run.fit import Fitted as Fitted
+    from pate_tf.run.fit import fit as fit
+    from pate_tf.run.planning import MethodComparison as MethodComparison
+    from pate_tf.run.planning import PlanSettings as PlanSettings
+    from pate_tf.run.planning import compare_methods as compare_methods
+    from pate_tf.run.student import Student as Student
+    from pate_tf.run.student import publish as publish
     from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
+    from pate_tf.statement.publishing import Published as Published
+    from pate_tf.teachers.teachers import Teachers as Teachers
 
 __version__ = "0.1.0"
 
@@ -90,26 +90,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _NAMES = {
     "accounting.charge": ["Cost"],
     "accounting.mechanisms": [
-        *(
-            "GaussianFeatureSums",
-            "ConfidentGaussianNoisyMax",
-            "ExponentialMechanism",
-            "GaussianHistogram",
-        ),
-        *("GaussianNoisyMax", "InteractiveGaussianNoisyMax", "LaplaceNoisyMax", "PermuteAndFlip"),
-        *("GaussianResidualSums", "LaplaceClusterCounts", "StabilityGate"),
-        "StabilityGateOrHistogram",
+        *("ConfidentGaussianNoisyMax", "ExponentialMechanism", "GaussianFeatureSums"),
+        *("GaussianHistogram", "GaussianNoisyMax", "GaussianResidualSums", "LaplaceNoisyMax"),
+        *("InteractiveGaussianNoisyMax", "LaplaceClusterCounts", "PermuteAndFlip"),
+        *("StabilityGate", "StabilityGateOrHistogram"),
     ],
     "accounting.planning": ["PlannedRelease", "Recommendation", "recommend"],
-    "api.classifier": ["PateClassifier"],
-    "api.data": ["Data"],
-    "api.feature_sums": ["FeatureSums"],
-    "api.fit": ["Fitted", "fit"],
-    "api.labeller": ["Labeller"],
-    "api.planning": ["MethodComparison", "PlanSettings", "compare_methods"],
-    "api.publishing": ["Published"],
-    "api.student": ["Student", "publish"],
-    "api.teachers": ["Teachers"],
+    "run.classifier": ["PateClassifier"],
+    "data.data": ["Data"],
+    "release.feature_sums": ["FeatureSums"],
+    "run.fit": ["Fitted", "fit"],
+    "release.labeller": ["Labeller"],
+    "run.planning": ["MethodComparison", "PlanSettings", "compare_methods"],
+    "statement.publishing": ["Published"],
+    "run.student": ["Student", "publish"],
+    "teachers.teachers": ["Teachers"],
     "core.dataset": ["Dataset"],
     "ledger": ["BudgetExceeded", "LedgerError", "Spending"],
     "queries.labels": ["Labels", "load_labels"],
@@ -117,7 +112,7 @@ _NAMES = {
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {"accounting": "accounting", "audit": "audit", "datasets": "api.datasets"}
+_MODULES = {"accounting": "accounting", "audit": "audit", "datasets": "data.datasets"}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

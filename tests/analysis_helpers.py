@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
-from pate_tf.aggregation.labeller import Labeller
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.analysis.release import release
-from pate_tf.api.analysis import AnalysisRun, SourceSettings, account, read_votes
 from pate_tf.cli import analysis, command_line
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
+from pate_tf.release.drawing import Labeller
+from pate_tf.release.noise import SystemNoise
+from pate_tf.run.analysis import AnalysisRun, SourceSettings, account, read_votes
 
 REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
 GOLDEN = json.loads((REPOSITORY / "tests" / "accounting" / "golden.json").read_text())

@@ -87,7 +87,7 @@ REPOSITORY_FOR_TESTS = {
     "pate_tf/noise.py": "import functools\n\nSCALE = 2\n\n\n@functools.cache\n"
     "def scaled(x: int) -> int:\n    return x * SCALE\n\n\n"
     "def unread(x: int) -> int:\n    return x + 5\n",
-    "tests/aggregation/test_noise.py": "from pate_tf.noise import scaled, unread\n\n\n"
+    "tests/release/test_noise.py": "from pate_tf.noise import scaled, unread\n\n\n"
     "def test_of_unread():\n    assert unread(1)\n\n\n"
     "def test_of_a_type():\n    assert isinstance(scaled(3), int)\n\n\n"
     "def test_of_a_value():\n    assert scaled(3) == 6\n\n\n"
@@ -240,7 +240,7 @@ def test_a_run_tells_killed_survived_and_gone(tool, tmp_path):
 
     ended = run()
     assert ended.returncode == 0, ended.stderr
-    assert "they fail without a mutant: tests/aggregation/test_noise.py" in ended.stdout
+    assert "they fail without a mutant: tests/release/test_noise.py" in ended.stdout
     stored = json.loads((root / "build" / "mutants" / "results.json").read_text())["results"]
     verdicts = {name: each["verdict"] for name, each in stored.items()}
     assert verdicts == {
@@ -251,8 +251,8 @@ def test_a_run_tells_killed_survived_and_gone(tool, tmp_path):
         "replaced": "survived",
     }
     # Though the other test of it had put the value into the cache.
-    assert stored["value"]["killer"] == "tests/aggregation/test_noise.py::test_of_a_type"
-    assert stored["constant"]["killer"] == "tests/aggregation/test_noise.py::test_of_a_value"
+    assert stored["value"]["killer"] == "tests/release/test_noise.py::test_of_a_type"
+    assert stored["constant"]["killer"] == "tests/release/test_noise.py::test_of_a_value"
     assert stored["value"]["covering"] == 2
     assert "0 mutants in" in run().stdout
     assert (root / "pate_tf/noise.py").read_text() == REPOSITORY_FOR_TESTS["pate_tf/noise.py"]

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 import pate_tf
 from benchmarks.harness import Measurement, Measurements, data_dir_of, separate_registry
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.analysis.accounting import AnalysisConfig, analyse
 from pate_tf.analysis.release import release_log_cost
 from pate_tf.analysis.release_planning import SANITISED, ReleaseRequest
@@ -24,6 +23,7 @@ from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.data.tfds_source import SOURCES
 from pate_tf.queries.strategies import find_strategy
+from pate_tf.release.noise import SystemNoise
 
 PAPER, OURS = "the paper", "ours"
 

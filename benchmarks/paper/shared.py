@@ -9,11 +9,11 @@ import numpy as np
 
 from benchmarks.harness import Measurement, percent, separate_registry
 from benchmarks.paper.laboratory import OURS, PAPER, Experiment, Laboratory, Row
-from pate_tf.api.reporting import QUIET
-from pate_tf.api.shared_training import Evaluation, features_of
 from pate_tf.core.public import PublicExamples
+from pate_tf.core.reporting import QUIET
 from pate_tf.selective_sgd.private_training import train
 from pate_tf.selective_sgd.settings import Privacy, Settings
+from pate_tf.selective_sgd.shared_training import Evaluation, features_of
 from pate_tf.selective_sgd.upload import dense_bytes
 
 THEIRS = {"centralized": 0.9917, "theta_u 0.1": 0.9914, "theta_u 0.01": 0.9871}

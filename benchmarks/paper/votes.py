@@ -21,8 +21,8 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     StabilityGate,
 )
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.analysis.accounting import AnalysisConfig
+from pate_tf.release.noise import SystemNoise
 
 # Mean teacher, noisy aggregation, and a model without privacy.
 THEIRS = {"mnist": (0.8386, 0.9318, 0.9918), "svhn": (0.8318, 0.8779, 0.928)}

@@ -38,7 +38,6 @@ from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import data_dependent, data_dependent_alphas
 from pate_tf.accounting.planning import ReleasePlan, plan_from_dict
-from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.analysis.accounting import single_group
 from pate_tf.analysis.release_planning import GATE, Released, ReleaseRequest
 from pate_tf.analysis.release_results import (
@@ -55,6 +54,7 @@ from pate_tf.core import artifacts, validation
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.release.noise import NoiseSource
 
 DiscreteGaussian = Callable[[float], int]
 
@@ -106,7 +106,7 @@ def prepare_log_cost(
 
     Returns:
         SENSITIVE: a function to be called once, with what draws from the discrete Gaussian of the
-        scale it is given, in production `pate_tf.aggregation.noise`.
+        scale it is given, in production `pate_tf.release.noise`.
 
     Raises:
         ValueError: for adaptive queries, or a plan for other queries, mechanisms or releases.

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.planning import PlannedRelease
-from pate_tf.aggregation import labeller
 from pate_tf.core import artifacts, validation
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
@@ -26,6 +25,7 @@ from pate_tf.ledger import (
     distinct_rows,
 )
 from pate_tf.ledger.chain import charges_of
+from pate_tf.release import drawing as labeller
 
 LEDGER_FILE = "ledger.sqlite3"
 MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each

@@ -20,8 +20,6 @@ import numpy as np
 from pate_tf.accounting.charge import shares
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import OutcomeLaw
-from pate_tf.api.reporting import QUIET, Reporting
-from pate_tf.api.run_folder import RunDescription, described_run, ensemble_folder
 from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION, Check, is_too_small, verdict
 from pate_tf.audit.report import (
     PAGE,
@@ -34,6 +32,7 @@ from pate_tf.audit.report import (
 from pate_tf.audit.search import PrivateBytes, PrivateText, contents
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
+from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
@@ -43,6 +42,7 @@ from pate_tf.ledger.store import Store
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, asked_inputs
 from pate_tf.statement.check import JSON_FILE, check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.teachers.run_folder import RunDescription, described_run, ensemble_folder
 
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
@@ -217,7 +217,7 @@ class _Run:
     @functools.cached_property
     def sums(self) -> Any:
         """The stored feature sums; ValueError if they are broken."""
-        from pate_tf.api.feature_sums import StoredSums
+        from pate_tf.release.feature_sums import StoredSums
 
         return StoredSums(self.sensitive / "feature_sums")
 
@@ -409,7 +409,7 @@ def _answers_check(ledger: Ledger, arrays: Mapping[str, Any], rows: Sequence[int
 
 def _sums(ledger: Ledger) -> Iterator[tuple[Any, tuple[int, ...]]]:
     """Yields each row that charged sums, with the numbers of all rounds that were released."""
-    from pate_tf.aggregation.feature_sums import sums_in_ledger
+    from pate_tf.release.noisy_sums import sums_in_ledger
 
     for row in ledger.history():
         if row.kind in DEBITS:
@@ -588,7 +588,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
 
 
 def _partition_check(run: _Run, name: str) -> Check:
-    from pate_tf.api.teacher_training import shares_of
+    from pate_tf.teachers.teacher_training import shares_of
 
     examples, assignment, config = run.examples, run.assignment, run.teacher_config
     if examples is None or assignment is None or len(examples) != len(assignment):
@@ -608,7 +608,7 @@ def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
     """Asks the teachers again, and compares released labels with the law of their mechanism."""
     from scipy import stats
 
-    from pate_tf.aggregation.labeller import stored_counts
+    from pate_tf.release.drawing import stored_counts
 
     batches, answers, name = list(stored_counts(ledger)), _answers(ledger), "stored votes"
     if batches and run.pool is not None and run.paths(LABELS_FILE):
@@ -648,7 +648,7 @@ def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
 
 def _seed_check(title: str, draw: Callable[[Any], Any], released: Sequence[Any]) -> Check:
     """Draws again from small seeds what was released for some counts or sums."""
-    from pate_tf.aggregation.noise import SeededNoise
+    from pate_tf.release.noise import SeededNoise
 
     title = f"{title} is from no small seed"
     again, half = [draw(SeededNoise(seed)) for seed in range(SEEDS)], len(released) // 2
@@ -664,8 +664,8 @@ def _seed_check(title: str, draw: Callable[[Any], Any], released: Sequence[Any])
 def _sum_checks(run: _Run) -> Iterator[Check]:
     if not (run.sensitive / "feature_sums").exists():
         return
-    from pate_tf.api.feature_sums import VECTORS, Summands, sums_of_records
     from pate_tf.models.encoder import record_vectors
+    from pate_tf.release.feature_sums import VECTORS, Summands, sums_of_records
 
     stored, arrays = run.sums, dict[str, Any]()
     with run.ledger() as ledger:

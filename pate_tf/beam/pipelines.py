@@ -30,10 +30,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from pate_tf.api import feature_sums
-from pate_tf.api.feature_sums import StoredSums, Summands, SumsSettings
-from pate_tf.api.reporting import QUIET, Reporting
-from pate_tf.api.run_folder import DataSource
 from pate_tf.beam.sources import ROWS, Source, Span, filesystems, is_local, source_of
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -45,11 +41,15 @@ from pate_tf.core.record_set import (
     owner_digests,
     record_digests,
 )
+from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray, one_of, whole
 from pate_tf.models.encoder import record_features
+from pate_tf.release import feature_sums
+from pate_tf.release.feature_sums import StoredSums, Summands, SumsSettings
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
+from pate_tf.teachers.run_folder import DataSource
 
 REFUSE, DROP = "refuse", "drop"
 BUCKETS: Final = 256

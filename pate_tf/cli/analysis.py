@@ -11,11 +11,11 @@ from absl import flags
 
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.analysis.accounting import AnalysisConfig
-from pate_tf.api import analysis
-from pate_tf.api.planning import PlanSettings, calibrate, compare_methods
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import described
+from pate_tf.run import analysis
+from pate_tf.run.planning import PlanSettings, calibrate, compare_methods
 
 FLAGS = flags.FLAGS
 KINDS = (

@@ -16,8 +16,8 @@ from typing import Any
 
 from absl import app, flags
 
-from pate_tf.api.reporting import Reporting, Table
 from pate_tf.core import artifacts
+from pate_tf.core.reporting import Reporting, Table
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 # Flags of the first release that a command does not have any more.

@@ -20,10 +20,10 @@ from typing import Any
 from absl import flags
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.api.silo_coordinator import CoordinatorRun, coordinate
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.queries.rounds import QueryConfig
+from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
 from pate_tf.silos.roster import Asking
 from pate_tf.students.config import StudentSettings
 
@@ -42,7 +42,7 @@ def define_flags() -> None:
 def main() -> None:
     """Reads the flags, runs, prints a table."""
     with command_line.quiet_start(FLAGS):
-        importlib.import_module("pate_tf.api.student_run")  # brings TensorFlow
+        importlib.import_module("pate_tf.run.student_run")  # brings TensorFlow
     queries = own_flags.read(QueryConfig)
     run = own_flags.read(
         CoordinatorRun,

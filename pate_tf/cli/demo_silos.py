@@ -22,11 +22,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from pate_tf.api.silo import share_out
 from pate_tf.cli.demo import folder_argument
 from pate_tf.core import artifacts
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.silos.roster import Member, Roster
+from pate_tf.silos.serving import share_out
 from pate_tf.statement.check import JSON_FILE
 
 NUM_SILOS, NUM_PARTIES = 5, 4

@@ -9,9 +9,9 @@ from absl import flags
 
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
-from pate_tf.api.data import FileSource
 from pate_tf.cli import command_line
 from pate_tf.core.settings import Setting, described, value_type
+from pate_tf.data.data import FileSource
 
 FLAGS = flags.FLAGS
 Kind = TypeVar("Kind")

@@ -18,9 +18,9 @@ import pathlib
 
 from absl import flags
 
-from pate_tf.api import party
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
+from pate_tf.silos import aggregator as party
 
 FLAGS = flags.FLAGS
 

@@ -7,9 +7,9 @@ nothing is spent.
 
 from absl import flags
 
-from pate_tf.api.planning import PlanSettings, compare_methods
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
+from pate_tf.run.planning import PlanSettings, compare_methods
 
 FLAGS = flags.FLAGS
 

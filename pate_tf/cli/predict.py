@@ -15,9 +15,9 @@ import sys
 
 from absl import flags
 
-from pate_tf.api.run_folder import TeacherRun
 from pate_tf.cli import command_line, sums
 from pate_tf.cli import flags as own_flags
+from pate_tf.teachers.run_folder import TeacherRun
 
 FLAGS = flags.FLAGS
 
@@ -51,8 +51,8 @@ def main() -> None:
     engine = own_flags.read(sums.EngineSettings)
     data, _ = sums.data_of()
     with command_line.quiet_start(FLAGS):
-        from pate_tf.api.served import newest_version
         from pate_tf.beam import pipelines
+        from pate_tf.serving.published import newest_version
     number, bad = pipelines.predict(
         data,
         output=FLAGS.output,
@@ -80,7 +80,7 @@ def _predict_file() -> None:
             f"knows the schema of its data"
         )
     with command_line.quiet_start(FLAGS):
-        from pate_tf.api import served
+        from pate_tf.serving import published as served
     report = served.predict(FLAGS.student, FLAGS.inputs, FLAGS.output)
     command_line.print_table("Predictions", report.rows)
 

@@ -9,8 +9,8 @@ import pathlib
 
 from absl import flags
 
-from pate_tf.api import data
 from pate_tf.cli import command_line
+from pate_tf.data import data
 
 FLAGS = flags.FLAGS
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from absl import flags
 
-from pate_tf.api.reporting import Reporting, RunReport
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
+from pate_tf.core.reporting import Reporting, RunReport
 from pate_tf.selective_sgd.settings import (
     ParameterServerRun,
     ParticipantRun,
@@ -116,7 +116,7 @@ def train() -> None:
     privacy = chosen_privacy()
     asked = own_flags.read(SharedRun, privacy=privacy, settings=chosen_settings(privacy))
     runs = _runs()
-    from pate_tf.api.run_folder import DataSource
+    from pate_tf.teachers.run_folder import DataSource
 
     data = DataSource(dataset=FLAGS.dataset, data_dir=command_line.path(FLAGS.data_dir))
     _print(runs.run(asked, data, _reporting()))
@@ -141,7 +141,7 @@ def join() -> None:
 def _runs() -> Any:
     """Returns the module that trains, which imports TensorFlow."""
     with command_line.quiet_start(FLAGS):
-        from pate_tf.api import shared_training
+        from pate_tf.selective_sgd import shared_training
     return shared_training
 
 

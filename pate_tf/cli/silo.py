@@ -24,10 +24,10 @@ import sys
 from absl import flags
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.api import silo
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
+from pate_tf.silos import serving as silo
 from pate_tf.silos.policy import Policy
 
 FLAGS = flags.FLAGS

@@ -16,19 +16,19 @@ import sys
 from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.api.run_folder import (
+from pate_tf.cli import command_line
+from pate_tf.cli import flags as own_flags
+from pate_tf.core.settings import setting
+from pate_tf.queries.rounds import QueryConfig
+from pate_tf.release.settings import Budget, LabelSettings, ReleaseSettings
+from pate_tf.students.config import OutputSettings, StudentSettings
+from pate_tf.teachers.run_folder import (
     DEFAULT_NUM_TEACHERS,
     DataSource,
     RunDescription,
     TeacherSource,
     described_run,
 )
-from pate_tf.api.settings import Budget, LabelSettings, ReleaseSettings
-from pate_tf.cli import command_line
-from pate_tf.cli import flags as own_flags
-from pate_tf.core.settings import setting
-from pate_tf.queries.rounds import QueryConfig
-from pate_tf.students.config import OutputSettings, StudentSettings
 
 FLAGS = flags.FLAGS
 
@@ -239,7 +239,8 @@ def main() -> None:
     labels = label_settings(method)
     limits = budget()
     with command_line.quiet_start(FLAGS):
-        from pate_tf.api import feature_sums, student_run
+        from pate_tf.release import feature_sums
+        from pate_tf.run import student_run
 
     labels_from: TeacherSource | feature_sums.SumsSource
     if method == "feature_sums":

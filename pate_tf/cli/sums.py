@@ -18,10 +18,10 @@ from typing import Any
 
 from absl import flags
 
-from pate_tf.api.run_folder import DataSource, TeacherRun
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import Settings, setting
+from pate_tf.teachers.run_folder import DataSource, TeacherRun
 from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
@@ -184,14 +184,14 @@ def main() -> None:
         if folder is None:
             raise ValueError("train_dir: expected a folder for the merged sums, got none")
         with command_line.quiet_start(FLAGS):
-            from pate_tf.api import feature_sums
+            from pate_tf.release import feature_sums
         stored = feature_sums.FeatureSums.merge(PATHS[1:], directory=folder).stored
     else:
         engine = own_flags.read(EngineSettings)
         data, private = data_of()
         with command_line.quiet_start(FLAGS):
-            from pate_tf.api import feature_sums
             from pate_tf.beam import pipelines
+            from pate_tf.release import feature_sums
         settings = feature_sums.SumsSettings(representation=FLAGS.representation, seed=FLAGS.seed)
         name = data.dataset
         if data.files is not None:

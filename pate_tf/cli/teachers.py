@@ -9,10 +9,10 @@ import sys
 
 from absl import flags
 
-from pate_tf.api.run_folder import TeacherRun
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.teachers import kinds
+from pate_tf.teachers.run_folder import TeacherRun
 from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
@@ -50,7 +50,7 @@ def main() -> None:
     asked = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
     settings = own_flags.read(TeacherSettings, model=chosen_model())
     with command_line.quiet_start(FLAGS):
-        from pate_tf.api import teacher_training
+        from pate_tf.teachers import teacher_training
 
     if FLAGS.worker:
         teacher_training.serve_worker()

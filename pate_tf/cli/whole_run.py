@@ -10,9 +10,9 @@ the commands that it stands for, which take what this one has no flag for.
 
 from absl import flags
 
-from pate_tf.api.whole_run import WholeRun
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
+from pate_tf.run.whole_run import WholeRun
 
 FLAGS = flags.FLAGS
 
@@ -30,7 +30,8 @@ def main() -> None:
         raise command_line.FlagValueError("epsilon: expected what the labels may cost, got none")
     asked = own_flags.read(WholeRun, files=own_flags.own_files(with_private=True))
     with command_line.quiet_start(FLAGS):
-        from pate_tf.api import student_run, teacher_training, whole_run
+        from pate_tf.run import student_run, whole_run
+        from pate_tf.teachers import teacher_training
 
         del student_run, teacher_training  # imported here, where what they print is hidden
     report = whole_run.run(asked, command_line.reporting())

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.noisy_training import Training
-from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.net.retries import with_retries
+from pate_tf.release.noise import NoiseSource
 from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.private_training import training_with
 from pate_tf.selective_sgd.roster import Roster

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining, Training
-from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.models import catalogue
+from pate_tf.release.noise import NoiseSource, SystemNoise
 from pate_tf.selective_sgd import models, upload
 from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.run_state import LEDGER, ChargedRun, LedgerFacts

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.noisy_training import Training
-from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core import artifacts
 from pate_tf.core.private_digest import private_digest
 from pate_tf.core.run_settings import PRIVATE_RECORDS, check_same_settings
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import EnsembleMismatch, Ledger, LedgerError
 from pate_tf.ledger.ledger import source_facts
+from pate_tf.release.noise import NoiseSource
 from pate_tf.selective_sgd.settings import Privacy
 
 LEDGER = "ledger"  # the folder below `sensitive/`

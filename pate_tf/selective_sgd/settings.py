@@ -13,10 +13,10 @@ from pate_tf.accounting.noisy_training import (
     Training,
     noise_for,
 )
-from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
 from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.core.settings import Settings as CheckedSettings
 from pate_tf.data.named_function import Named
+from pate_tf.release.noise import NoiseSource, SeededNoise, SystemNoise
 
 PROTOCOLS = ("round_robin", "random", "asynchronous", "synchronous")
 SELECTIONS = ("largest", "random")

@@ -46,7 +46,7 @@ def as_sums(source: Any) -> SiloSums | None:
     """Returns `SiloSums` as they are, fitted `pate_tf.FeatureSums` as such; None for a teacher."""
     if isinstance(source, SiloSums):
         return source
-    if type(source).__module__ != "pate_tf.api.feature_sums":
+    if type(source).__module__ != "pate_tf.release.feature_sums":
         return None
     stored = getattr(source, "stored", source)
     return SiloSums(

@@ -36,8 +36,8 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining
 from pate_tf.accounting.planning import least_noise, planned_sums, recommend
-from pate_tf.api.planning import PlanSettings
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+from pate_tf.run.planning import PlanSettings
 
 SCALES = st.floats(0.5, 500.0)
 THRESHOLDS = {"threshold": SCALES, "sigma_threshold": SCALES, "sigma": SCALES}

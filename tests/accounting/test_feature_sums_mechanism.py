@@ -16,7 +16,7 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.planning import planned_sums
-from pate_tf.aggregation.noise import SeededNoise, SystemNoise, check_drawable
+from pate_tf.release.noise import SeededNoise, SystemNoise, check_drawable
 
 DELTA = 1e-5
 

@@ -30,7 +30,7 @@ from pate_tf.accounting.mechanisms.stability_gate import (
     pass_numerator,
     stability_distances,
 )
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.release.noise import SystemNoise
 
 FALSE_ALARM = 1e-7
 EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)

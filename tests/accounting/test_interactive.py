@@ -13,7 +13,7 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     InteractiveGaussianNoisyMax,
 )
-from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.release.noise import SeededNoise
 
 QUIET = InteractiveGaussianNoisyMax(
     threshold=3.0, sigma_threshold=1e-3, sigma=1e-3, student_confidence=0.7, label_share=1.0

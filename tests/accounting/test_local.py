@@ -22,7 +22,7 @@ from pate_tf.accounting.local import (
     base,
 )
 from pate_tf.accounting.mechanisms import GaussianHistogram
-from pate_tf.aggregation.noise import SeededNoise, SystemNoise
+from pate_tf.release.noise import SeededNoise, SystemNoise
 
 # Each statistical test accepts the right law but with this probability of a false alarm.
 FALSE_ALARM = 1e-7

@@ -30,7 +30,7 @@ from pate_tf.accounting.planning import (
     planned_num_queries,
     recommend,
 )
-from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.release.noise import SeededNoise
 
 # How many labels of one that uses a student are right is not known beforehand.
 OFFERED = [one for one in base.offered().values() if not one.uses_student_predictions]

@@ -29,7 +29,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.base import Flag, OneScale, OutcomeLaw, Parameter, Target
 from pate_tf.accounting.moments import data_dependent_alphas
 from pate_tf.accounting.planning import RELEASES, ReleasePlan, least_noise, most_queries
-from pate_tf.aggregation.noise import SeededNoise, check_drawable
+from pate_tf.release.noise import SeededNoise, check_drawable
 
 LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "pate_tf"
 MEMBERS = dict(base.MECHANISMS)

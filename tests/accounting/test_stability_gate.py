@@ -20,7 +20,7 @@ from pate_tf.accounting.mechanisms.stability_gate import (
     pass_numerator,
     stability_distances,
 )
-from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.release.noise import SeededNoise
 
 EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)
 PAGE_UNIVERSES = [(12, 2, 2), (6, 3, 2), (9, 2, 3), (5, 3, 2)]  # queries, classes, teachers

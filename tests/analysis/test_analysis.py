@@ -41,10 +41,10 @@ from pate_tf.analysis.release import release
 from pate_tf.analysis.release_planning import ReleaseRequest
 from pate_tf.analysis.report import ledger_report
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
-from pate_tf.api.planning import calibrate
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError
+from pate_tf.run.planning import calibrate
 
 LAPLACE = LaplaceNoisyMax(gamma=0.05)
 

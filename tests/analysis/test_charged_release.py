@@ -24,11 +24,11 @@ from statement_helpers import state
 
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
 from pate_tf.accounting.planning import PlannedRelease
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.analysis import release as analysis_release
 from pate_tf.analysis.release_planning import ReleaseRequest
-from pate_tf.api.analysis import ReleaseSettings
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
+from pate_tf.release.noise import SeededNoise
+from pate_tf.run.analysis import ReleaseSettings
 from pate_tf.statement.check import check_statement
 
 SANITISED = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
@@ -263,9 +263,9 @@ def test_a_draw_that_fails_once_it_is_charged_is_charged_again(tmp_path):
 
 CHILD = """
 import json, pathlib, sys
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.release.noise import SystemNoise
 from pate_tf.analysis.release import ReleaseRequest, release
-from pate_tf.api.analysis import SourceSettings, read_votes
+from pate_tf.run.analysis import SourceSettings, read_votes
 folder = pathlib.Path(sys.argv[1])
 source = read_votes(SourceSettings(ledgers=(folder,))).source
 request = ReleaseRequest(kinds=("sanitised",), delta=1e-5)

@@ -25,13 +25,13 @@ import pate_tf
 pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as CI has it")
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.api.feature_sums import FeatureSums, StoredSums
-from pate_tf.api.labeller import Labeller
-from pate_tf.api.reporting import Reporting
-from pate_tf.api.run_folder import DataSource, described_run
 from pate_tf.beam import pipelines, sources
+from pate_tf.core.reporting import Reporting
+from pate_tf.release.feature_sums import FeatureSums, StoredSums
+from pate_tf.release.labeller import Labeller
 from pate_tf.representations import contrastive
 from pate_tf.serving.served import ServedStudent
+from pate_tf.teachers.run_folder import DataSource, described_run
 
 ROWS = helpers.table()
 

@@ -29,9 +29,9 @@ from pate_tf.accounting.mechanisms import (
     mechanism_from_dict,
 )
 from pate_tf.analysis.release_planning import ReleaseRequest
-from pate_tf.api.analysis import SourceSettings, read_votes
 from pate_tf.cli import command_line
 from pate_tf.ledger import Ledger
+from pate_tf.run.analysis import SourceSettings, read_votes
 
 
 @pytest.fixture(scope="module")

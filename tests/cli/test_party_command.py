@@ -6,7 +6,7 @@ import sys
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.api.party import PartyRun, serve
+from pate_tf.silos.aggregator import PartyRun, serve
 from pate_tf.silos.secure.keys import party_entry, read_list
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")

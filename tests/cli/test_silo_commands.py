@@ -9,8 +9,8 @@ import sys
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.api.silo import SiloRun, TeacherRun, policy_in_force, share_out
 from pate_tf.silos import Member, Policy, Roster, Silo
+from pate_tf.silos.serving import SiloRun, TeacherRun, policy_in_force, share_out
 
 NAMES = ("clinic", "school")
 

@@ -9,8 +9,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from pate_tf.api.data import Data, as_inputs, draft_schema
 from pate_tf.data import tables
+from pate_tf.data.data import Data, as_inputs, draft_schema
 from pate_tf.data.schema import draft, read_schema, schema_of
 
 SCHEMA = schema_of(

@@ -9,16 +9,15 @@ from code_blocks import DOCS
 from script_processes import REPOSITORY
 
 from pate_tf.accounting.planning import ROUNDS, ROUNDS_LEAD
-from pate_tf.api.run_folder import DEFAULT_NUM_TEACHERS
-from pate_tf.api.settings import DEFAULT_NUM_QUERIES, LabelSettings
-from pate_tf.api.teacher_training import RECORDS_A_CLASS, RECORDS_A_TEACHER, chosen_model
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.settings import described
 from pate_tf.models.catalogue import default_model
+from pate_tf.release.settings import DEFAULT_NUM_QUERIES, LabelSettings
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
 from pate_tf.selective_sgd.settings import Settings as Sgd
 from pate_tf.students.config import TRAINING, StudentSettings
 from pate_tf.students.kinds import kind_of
+from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
 from pate_tf.teachers.settings import (
     BATCH_SIZE,
     FEWEST_STEPS,
@@ -26,6 +25,7 @@ from pate_tf.teachers.settings import (
     PASSES,
     TeacherSettings,
 )
+from pate_tf.teachers.teacher_training import RECORDS_A_CLASS, RECORDS_A_TEACHER, chosen_model
 
 SOURCES = sorted((REPOSITORY / "pate_tf").rglob("*.py"))
 NUMBER = re.compile(r"Default:[^.;]*?\b(\d[\d,._]*)")

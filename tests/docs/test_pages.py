@@ -58,7 +58,7 @@ def flags_of(command: pathlib.Path) -> set[str]:
     module = importlib.import_module(f"pate_tf.cli.{command.stem}")
     named = [*vars(module).values()]
     for one in vars(module).values():  # settings may be named as `analysis.SourceSettings`
-        if getattr(one, "__name__", "").startswith("pate_tf.api."):
+        if getattr(one, "__name__", "").startswith("pate_tf."):
             named += vars(one).values()
     kinds = [one for one in named if dataclasses.is_dataclass(one)]
     of_settings = {name for kind in kinds for name in flags.names_of(kind)}

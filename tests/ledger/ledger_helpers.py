@@ -3,10 +3,10 @@
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
-from pate_tf.aggregation.labeller import Labeller
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
+from pate_tf.release.drawing import Labeller
+from pate_tf.release.noise import SystemNoise
 
 ENSEMBLE = "ab" * 32
 DELTA = 1e-5

@@ -24,7 +24,6 @@ from pate_tf.accounting.mechanisms import (
     Plurality,
 )
 from pate_tf.accounting.mechanisms.base import data_independent_alpha
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import (
     BudgetExceeded,
     BudgetMismatch,
@@ -35,6 +34,7 @@ from pate_tf.ledger import (
     compose,
     store,
 )
+from pate_tf.release.noise import SeededNoise
 
 MECHANISMS = [
     LaplaceNoisyMax(gamma=0.05),

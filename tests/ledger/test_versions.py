@@ -21,9 +21,9 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.planning import ReleasePlan
-from pate_tf.aggregation.labeller import stored_counts
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import BudgetExceeded, Head, Ledger, LedgerError
+from pate_tf.release.drawing import stored_counts
 
 HERE = pathlib.Path(__file__).parent
 MECHANISMS = [

@@ -348,7 +348,7 @@ def test_what_failed_after_charging_is_free_the_next_time(trained, tmp_path):
 
 
 def _fail_to_export():
-    from pate_tf.api import publishing
+    from pate_tf.statement import publishing
 
     def export_student(*arguments, **options):
         raise OSError("no space left")

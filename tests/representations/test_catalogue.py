@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pate_tf.api import shared_training
-from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
+from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.data import catalogue as data
 from pate_tf.data import uci
 from pate_tf.models.encoder import Part
 from pate_tf.representations import Kind, catalogue, contrastive, patches, raw, register
-from pate_tf.selective_sgd import models
+from pate_tf.selective_sgd import models, shared_training
 
 POOL = data.load_public("digits").split(300).pool
 

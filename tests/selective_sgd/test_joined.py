@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from shared_helpers import facts_of, model, shares
 
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.release.noise import SystemNoise
 from pate_tf.selective_sgd.joined import JoinedParticipant, until_answered
 from pate_tf.selective_sgd.private_training import training_with
 from pate_tf.selective_sgd.roster import Roster

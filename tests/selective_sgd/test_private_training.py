@@ -10,8 +10,8 @@ from scipy.stats import beta
 from shared_helpers import DATASET, accuracy, changed, facts_of, model, records, shares
 
 from pate_tf.accounting.noisy_training import SparseVectorTraining
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.release.noise import SeededNoise
 from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.private_training import (
     RecordGradients,

@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 from shared_helpers import DATASET, records
 
-from pate_tf.api import shared_training
-from pate_tf.api.shared_training import Features, Logs, train_on
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.models.encoder import Encoder, Part
+from pate_tf.selective_sgd import shared_training
 from pate_tf.selective_sgd.settings import Privacy, Settings, SharedRun
+from pate_tf.selective_sgd.shared_training import Features, Logs, train_on
 from pate_tf.statement.privacy_statement import epsilon_text
 from pate_tf.statement.shared_training import SharedTrainingStatement
 

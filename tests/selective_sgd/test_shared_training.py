@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 from shared_helpers import DATASET, accuracy, model, records, shares, training
 
-from pate_tf.api.shared_training import calibrated_model
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.selective_sgd import upload
 from pate_tf.selective_sgd.models import FlatView, cnn, dealt_shares, mlp, most_holders
 from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.shared_training import calibrated_model
 from pate_tf.selective_sgd.training import SharedTraining
 
 

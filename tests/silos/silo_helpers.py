@@ -11,9 +11,9 @@ import time
 import numpy as np
 import pytest
 
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
+from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import Policy, Silo
 from pate_tf.silos.messages import QueryBatch
 

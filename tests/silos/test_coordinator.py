@@ -8,8 +8,8 @@ from silo_helpers import NUM_CLASSES, SECURE, pool, queries, silo, teacher
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.api.analysis import check_by_paths
 from pate_tf.core.public import Pool
+from pate_tf.run.analysis import check_by_paths
 from pate_tf.silos import Asking, Coordinator, Member, Roster
 from pate_tf.silos.coordinator import UNIT
 from pate_tf.silos.messages import Answer

@@ -17,10 +17,10 @@ from silo_helpers import Silent
 from sums_child import ENCODER, NAMES, POOL, RELEASE, open_silo, sums_of
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.aggregation.feature_sums import sums_by_class
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.models.encoder import record_vectors
+from pate_tf.release.noise import SystemNoise
+from pate_tf.release.noisy_sums import sums_by_class
 from pate_tf.silos import Asking, Coordinator
 from pate_tf.silos.coordinator import check_total
 from pate_tf.silos.secure import shamir

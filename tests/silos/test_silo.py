@@ -21,8 +21,8 @@ from silo_helpers import (
 from sklearn.tree import DecisionTreeClassifier
 
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import LedgerError, SensitiveWarning
+from pate_tf.release.noise import SeededNoise
 from pate_tf.silos import Silo
 from pate_tf.silos.account import SiloAccount
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares

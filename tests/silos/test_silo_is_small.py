@@ -5,7 +5,7 @@ from script_processes import modules_after
 PROGRAM = """
 import pathlib, sys, tempfile, time
 import numpy as np
-import pate_tf.cli.silo, pate_tf.api.silo
+import pate_tf.cli.silo, pate_tf.silos.serving
 from pate_tf.models.forest import Forest
 from pate_tf.silos import Policy, Silo
 from pate_tf.silos.messages import QueryBatch, RandomisedVotes

@@ -203,7 +203,7 @@ def test_another_ledger_with_the_same_rows_does_not_vouch(charged, tmp_path_fact
 def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
     import analysis_helpers
 
-    from pate_tf.aggregation.noise import SeededNoise
+    from pate_tf.release.noise import SeededNoise
 
     monkeypatch.setattr(analysis_helpers, "SystemNoise", lambda: SeededNoise(1))
     released = release_labels(tmp_path, golden_counts("H1", 5))

@@ -119,7 +119,7 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
 
 def test_every_student_keeps_the_contract():
     classes = StudentContract.__subclasses__() + FittedStudentContract.__subclasses__()
-    # A linear head follows from feature sums, not from labels: tests/api/test_feature_sums.py.
+    # A linear head follows from feature sums, not from labels: tests/run/test_feature_sums.py.
     trained = set(names()) - {"linear_head"}
     assert {one.config.student for one in classes if hasattr(one, "config")} == trained
 

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 from script_processes import REPOSITORY, run_script
 
-from pate_tf.api import teacher_training as run
 from pate_tf.core import artifacts
 from pate_tf.teachers import cluster
+from pate_tf.teachers import teacher_training as run
 from pate_tf.teachers.kinds import load_ensemble
 
 FLAGS = ("--nb_teachers=12", "--max_steps=600")

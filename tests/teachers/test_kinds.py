@@ -15,7 +15,6 @@ import toy_kind
 from script_processes import run_script
 
 import pate_tf
-from pate_tf.api import teacher_training
 from pate_tf.core import artifacts
 from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
@@ -23,7 +22,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import classifier, closed_form, forest
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.raw import RawPart
-from pate_tf.teachers import ensemble, kinds, voters
+from pate_tf.teachers import ensemble, kinds, teacher_training, voters
 from pate_tf.teachers.kinds import Engine
 
 IMAGES, LABELS = helpers.blob_images(80, seed=3)

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from script_processes import MAX_STEPS, NUM_TEACHERS
 
-from pate_tf.api import teacher_training as logs
 from pate_tf.core import artifacts
+from pate_tf.teachers import teacher_training as logs
 
 PERCENTILES = list(logs.PERCENTILES)
 

@@ -3,8 +3,8 @@
 import pytest
 from script_processes import MAX_STEPS, NUM_TEACHERS, run_script
 
-from pate_tf.api import teacher_training as run
 from pate_tf.core import artifacts
+from pate_tf.teachers import teacher_training as run
 from pate_tf.teachers.kinds import load_ensemble
 
 FLAGS = (f"--nb_teachers={NUM_TEACHERS}", f"--max_steps={MAX_STEPS}")

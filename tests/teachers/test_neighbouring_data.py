@@ -13,8 +13,6 @@ import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
 
-from pate_tf.api import teacher_training as logs
-from pate_tf.api import teacher_training as run
 from pate_tf.core import artifacts
 from pate_tf.core.partition import Partition, owner_partition, random_partition
 from pate_tf.core.public import Pool
@@ -23,6 +21,8 @@ from pate_tf.models import catalogue, classifier, closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
 from pate_tf.teachers import kinds, on_features
+from pate_tf.teachers import teacher_training as logs
+from pate_tf.teachers import teacher_training as run
 from pate_tf.teachers.settings import FEWEST_STEPS
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
 

@@ -22,11 +22,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import pate_tf
-from pate_tf.api import teacher_training
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.teachers import kinds, processes, store
+from pate_tf.teachers import kinds, processes, store, teacher_training
 from pate_tf.teachers.kinds import Engine, scikit_learn
 from pate_tf.teachers.settings import TeacherConfig
 

@@ -180,7 +180,7 @@ MOST_CLASSES = 2**16
 
 
 class LocalNoise(Protocol):
-    """The draws that local randomisers are composed of; `pate_tf.aggregation.noise` has them."""
+    """The draws that local randomisers are composed of; `pate_tf.release.noise` has them."""
 
     def words(self, size: int) -> NDArray[np.uint64]:
         """Returns independent uniform 64-bit words, uint64 `[size]`."""

@@ -244,7 +244,7 @@ NoisyWinners = Callable[[IntArray, IntArray], IntArray]
 
 
 class NoiseSource(Protocol):
-    """The primitive draws that mechanisms are composed of; `pate_tf.aggregation.noise` has them."""
+    """The primitive draws that mechanisms are composed of; `pate_tf.release.noise` has them."""
 
     def laplace_integers(self, scale: float, size: int) -> IntArray:
         """Returns integers k with probability proportional to e^(-|k|/scale), `[size]`."""

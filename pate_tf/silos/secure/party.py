@@ -17,12 +17,12 @@ import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureHistogram
-from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.core import artifacts
 from pate_tf.core.validation import check_name
 from pate_tf.ledger.chain import LedgerError, LedgerRow
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE
 from pate_tf.ledger.store import Store
+from pate_tf.release.noise import NoiseSource, SystemNoise
 from pate_tf.silos.secure import shamir, shares
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.protocol import (

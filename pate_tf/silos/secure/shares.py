@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.core.validation import IntArray
+from pate_tf.release.noise import NoiseSource, SystemNoise
 from pate_tf.silos.secure import shamir
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.shamir import Elements

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import shamir
 from pate_tf.silos.secure.shamir import PRIME
 

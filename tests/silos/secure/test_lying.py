@@ -31,7 +31,7 @@ from silo_helpers import Noted
 
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.accounting.local.base import LATTICE, SecureHistogram
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import protocol, shamir
 from pate_tf.silos.secure import shares as sealing
 from pate_tf.silos.secure.keys import PartyKeys

@@ -23,8 +23,8 @@ from secure_helpers import (
 )
 from silo_helpers import Silent
 
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.ledger import LedgerError
+from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import party as journal
 from pate_tf.silos.secure import protocol
 from pate_tf.silos.secure.opening import open_histogram
@@ -291,7 +291,7 @@ def test_broken_journals_are_refused(tmp_path, batch):
 def audited_distance(folder, *, sigma, cheats, num_queries=20_000):
     """A lower bound on how far apart the laws are that open; wrong with FALSE_ALARM at most.
 
-    As in tests/aggregation/test_audit.py: one vote moves from the first class to the second.
+    As in tests/release/test_audit.py: one vote moves from the first class to the second.
     """
     errors = []
     for place, label in enumerate((0, 1)):

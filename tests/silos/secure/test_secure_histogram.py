@@ -19,7 +19,7 @@ from silo_helpers import SECURE
 from silo_helpers import batch as asked_batch
 
 from pate_tf.accounting.local.base import LATTICE, SecureHistogram
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import protocol, shamir, terms
 from pate_tf.silos.secure import shares as sealing
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys

@@ -10,7 +10,7 @@ from silo_helpers import Noted, Silent
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import shamir
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import open_histogram

@@ -1,0 +1,362 @@
+"""Feature sums: vectors of private records are summed by class, charged, released with noise.
+
+What was released once is returned again from the ledger and charged once, as by the labeller.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special
+
+from pate_tf.accounting.charge import Cost, lacking
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums
+from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
+from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.validation import IntArray, frozen_view
+from pate_tf.ledger import Ledger
+from pate_tf.ledger.chain import canonical_json, fault_point
+from pate_tf.release.drawing import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
+from pate_tf.release.noise import NoiseSource, check_scales
+
+RIDGE = 3.0  # of .3, 1, 3, 10 and 30 the best on the pool of Fashion-MNIST, with 4 and 8 rounds
+BELOW = 1.0 - 2.0**-40  # more than is lost by rounding, so that no norm is above 1
+
+
+OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
+    """Returns vectors in whole steps of `OWNER_STEP`, int64; numbers beyond 8 or NaN are 0."""
+    is_usable = np.abs(vectors) <= 8.0
+    return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
+
+
+def sums_by_class(
+    vectors: npt.NDArray[np.float64],
+    labels: IntArray,
+    *,
+    num_classes: int,
+    owners: npt.NDArray[np.generic] | None = None,
+) -> IntArray:
+    """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
+
+    Each record adds its vector in the column of its class, or each owner adds vectors of an L2 norm
+    of at most 1 together: longer ones are shortened. All is truncated towards zero to whole steps
+    of 1 / LATTICE, so sums do not depend on the order of records. The norm is verified in whole
+    numbers: what is longer, or not finite, counts as zero.
+
+    Args:
+        vectors: of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each of an
+            L2 norm of at most 1.
+        labels: `[num_records]`.
+        num_classes: number of classes.
+        owners: whose each record is, `[num_records]`; all records of an owner must be here. None
+            where single records are protected.
+
+    Returns:
+        In steps of 1 / LATTICE.
+    """
+    if owners is None:
+        return _verified(vectors, np.arange(len(labels)), labels, num_classes)
+    _, owner = np.unique(owners, return_inverse=True)
+    pairs, place = np.unique(owner * num_classes + labels, return_inverse=True)
+    totals = np.zeros((len(pairs), vectors.shape[1]), np.int64)
+    np.add.at(totals, place, owner_steps(vectors))
+    return sums_of_owners(
+        totals, pairs // num_classes, pairs % num_classes, num_classes=num_classes
+    )
+
+
+def sums_of_owners(
+    totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
+) -> IntArray:
+    """Returns sums of vectors by class, where each owner adds a norm of at most 1. SENSITIVE.
+
+    Args:
+        totals: sums of `owner_steps` of an owner's records of one class, `[num_pairs,
+            num_features + 1]`.
+        owners: a number for the owner of each pair, `[num_pairs]`.
+        classes: of each pair, `[num_pairs]`, ascending for each owner; no pair is there twice.
+        num_classes: number of classes.
+
+    Returns:
+        As `sums_by_class`.
+    """
+    together = totals * OWNER_STEP
+    norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
+    shortened = together / np.maximum(norms, 1.0)[owners, None]
+    return _verified(shortened, owners, classes, num_classes)
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def _verified(
+    vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
+) -> IntArray:
+    """Returns sums by class of units' vectors that are together of a norm of at most 1."""
+    steps = np.trunc(vectors * (LATTICE * BELOW))
+    # Whole numbers of at most 2^20, whose squares int64 adds up exactly. NaN compares as false.
+    is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
+    squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
+    total = np.zeros(unit.max(initial=-1) + 1, np.int64)
+    np.add.at(total, unit, np.where(is_short, squares, LATTICE**2 + 1))
+    steps[total[unit] > LATTICE**2] = 0.0
+    # Sums of fewer than 2^33 records are whole numbers that float64 holds, in whatever order.
+    return (steps.T @ np.eye(num_classes)[classes]).astype(np.int64)
+
+
+# Rounds of residual sums (docs/proofs/theory.md, Proposition D10).
+
+VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
+WEIGHT_STEPS = 2**20  # logits are exact: whole numbers that float64 adds up in any order
+PART_STEPS = 2**10  # of both factors of a record's part, whose product has steps of 1 / LATTICE
+LARGEST_LOGIT = 2.0**18  # in steps of both, below 2^53
+ROWS = 4_096  # records at a time
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
+    """Returns vectors truncated to whole steps of 1 / VECTOR_STEPS; those not finite are 0."""
+    is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
+    steps = np.trunc(np.where(is_short[:, None], vectors, 0.0) * VECTOR_STEPS)
+    return np.asarray(steps, np.int16)
+
+
+def weights_of_rounds(
+    values: IntArray, moments: npt.NDArray[np.float64], num_records: int, noise: float
+) -> npt.NDArray[np.float64]:
+    """Returns weights of the linear model that follows from noisy sums, `[width, num_classes]`.
+
+    Newton's method for softmax regression from weights 0, whose second derivatives are taken for a
+    quarter of the number of records times the pool's second moments, with a ridge of `RIDGE`
+    standard deviations of the noise. Public.
+
+    Args:
+        values: noisy sums of each round, in steps of 1 / LATTICE, `[num_rounds, width,
+            num_classes]`.
+        moments: means of the products of two numbers of a pool's vector, `[width, width]`.
+        num_records: private records.
+        noise: standard deviation in each round, in what a record adds at most.
+    """
+    norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
+    total = np.tensordot(norms, values, axes=1) / LATTICE
+    noise *= float(np.sqrt(np.square(norms).mean()))
+    mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # the last number is a constant
+    total -= num_records / total.shape[1] * mean[:, None]  # at weights 0 all classes are equal
+    curvature = num_records / 4.0 * moments + RIDGE * noise * np.eye(len(moments))
+    largest = LARGEST_LOGIT / len(moments)  # whatever the noise, so that logits stay exact
+    weights = np.clip(np.linalg.solve(curvature, total), -largest, largest)
+    return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
+
+
+def sums_of_rounds(
+    values: IntArray,
+    vectors: npt.NDArray[np.floating],
+    moments: npt.NDArray[np.float64],
+    num_records: int,
+    noise: float,
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Returns records' sums as all rounds tell them, `[width, num_classes]`, and their noise.
+
+    A later round tells what a known model misses of them; what the model expects of records is
+    taken for what it expects of as many inputs of the pool. Rounds weigh as their noise allows:
+    that of a later one is `RESIDUAL_NORM` times as large. What was clipped is missing. Public.
+
+    Args:
+        values: noisy sums of each round, as of `weights_of_rounds`.
+        vectors: of the pool, `[num_inputs, width]`.
+        moments: as of `weights_of_rounds`, as are the other two.
+        num_records: private records.
+        noise: standard deviation in each round.
+    """
+    norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
+    shares = 1.0 / np.square(norms) / np.square(1.0 / norms).sum()
+    total = np.tensordot(shares * norms, values, axes=1) / LATTICE
+    for number in range(1, len(values)):
+        weights = weights_of_rounds(values[:number], moments, num_records, noise)
+        expected = vectors.T @ scipy.special.softmax(vectors @ weights, axis=1)
+        total += shares[number] * num_records / len(vectors) * expected
+    return total, noise * float(np.linalg.norm(shares * norms))
+
+
+def residual_sums(
+    vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
+) -> IntArray:
+    """Returns the sum of what a linear model misses of records, `[width, num_classes]`. SENSITIVE.
+
+    A record adds the outer product of its vector and its class's one-hot vector less the model's
+    probabilities, clipped to an L2 norm of `RESIDUAL_NORM` and divided by it. Both factors are
+    whole numbers of steps, so that the norm of their product is verified exactly, and sums are
+    exact.
+
+    Args:
+        vectors: of `vector_steps`, `[num_records, width]`.
+        labels: `[num_records]`.
+        weights: of `weights_of_rounds`.
+
+    Returns:
+        In steps of 1 / LATTICE.
+    """
+    num_classes = weights.shape[1]
+    total = np.zeros(weights.shape)
+    for start in range(0, len(labels), ROWS):
+        some = vectors[start : start + ROWS] / VECTOR_STEPS
+        missed = np.eye(num_classes)[labels[start : start + ROWS]]
+        missed -= scipy.special.softmax(some @ weights, axis=1)
+        some = np.rint(some * PART_STEPS)
+        lengths = np.linalg.norm(some, axis=1) / PART_STEPS
+        missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
+        missed = np.trunc(missed * (PART_STEPS * BELOW))
+        # Whole numbers that float64 holds, as are their sums; NaN compares as false.
+        squares = np.square(some).sum(axis=1) * np.square(missed).sum(axis=1)
+        missed[~(squares <= LATTICE**2)] = 0.0
+        total += some.T @ missed
+    return total.astype(np.int64)
+
+
+def counts_by_cluster(
+    clusters: IntArray,
+    labels: IntArray,
+    *,
+    num_clusters: int,
+    num_classes: int,
+    owners: npt.NDArray[np.generic] | None = None,
+) -> IntArray:
+    """Returns records by cluster and class, int64 `[num_clusters, num_classes]`. SENSITIVE.
+
+    A record adds 1 in one cell. An owner's records share 1: each adds one over their number,
+    truncated to whole steps of 1 / LATTICE, so that the table moves by at most 2 in the L1 norm if
+    a record, or an owner, is replaced.
+
+    Args:
+        clusters: of each record, `[num_records]`.
+        labels: `[num_records]`.
+        num_clusters: number of clusters.
+        num_classes: number of classes.
+        owners: as of `sums_by_class`.
+
+    Returns:
+        In steps of 1 / LATTICE.
+    """
+    steps: IntArray = np.full(len(labels), LATTICE, np.int64)
+    if owners is not None:
+        _, owner, number = np.unique(owners, return_inverse=True, return_counts=True)
+        steps = LATTICE // number[owner]
+    counts = np.zeros((num_clusters, num_classes), np.int64)
+    np.add.at(counts, (clusters, labels), steps)
+    return counts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleasedSums:
+    """Public: noisy sums that were charged, with their cost.
+
+    Attributes:
+        values: int64 `[num_rounds * num_rows, num_classes]` in units of 1 / LATTICE, read-only: the
+            rounds' tables below each other; one but for `GaussianResidualSums`.
+        cost: data-independent.
+        ledger_rows: the row that was charged; several only where a stopped run could not go on.
+        secure_noise: False if the noise came from a seed; then nothing is private.
+    """
+
+    values: IntArray = dataclasses.field(repr=False)
+    cost: Cost
+    ledger_rows: tuple[int, ...]
+    secure_noise: bool
+
+
+def sums_digests(mechanism: ReleasesFeatureSums) -> list[bytes]:
+    """Returns what identifies the table of each round in the ledger of its ensemble."""
+    what: list[object] = [mechanism.to_dict(), "sums of all records by class"]
+    later = range(1, mechanism.num_rounds)
+    rounds = [what, *([*what, number, RESIDUAL_NORM] for number in later)]
+    return [
+        hashlib.blake2b(canonical_json(one).encode(), digest_size=QUERY_DIGEST_BYTES).digest()
+        for one in rounds
+    ]
+
+
+def sums_in_ledger(
+    ledger: Ledger, mechanism: ReleasesFeatureSums
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the numbers that a ledger has of a mechanism, of all rounds or the first of them.
+
+    Second, the rows that charged them.
+    """
+    digests = sums_digests(mechanism)
+    answers = ledger.stored_answers(digests)
+    stored = [answers[one] for one in digests if one in answers]
+    numbers = tuple(number for one in stored for number in one.noisy_counts or ())
+    return numbers, tuple(sorted({one.debit for one in stored}))
+
+
+def release_sums(
+    sums: FeatureSums,
+    mechanism: Mechanism,
+    *,
+    ledger: Ledger,
+    noise: NoiseSource,
+    unit: str,
+    next_sums: Callable[[IntArray], IntArray] | None = None,
+) -> ReleasedSums:
+    """Charges the sums of an ensemble's records, draws noise, and returns both together.
+
+    Guarantees, under those of `Ledger`. They are charged durably before noise is drawn, once for
+    each amount of noise and number of rounds; all rounds together. Each round is stored durably
+    before the next one begins, and nothing is released before all are. A run that was stopped goes
+    on under its debit: stored rounds are taken as they are, missing ones are drawn.
+
+    Args:
+        sums: of the ensemble's records, each of which adds a length of at most 1.
+        mechanism: one that adds up records, whose noise was fixed without looking at private data.
+        ledger: the ensemble's, opened for labelling.
+        noise: where privacy noise comes from.
+        unit: what is protected, "record" or "owner".
+        next_sums: with several rounds, from the noisy sums so far, `[num_earlier, num_rows,
+            num_classes]`, to the exact ones of the next round.
+
+    Raises:
+        ValueError: if it adds up none, the noise can't be drawn, or it leaves no finite guarantee
+            to owners.
+        BudgetExceeded: if they don't fit; then nothing is charged or drawn.
+        LedgerError: if the ledger can't be used.
+    """
+    check_scales(mechanism.noise_scales)
+    if not isinstance(mechanism, ReleasesFeatureSums):
+        raise lacking(mechanism, "sums of records", "sums")
+    if (mechanism.num_rounds > 1) != (next_sums is not None):
+        raise ValueError(
+            f"num_rounds: expected `next_sums` with several rounds and with them alone, got "
+            f"{mechanism.num_rounds} rounds"
+        )
+    digests, shape = sums_digests(mechanism), (-1, *sums.values.shape)
+    with ledger.exclusive():
+        noisy = np.array(sums_in_ledger(ledger, mechanism)[0], np.int64).reshape(shape)
+        if len(noisy) < mechanism.num_rounds:
+            debit = ledger.open_debit(digests, secure_noise=noise.is_secure)
+            if debit is None:
+                ledger.check_affordable(mechanism, 1)
+                check_owners(ledger, mechanism, 1, unit=unit)
+                fault_point("before_debit")
+                debit = ledger.debit(mechanism, digests, secure_noise=noise.is_secure)
+            for digest in digests[len(noisy) :]:
+                exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)
+                drawn = mechanism.draw_sums(exact, noise)
+                fault_point("noise_drawn")
+                # Until it is stored, a draw is in the memory of this process alone, which has the
+                # ledger for itself; and whether it gets stored does not depend on what was drawn.
+                # So one that a crash takes may be drawn anew for the same debit.
+                commonest = int(drawn[-1].argmax())  # in round 1, of noisy numbers of records
+                ledger.store_answers(debit, [digest], [commonest], drawn.reshape(1, -1))
+                noisy = np.concatenate([noisy, drawn[None]])
+        _, rows = sums_in_ledger(ledger, mechanism)
+    return ReleasedSums(
+        values=frozen_view(noisy.reshape(-1, shape[-1])),
+        cost=cost_of_labels(ledger, mechanism, num_distinct=len(rows), rows=rows, unit=unit),
+        ledger_rows=rows,
+        secure_noise=ledger.is_secure,
+    )

@@ -1,0 +1,277 @@
+"""A scikit-learn estimator: `PateClassifier(epsilon=1.0).fit(X, y, X_public=pool)`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.core.dataset import Dataset
+from pate_tf.data.data import Data
+from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.run.fit import fit
+from pate_tf.run.student import Student
+from pate_tf.teachers.teachers import Teachers
+
+DRAWN: Final = 1000  # inputs of a pool that is drawn, where none is given
+WIDEST: Final = 1e6  # of a range that follows from no more than one public value
+
+
+class PateClassifier(ClassifierMixin, BaseEstimator):
+    """A differentially private classifier, in scikit-learn's terms.
+
+    >>> import numpy as np, pate_tf
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> classifier = pate_tf.PateClassifier(
+    ...     epsilon=50.0, num_teachers=5, teacher="random_forest", student="random_forest",
+    ...     classes=[0, 1])
+    >>> classifier.fit(X[:200], X[:200, 0] > 0, X_public=X[200:]).predict(X[:3]).shape
+    (3,)
+
+    `fit` trains teachers on disjoint shares of the private records (or sums their features), has
+    noisy labels of the public inputs released for `epsilon`, and trains a student on these.
+    `predict` asks the student. Each fit is a release of its own, differentially private at
+    (epsilon, delta) for every record of `X` and `y`, or owner: k fits on the same records, as in
+    cross-validation or a search, cost up to k times as much together. What scores on private
+    records tell is not covered.
+
+    The guarantee assumes that nothing else was learnt from private records: `classes` and
+    `value_range` are public knowledge, and so is what a transformer before this one in a pipeline
+    learnt. A pipeline hands `X_public` through its transformers with
+    `Pipeline(..., transform_input=["X_public"])` and `set_fit_request(X_public=True)`.
+
+    Attributes:
+        classes_: the classes, `[num_classes]`.
+        cost_: what the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
+        fitted_: student, labels and source, as `pate_tf.fit` returns them; with a `directory`,
+            `fitted_.publish()` exports the student with its privacy statement.
+        n_features_in_: number of columns of `X`.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = 1.0,
+        delta: float | None = None,
+        method: str = "pate",
+        num_teachers: int = 100,
+        teacher: Any = None,
+        student: str = "auto",
+        student_steps: int | None = None,
+        num_queries: int | None = None,
+        mechanism: Mechanism | type[Mechanism] | None = None,
+        classes: Sequence[Any] | None = None,
+        value_range: tuple[Any, Any] | None = None,
+        image_shape: tuple[int, ...] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        random_state: Any = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        """Takes the settings, which are checked by `fit`.
+
+        Args:
+            epsilon: what the labels of one fit may cost.
+            delta: what epsilon holds at, as of `pate_tf.Labeller`.
+            method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained).
+            num_teachers: of method pate.
+            teacher: of method pate: an unfitted classifier of scikit-learn, or what
+                `pate_tf.Teachers` takes. Default: a small network.
+            student: kind of the student, as `pate_tf.Student` takes it.
+            student_steps: training steps of the student. Default: its own number.
+            num_queries: labels of method pate. Default: planned from public values.
+            mechanism: of method pate, as `pate_tf.Labeller` takes it; one that has its noise goes
+                with `epsilon=None`. Default: planned from public values.
+            classes: labels that there may be, from public knowledge. Default: those of `y`, which
+                makes their set public; there is a warning.
+            value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
+                public knowledge. Other values of `X` are clipped. Default: those of `X_public`.
+            image_shape: of the inputs, if the columns are pixels: (height, width) or with
+                channels. Default: None, for tables.
+            directory: of the run with its ledger, for good. Default: a temporary one, so that no
+                record of the cost remains but `cost_`.
+            random_state: of partition, training and the choice of queries; not of the privacy
+                noise, which the operating system seeds.
+            insecure_seed: for tests alone: noise from this seed. Nothing is private then.
+        """
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.num_teachers = num_teachers
+        self.teacher = teacher
+        self.student = student
+        self.student_steps = student_steps
+        self.num_queries = num_queries
+        self.mechanism = mechanism
+        self.classes = classes
+        self.value_range = value_range
+        self.image_shape = image_shape
+        self.directory = directory
+        self.random_state = random_state
+        self.insecure_seed = insecure_seed
+
+    def fit(
+        self,
+        X: npt.ArrayLike,  # noqa: N803  (scikit-learn's names)
+        y: npt.ArrayLike,
+        *,
+        X_public: npt.ArrayLike | None = None,  # noqa: N803
+        owners: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Releases labels of the public inputs and trains the student on them; returns self.
+
+        Args:
+            X: private inputs `[num_records, num_columns]`. SENSITIVE.
+            y: their classes `[num_records]`. SENSITIVE.
+            X_public: public inputs `[num_inputs, num_columns]` of the same kind, without labels.
+                Default: 1,000 inputs drawn evenly from `value_range`, which suits few columns.
+            owners: whose each record is `[num_records]`; the guarantee is for owners then.
+
+        Raises:
+            ValueError: if the arguments or settings do not fit each other; nothing is charged then.
+                Or if no query got a label.
+            LedgerError: if the ledger in `directory` can't be used.
+        """
+        targets = (
+            None if y is None else "no_validation"
+        )  # scikit-learn warns by all labels together
+        private = validate_data(self, X, targets, dtype=np.float64)
+        labels = column_or_1d(y, warn=True)
+        if len(labels) != len(private):
+            raise ValueError(
+                f"y: expected a label of each of {len(private)} records, got {len(labels)} labels"
+            )
+        self.classes_, codes = self._coded(labels)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        public, low, high = self._public(X_public, private.shape[1], seed)
+        shape = (-1, *(self.image_shape or private.shape[1:]))
+        data = Data.from_arrays(
+            np.clip(private, low, high).reshape(shape),
+            codes,
+            np.clip(public, low, high).reshape(shape),
+            num_classes=len(self.classes_),
+            value_range=self._range_of(low, high),
+            owners=owners,
+            held_out=0.0,
+            kind="image" if self.image_shape else "tabular",
+            categories={},  # scikit-learn's columns are numbers
+            name="sklearn",
+        )
+        with self._folder() as folder:
+            self.fitted_ = fit(
+                data,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                method=self.method,
+                source=self._source(folder, seed),
+                student=Student(self.student, steps=self.student_steps, seed=seed),
+                mechanism=self.mechanism,
+                num_queries=self.num_queries,
+                seed=seed,
+                insecure_seed=self.insecure_seed,
+                acknowledge_reset=self.directory is None,
+            )
+        self.cost_ = self.fitted_.cost
+        return self
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803
+        """Returns the class `[num_inputs]` of each input `[num_inputs, num_columns]`."""
+        winners = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[winners])
+
+    def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:  # noqa: N803
+        """Returns the probability of each class `[num_inputs, num_classes]`, as `classes_`."""
+        check_is_fitted(self, "fitted_")
+        inputs = validate_data(self, X, reset=False, dtype=np.float64)
+        dataset = self.fitted_.labels.pool.dataset
+        clipped = np.clip(
+            inputs.reshape(-1, *dataset.input_shape),
+            *(np.asarray(side) for side in dataset.value_range),
+        )
+        return np.asarray(self.fitted_.student.predict_proba(clipped), np.float64)
+
+    def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Returns the classes, and each label's position among them."""
+        if self.classes is None:
+            warnings.warn(
+                "classes: taken from y, so that their set is public; give `classes`", stacklevel=3
+            )
+            if labels.dtype.kind == "f":
+                is_class = np.isfinite(labels) & (np.floor(labels) == labels)
+                if not is_class.all():
+                    raise ValueError("y: expected labels, got continuous targets, NaN or infinity")
+        known = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        if len(known) < 2:
+            raise ValueError(f"classes: expected at least two, got {len(known)} class")
+        codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+        if not np.array_equal(known[codes], labels):
+            raise ValueError("y: expected labels among `classes`, got others")
+        return known, codes.astype(np.int64)
+
+    def _public(
+        self, given: npt.ArrayLike | None, num_columns: int, seed: int
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Returns the public inputs, and the lowest and highest value of each column."""
+        public = None if given is None else check_array(given, dtype=np.float64)
+        if public is not None and public.shape[1] != num_columns:
+            raise ValueError(
+                f"X_public: expected {num_columns} columns as X has, got {public.shape[1]}"
+            )
+        if self.value_range is not None:
+            sides = [np.broadcast_to(side, num_columns) for side in self.value_range]
+        elif public is not None:
+            sides = [public.min(axis=0), public.max(axis=0)]
+        else:
+            raise ValueError(
+                "X_public: expected public inputs, or a `value_range` that they are drawn from, "
+                "got neither"
+            )
+        low, high = (np.asarray(side, np.float64) for side in sides)
+        high = np.where(high > low, high, low + 1.0)
+        if public is None:
+            drawn = np.random.default_rng(seed).random((DRAWN, num_columns))
+            public = low + drawn * (high - low)
+        return public, low, high
+
+    def _range_of(self, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> Any:
+        if self.image_shape:
+            return float(low.min()), float(high.max())
+        return low.tolist(), high.tolist()
+
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[pathlib.Path]:
+        """Gives the folder of the run; a temporary one is removed."""
+        if self.directory is not None:
+            yield pathlib.Path(self.directory)
+            return
+        with tempfile.TemporaryDirectory(prefix="pate-") as folder:
+            yield pathlib.Path(folder) / "run"
+
+    def _source(self, folder: pathlib.Path, seed: int) -> Teachers | FeatureSums | None:
+        if self.method == "feature_sums":
+            return FeatureSums(directory=folder, seed=seed)
+        teacher = self.teacher
+        net = _NewTeachers(teacher) if isinstance(teacher, BaseEstimator) else teacher
+        return Teachers(net, num_teachers=self.num_teachers, directory=folder, seed=seed)
+
+
+class _NewTeachers:
+    """What `Teachers` take for each teacher: a function that makes an unfitted copy."""
+
+    def __init__(self, teacher: BaseEstimator) -> None:
+        self._teacher = teacher
+
+    def __call__(self, dataset: Dataset) -> BaseEstimator:
+        """Returns an unfitted classifier."""
+        del dataset
+        return clone(self._teacher)

@@ -1,0 +1,270 @@
+"""Exports a student with its statement, after its labels are verified against the ledger."""
+
+import dataclasses
+import datetime
+import hmac
+import importlib.metadata
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
+from pate_tf.core import artifacts
+from pate_tf.core.settings import PublicationSettings
+from pate_tf.data.named_function import name_of
+from pate_tf.ledger import Ledger
+from pate_tf.queries.labels import Labels, asked_inputs
+from pate_tf.release.drawing import cost_of_labels, query_digests
+from pate_tf.release.feature_sums import StoredSums
+from pate_tf.release.labelling import Source, check_teachers
+from pate_tf.release.noisy_sums import sums_in_ledger
+from pate_tf.representations import catalogue, pretrained
+from pate_tf.serving.export import export_student, next_version
+from pate_tf.serving.served import SCHEMA
+from pate_tf.serving.signatures import student_digest
+from pate_tf.statement.check import JSON_FILE, PAGE_FILE
+from pate_tf.statement.labels import LabelsStatement
+from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
+
+LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
+NOT_CHARGED: Final = "labels: expected labels that were charged to this ledger, got others"
+ASK_AGAIN: Final = "ask again, what was charged once is free"
+
+Stated = TypeVar("Stated", bound=PrivacyStatement)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Published(Generic[Stated]):
+    """A student with the statement that goes with it. Public.
+
+    >>> import pate_tf
+    >>> published = pate_tf.publish(student, folder / "released")
+    >>> published.student_folder.name.isdigit(), published.statement.unit
+    (True, 'record')
+
+    Attributes:
+        statement: what the student's labels cost.
+        student_folder: the exported version.
+    """
+
+    statement: Stated
+    student_folder: pathlib.Path
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """What may be published: the student and its statement."""
+        return self.student_folder.parent.parent
+
+    def __repr__(self) -> str:
+        version = int(self.student_folder.name)
+        names = {one.name for one in self.student_folder.parent.glob("*")}
+        earlier = sum(one.isdecimal() and int(one) < version for one in names)
+        beside = f", beside {earlier} earlier" if earlier else ""
+        promised = [
+            f"  epsilon {epsilon_text(row.epsilon)} at delta {delta_text(row.delta)}, "
+            f"{row.relation}: {row.release}"
+            for row in self.statement.guarantees
+        ]
+        lines = [
+            f"Published(<version {version}{beside}, in {self.student_folder}>",
+            f"  protects {self.statement.protected}: {self.statement.kind}",
+            *promised,
+            f"  all of it: {self.folder / PAGE_FILE})",
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return self.statement._repr_html_()
+
+
+def publish_model(
+    model: Any,
+    labels: Labels,
+    *,
+    teachers: Source,
+    ledger: Ledger,
+    folder: pathlib.Path,
+    export_formats: Sequence[str] = (),
+    publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
+) -> Published[LabelsStatement]:
+    """Exports a student's model, and states what its labels cost.
+
+    Args:
+        model: from raw inputs to logits; learnt from these labels and public data alone.
+        labels: that it learnt from.
+        teachers: the ensemble that was asked, or the feature sums.
+        ledger: its ledger, open.
+        folder: `student/` and the statement go there, in JSON and as a page.
+        export_formats: of "onnx" and "litert", to write the student in as well.
+        publication: what the statement says of it besides.
+
+    Raises:
+        ValueError: if the labels were not charged to the ledger, or the model can't be exported.
+    """
+    check_teachers(teachers, labels.pool)
+    if ledger.ensemble_digest != teachers.digest:
+        raise ValueError("teachers: expected those of the ledger that was charged, got others")
+    check_charged(labels, ledger)
+    is_of_sums = labels.released.cost.charge.releases_feature_sums
+    statement = LabelsStatement.of(
+        labels.released,
+        ledger,
+        pool_name=labels.pool.dataset.name,
+        num_teachers=None if is_of_sums else teachers.num_teachers,
+        query_strategy=labels.strategy,
+        choice=labels.choice,
+        num_neighbours=labels.num_neighbours,
+        encoder=vouched_encoder(teachers),
+        # Of owners the number of records is private.
+        num_records=teachers.num_records if teachers.unit == "record" else None,
+        student_digest=student_digest(model),
+        **publication_facts(publication, folder / "student"),
+    )
+    return export_with(
+        statement, model, labels, folder, export_formats=export_formats, seal=ledger.recognise
+    )
+
+
+def vouched_encoder(source: Source) -> str | None:
+    """Returns name and digest of the encoder that a person brought; None where there is none."""
+    if isinstance(source, StoredSums):
+        name: Any = source.representation
+    else:
+        name = None if source.config is None else source.config.representation
+    if name is None or catalogue.is_known(name):
+        return None
+    words = pretrained.file_name(name) or name_of(name)
+    return f"{words}, weights {(source.encoder_digest or 'unknown')[:16]}"
+
+
+def export_with(
+    statement: Stated,
+    model: Any,
+    labels: Labels,
+    folder: pathlib.Path,
+    *,
+    export_formats: Sequence[str] = (),
+    seal: Callable[[Mapping[str, Any]], str] | None = None,
+) -> Published[Stated]:
+    """Writes a student's next version with its statement, and the statement in the folder.
+
+    Args:
+        statement: of its labels.
+        model: from raw inputs to logits.
+        labels: that it learnt from.
+        folder: `student/`, the statement and, of a table, its schema go there.
+        export_formats: as `publish_model` takes them.
+        seal: as `export_student` takes it.
+
+    Raises:
+        ValueError: if the model can't be exported.
+    """
+    values, dataset = statement.to_dict(), labels.pool.dataset
+    student_folder = export_student(
+        model, dataset, folder / "student", values, formats=export_formats, seal=seal
+    )
+    if dataset.schema is not None:
+        artifacts.write_text(folder / SCHEMA, dataset.schema.to_toml())
+    artifacts.write_json(folder / JSON_FILE, values)
+    artifacts.write_text(folder / PAGE_FILE, statement.to_markdown())
+    return Published(statement=statement, student_folder=student_folder)
+
+
+def check_charged(labels: Labels, ledger: Ledger) -> None:
+    """Checks that labels were charged to a ledger, wherever they were stored since.
+
+    Raises:
+        ValueError: if the ledger holds other answers, or these at another delta, or anything about
+            them was changed, such as how queries were chosen.
+    """
+    released = labels.released
+    mechanism = mechanism_from_dict(released.cost.charge.to_dict())
+    if isinstance(mechanism, ReleasesFeatureSums):
+        rows = _check_sums(released, mechanism, ledger)
+        num_distinct = len(rows)  # each of which charged all sums
+    else:
+        num_distinct, rows = _check_answers(labels, mechanism, ledger)
+    expected = cost_of_labels(
+        ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=released.cost.unit
+    )
+    cost = released.cost
+    if cost.delta != ledger.delta or not cost.epsilon >= expected.epsilon:
+        raise ValueError(
+            f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
+            f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: {ASK_AGAIN}"
+        )
+    if not hmac.compare_digest(labels.seal or "", ledger.recognise(labels.record())):
+        raise ValueError(
+            f"labels: expected what this ledger released, and how it was chosen, got something "
+            f"that was changed since: {ASK_AGAIN}"
+        )
+
+
+def _check_sums(
+    released: ReleasedLabels, mechanism: ReleasesFeatureSums, ledger: Ledger
+) -> tuple[int, ...]:
+    """Returns the ledger rows of noisy sums, if the ledger has them.
+
+    That the labels follow from these is sealed; to work them out again would take minutes.
+    """
+    with ledger.exclusive():
+        numbers, rows = sums_in_ledger(ledger, mechanism)
+    sums = released.noisy_sums
+    if sums is None or (tuple(sums.ravel().tolist()), released.ledger_rows) != (numbers, rows):
+        raise ValueError(NOT_CHARGED)
+    return rows
+
+
+def _check_answers(
+    labels: Labels, mechanism: Mechanism, ledger: Ledger
+) -> tuple[int, tuple[int, ...]]:
+    """Returns how many different queries were answered, and their ledger rows, if it has them."""
+    released, counts = labels.released, labels.released.noisy_counts
+    digests = query_digests(asked_inputs(labels.pool, labels.queries, labels.neighbours), mechanism)
+    with ledger.exclusive():
+        answers = ledger.stored_answers(sorted(set(digests)))
+    given = [answers.get(digest) for digest in digests]
+    stored = {
+        # Counts that this batch has and others have not are left out of all.
+        (index, answer.label, None if counts is None else answer.noisy_counts)
+        for index, answer in zip(labels.queries.tolist(), given, strict=True)
+        if answer is not None and answer.label is not None
+    }
+    claimed = set(
+        zip(
+            released.query_indices.tolist(),
+            released.labels.tolist(),
+            [None] * len(released.labels) if counts is None else map(tuple, counts.tolist()),
+            strict=True,
+        )
+    )
+    rows = tuple(sorted({answer.debit for answer in given if answer is not None}))
+    if None in given or stored != claimed or rows != released.ledger_rows:
+        raise ValueError(NOT_CHARGED)
+    return len(set(digests)), rows
+
+
+def publication_facts(publication: PublicationSettings, folder: pathlib.Path) -> dict[str, Any]:
+    """Returns what a statement says of its publication: names, date, versions of libraries.
+
+    Args:
+        publication: what the holder says.
+        folder: where the model's versions lie.
+    """
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    versions = {"python": sys.version.split()[0]}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed as a package"
+    return {
+        "holder": publication.holder,
+        "purpose": publication.purpose,
+        "run_name": publication.run_name or f"{date}-{next_version(folder)}",
+        "date": date,
+        "versions": versions,
+    }

@@ -1,0 +1,193 @@
+"""Audits the whole labeller from outside: what it releases, against what it claims.
+
+A million draws of each mechanism are audited in `test_million_runs.py`.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from audits import (
+    FALSE_ALARM,
+    WORST_CASE,
+    audited_distance,
+    audited_epsilon,
+    audited_probability,
+)
+from scipy import stats
+
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianHistogram,
+    GaussianNoisyMax,
+    InteractiveGaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+    StabilityGate,
+)
+from pate_tf.core.sensitive import VoteCounts
+from pate_tf.ledger import Ledger
+from pate_tf.release.drawing import Labeller
+from pate_tf.release.noise import SystemNoise
+
+DELTA = 1e-5
+COUNTS = np.array([9, 3, 2, 0])
+KINDS = [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism]
+MECHANISMS = [kind(gamma=0.5) for kind in KINDS] + [
+    GaussianNoisyMax(sigma=2.0),
+    GaussianHistogram(sigma=2.0),
+]
+
+
+def released_labels(folder, mechanism, counts, num_queries):
+    """Labels of distinct queries with the same votes."""
+    with Ledger.open(folder, ensemble_digest="ab", delta=DELTA) as ledger:
+        labeller = Labeller(
+            voter=lambda inputs: VoteCounts(np.tile(counts, (len(inputs), 1))),
+            ledger=ledger,
+            noise=SystemNoise(),
+            noisy_winners=lambda votes, noise: np.argmax(votes * LATTICE + noise, axis=1),
+            num_classes=len(counts),
+        )
+        return [
+            labeller.label(np.arange(start, min(start + 50_000, num_queries)), mechanism=mechanism)
+            for start in range(0, num_queries, 50_000)
+        ]
+
+
+def histogram(folder, mechanism, counts, num_queries):
+    batches = released_labels(folder, mechanism, counts, num_queries)
+    return sum(np.bincount(batch.labels, minlength=len(counts)) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    "right, wrongs",
+    [(kind(gamma=0.3), [kind(gamma=0.3 * 0.9), kind(gamma=0.3 * 1.1)]) for kind in KINDS]
+    + [
+        (kind(sigma=3.0), [kind(sigma=2.7), kind(sigma=3.3)])
+        for kind in (GaussianNoisyMax, GaussianHistogram)
+    ],
+)
+def test_released_labels_follow_the_exact_outcome_probabilities(tmp_path, right, wrongs):
+    """What comes of the ledger and all; the draws alone are held to five percent in test_noise."""
+    observed = histogram(tmp_path, right, COUNTS, 30_000)
+    for mechanism in [right, *wrongs]:
+        law = mechanism.outcome_probabilities(COUNTS[np.newaxis])[0]
+        p_value = stats.chisquare(observed, law / law.sum() * observed.sum()).pvalue
+        assert (p_value > FALSE_ALARM) == (mechanism is right)
+
+
+def test_a_threshold_withholds_as_often_as_its_law_says(tmp_path):
+    mechanism = ConfidentGaussianNoisyMax(threshold=10.0, sigma_threshold=2.0, sigma=3.0)
+    (batch,) = released_labels(tmp_path, mechanism, COUNTS, 50_000)
+    for threshold, fits in ((10.0, True), (10.3, False)):
+        passes = stats.norm.sf((threshold - COUNTS.max()) / 2.0)
+        p_value = stats.binomtest(batch.num_answered, 50_000, passes).pvalue
+        assert (p_value > FALSE_ALARM) == fits
+    law = GaussianNoisyMax(sigma=3.0).outcome_probabilities(COUNTS[np.newaxis])[0]
+    observed = np.bincount(batch.labels, minlength=4)
+    assert stats.chisquare(observed, law / law.sum() * observed.sum()).pvalue > FALSE_ALARM
+
+
+def test_answers_before_there_is_a_student_are_withheld_and_limited_as_their_law_says(tmp_path):
+    excess = COUNTS.max() - COUNTS.sum() / 4.0
+    for share, at_most in ((1.0, 1.0), (0.25, 0.25)):
+        mechanism = InteractiveGaussianNoisyMax(
+            threshold=excess, sigma_threshold=2.0, sigma=3.0, label_share=share
+        )
+        (batch,) = released_labels(tmp_path / str(share), mechanism, COUNTS, 20_000)
+        if at_most < 0.5:
+            assert batch.num_answered == 5_000
+        else:
+            assert stats.binomtest(batch.num_answered, 20_000, 0.5).pvalue > FALSE_ALARM
+        law = GaussianNoisyMax(sigma=3.0).outcome_probabilities(COUNTS[np.newaxis])[0]
+        observed = np.bincount(batch.labels, minlength=4)
+        assert stats.chisquare(observed, law / law.sum() * observed.sum()).pvalue > FALSE_ALARM
+
+
+def audit(folder, mechanism, num_queries):
+    first, second = (
+        histogram(folder / str(place), mechanism, counts, num_queries)
+        for place, counts in enumerate(WORST_CASE)
+    )
+    return audited_epsilon(first, second, DELTA)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_audit_finds_no_more_loss_than_is_claimed_and_most_of_it(tmp_path, mechanism):
+    claimed, _ = mechanism.data_independent_epsilon(num_queries=1, delta=DELTA)
+    found = audit(tmp_path, mechanism, 30_000)
+    assert 0.2 * claimed <= found <= claimed
+
+
+def test_the_audit_catches_noise_of_half_the_scale(tmp_path):
+    claimed, _ = PermuteAndFlip(gamma=0.5).data_independent_epsilon(num_queries=1, delta=DELTA)
+    assert audit(tmp_path, PermuteAndFlip(gamma=1.0), 50_000) > claimed
+
+
+def found_distance(folder, mechanism, num_queries):
+    """A lower bound on how far apart two Gaussians must be that release these noisy counts."""
+    found = []
+    for place, counts in enumerate(WORST_CASE):
+        batches = released_labels(folder / str(place), mechanism, counts, num_queries)
+        found.append(np.concatenate([batch.noisy_counts for batch in batches]))
+    return audited_distance(*found)
+
+
+def test_the_audit_of_a_histogram_finds_its_distance_and_no_more(tmp_path):
+    claimed = math.sqrt(2.0) / 2.0
+    assert (
+        0.8 * claimed <= found_distance(tmp_path, GaussianHistogram(sigma=2.0), 20_000) <= claimed
+    )
+
+
+def test_the_audit_catches_a_histogram_of_half_the_noise(tmp_path):
+    claimed = math.sqrt(2.0) / 2.0
+    assert found_distance(tmp_path, GaussianHistogram(sigma=1.0), 20_000) > claimed
+
+
+# Large enough that openings are counted by the hundred.
+GATE = StabilityGate(epsilon=0.5, delta=0.01)
+
+
+def openings(gate, distance, num_runs):
+    """How often a batch of ten queries left, whose least sure one is at a distance."""
+    counts = np.tile([40, 0], (10, 1))
+    counts[3] = [20 + distance, 20 - distance]
+    source = SystemNoise()
+    drawn = [gate.draw(counts, source).labels for _ in range(num_runs)]
+    assert {tuple(one) for one in drawn} <= {(0,) * 10, (None,) * 10}
+    return sum(one[0] is not None for one in drawn)
+
+
+def gate_delta(gate, num_runs):
+    """A lower bound on delta, from labels that a neighbour can't have."""
+    return audited_probability(openings(gate, 1, num_runs), num_runs)
+
+
+def gate_epsilon(gate, num_runs):
+    """A lower bound on epsilon at GATE's delta."""
+    pair = [
+        np.array([opened, num_runs - opened])
+        for opened in (openings(gate, distance, num_runs) for distance in (4, 5))
+    ]
+    return audited_epsilon(*pair, GATE.delta)
+
+
+def test_the_audit_of_a_gate_finds_no_more_than_is_claimed_and_most_of_it():
+    assert 0.5 * GATE.delta <= gate_delta(GATE, 20_000) <= GATE.delta
+    assert 0.2 * GATE.epsilon <= gate_epsilon(GATE, 20_000) <= GATE.epsilon
+
+
+class TwiceAsOften(StabilityGate):
+    """p(1) = 2 delta."""
+
+    def pass_numerator(self, distance):
+        return (2 if distance == 1 else 1) * super().pass_numerator(distance)
+
+
+def test_the_audit_catches_a_gate_that_opens_too_often():
+    assert gate_delta(TwiceAsOften(epsilon=0.5, delta=0.01), 20_000) > GATE.delta
+    assert gate_epsilon(StabilityGate(epsilon=1.0, delta=0.01), 20_000) > GATE.epsilon

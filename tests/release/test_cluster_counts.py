@@ -1,0 +1,147 @@
+"""Counts of records in clusters: what a record or owner can change, and a pure epsilon for it."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms import LaplaceClusterCounts
+from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.core.sensitive import FeatureSums
+from pate_tf.ledger import Ledger
+from pate_tf.release.noise import SystemNoise
+from pate_tf.release.noisy_sums import counts_by_cluster, release_sums
+
+SHAPE = {"num_clusters": 3, "num_classes": 2}
+
+
+def table(records, owners=None):
+    clusters, labels = np.array(records, np.int64).reshape(-1, 2).T
+    return counts_by_cluster(clusters, labels, owners=owners, **SHAPE)
+
+
+def moved(one, other):
+    return int(np.abs(one - other).sum())
+
+
+def test_no_record_replaced_moves_the_table_by_more_than_two():
+    """Every record of a small universe in the place of every other."""
+    universe = list(itertools.product(range(3), range(2)))
+    found = {
+        moved(table([one, (0, 0)]), table([other, (0, 0)]))
+        for one, other in itertools.product(universe, universe)
+    }
+    assert found == {0, 2 * LATTICE}
+    assert (table([(2, 1), (2, 1)]) == np.array([[0, 0], [0, 0], [0, 2 * LATTICE]])).all()
+
+
+records = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=7)
+
+
+@settings(max_examples=200, deadline=None)
+@given(records, records, records)
+def test_no_owner_adds_more_than_one(others, one, other):
+    def of(mine):
+        owners = np.array(["mine"] * len(mine) + [f"other {k % 3}" for k in range(len(others))])
+        return table([*mine, *others], owners)
+
+    assert moved(of(one), of([])) <= LATTICE
+    assert moved(of(one), of(other)) <= 2 * LATTICE
+    assert not one or moved(of(one), of([])) > LATTICE - len(one)  # and hardly less
+
+
+@pytest.mark.parametrize("scale", [0.4, 2.0, 31.0])
+def test_the_worst_ratio_of_two_tables_is_e_to_the_pure_epsilon(scale):
+    """Two cells in whole records, all outcomes near them; the law is exact, not sampled."""
+    law = scipy.stats.dlaplace(1.0 / scale)
+    outcomes = np.arange(-40, 42)
+    ratios = [
+        law.logpmf(outcomes[:, None] - before[0]) + law.logpmf(outcomes[None] - before[1])
+        for before in ((1, 0), (0, 1))
+    ]
+    worst = float(np.abs(ratios[0] - ratios[1]).max())
+    mechanism = LaplaceClusterCounts(scale=scale, num_clusters=2)
+    assert worst == pytest.approx(mechanism.pure_epsilon, rel=1e-9)
+    assert mechanism.pure_epsilon >= 2.0 / scale
+    epsilon, _ = smallest_epsilon({mechanism: 1}, 1e-9)
+    assert epsilon <= mechanism.pure_epsilon
+    assert epsilon == pytest.approx(mechanism.pure_epsilon, rel=1e-4)
+    assert smallest_epsilon({mechanism: 3}, 1e-9)[0] <= 3 * mechanism.pure_epsilon
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.95, False), (1.05, False)])
+def test_the_noise_drawn_has_its_scale(tmp_path, factor, is_right):
+    """The mean of |noise| is Gamma distributed; a false alarm has probability 1e-6."""
+    scale, size = 50.0, (10_000, 10)
+    sums, mechanism = (
+        FeatureSums(np.zeros(size, np.int64)),
+        LaplaceClusterCounts(scale=scale, num_clusters=size[0]),
+    )
+    with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=1e-5) as ledger:
+        released = release_sums(sums, mechanism, ledger=ledger, noise=SystemNoise(), unit="record")
+        again = release_sums(sums, mechanism, ledger=ledger, noise=SystemNoise(), unit="record")
+    assert (released.values == again.values).all() and 0.0399 < released.cost.epsilon <= 0.04
+    number = released.values.size
+    mean = np.abs(released.values / LATTICE).mean() / (factor * scale)
+    low, high = scipy.stats.gamma(number, scale=1.0 / number).ppf([5e-7, 1 - 5e-7])
+    assert (low < mean < high) == is_right
+
+
+@pytest.mark.parametrize("epsilon", [0.003, 0.01, 0.1, 1.0, 7.0])
+def test_a_plan_is_affordable_and_takes_the_least_noise(epsilon):
+    from pate_tf.accounting.planning import planned_sums
+
+    target = Target(epsilon=epsilon, delta=1e-5, num_queries=1)
+    found = planned_sums(target, 60_000, 10, [10, 20, 30, 50, 100, 200, 400])
+    assert target.epsilon_of(found) <= target.epsilon
+    if isinstance(found, LaplaceClusterCounts):
+        assert found.pure_epsilon <= epsilon
+        assert found.scale == pytest.approx(2.0 / epsilon, rel=1e-9)
+        assert found.num_clusters == {0.003: 10, 0.01: 30}[epsilon]
+    else:
+        assert epsilon >= 0.1
+
+
+def test_a_plan_refuses_noise():
+    from pate_tf.accounting.planning import planned_sums
+
+    target = Target(epsilon=0.0005, delta=1e-5, num_queries=1)
+    with pytest.raises(ValueError, match="epsilon: expected one at which records say more"):
+        planned_sums(target, 60_000, 10, [10, 20, 30])
+    with pytest.raises(ValueError, match="epsilon: expected one at which records say more"):
+        planned_sums(target, 6_000, 10, [])
+
+
+def test_the_cluster_of_a_record_does_not_depend_on_other_records():
+    from pate_tf.accounting.planning import cluster_numbers
+    from pate_tf.models.encoder import nearest_centres
+    from pate_tf.representations.label_propagation import cluster_centres
+
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(500, 40))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    numbers = cluster_numbers(len(vectors), 4)
+    centres = cluster_centres(vectors, numbers)
+    assert [len(one) for one in centres] == numbers == [4, 8, 12, 20, 25]
+    for one in centres:
+        found = nearest_centres(vectors, one)
+        slow = np.square(vectors[:, None] - one[None]).sum(axis=2).argmin(axis=1)
+        assert (found == slow).mean() > 0.99
+        for size in (1, 3, 17, 250):
+            parts = [nearest_centres(vectors[at : at + size], one) for at in range(0, 500, size)]
+            assert (np.concatenate(parts) == found).all()
+    # Two centres at the same distance but for the last bits: always the first.
+    twice = np.vstack([centres[0][:1], centres[0][:1]])
+    assert (nearest_centres(vectors, twice) == 0).all()
+
+
+def test_values_out_of_range_are_refused():
+    for scale, number in ((0.0, 3), (math.nan, 3), (math.inf, 3), (1.0, 0), (1.0, 2.5)):
+        with pytest.raises(ValueError, match="expected"):
+            LaplaceClusterCounts(scale=scale, num_clusters=number)

@@ -1,0 +1,288 @@
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianHistogram,
+    GaussianNoisyMax,
+    InteractiveGaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+    Plurality,
+    StabilityGate,
+    StabilityGateOrHistogram,
+)
+from pate_tf.release.noise import SeededNoise, SystemNoise, check_drawable
+
+# Every statistical test below accepts the right law but with this probability of a false alarm.
+FALSE_ALARM = 1e-7
+SOURCES = [SystemNoise(), SeededNoise(20170703)]
+COUNTS = np.array([9, 3, 2, 0])
+
+
+@pytest.fixture(params=SOURCES, ids=["system", "seeded"])
+def source(request):
+    return request.param
+
+
+def p_value(drawn, support, probabilities):
+    """Chi-square p-value of integers against a law on `support`, in at most twelve bins."""
+    bins = np.minimum((np.cumsum(probabilities) * 12).astype(int), 11)
+    expected = np.bincount(bins, probabilities) * len(drawn)
+    outside = ~np.isin(drawn, support)
+    places = np.searchsorted(support, drawn[~outside])
+    observed = np.bincount(bins[places], minlength=len(expected)).astype(float)
+    observed[-1] += outside.sum()
+    kept = expected > 0
+    statistic = ((observed - expected)[kept] ** 2 / expected[kept]).sum()
+    return stats.chi2.sf(statistic, kept.sum() - 1)
+
+
+def discrete_laplace(scale):
+    support = np.arange(-math.ceil(40 * scale), math.ceil(40 * scale) + 1)
+    weights = np.exp(-np.abs(support) / scale)
+    return support, weights / weights.sum()
+
+
+def discrete_gaussian(scale):
+    support = np.arange(-math.ceil(12 * scale), math.ceil(12 * scale) + 1)
+    weights = np.exp(-(support**2) / (2 * scale**2))
+    return support, weights / weights.sum()
+
+
+@pytest.mark.parametrize("scale", [0.8, 3.0, 20.0])
+def test_laplace_follows_its_law_and_no_scale_five_percent_off(source, scale):
+    drawn = source.laplace_integers(scale, 100_000)
+    assert drawn.dtype == np.int64
+    assert p_value(drawn, *discrete_laplace(scale)) > FALSE_ALARM
+    for wrong in (0.95 * scale, 1.05 * scale):
+        assert p_value(drawn, *discrete_laplace(wrong)) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("scale", [0.7, 2.0, 13.0])
+def test_gaussian_follows_its_law_and_no_scale_five_percent_off(source, scale):
+    drawn = source.gaussian_integers(scale, 100_000)
+    assert drawn.dtype == np.int64
+    assert p_value(drawn, *discrete_gaussian(scale)) > FALSE_ALARM
+    for wrong in (0.95 * scale, 1.05 * scale):
+        assert p_value(drawn, *discrete_gaussian(wrong)) < FALSE_ALARM
+
+
+def draw(source, mechanism, num_draws, counts=COUNTS):
+    return np.array(mechanism.draw(np.tile(counts, (num_draws, 1)), source).labels)
+
+
+@pytest.mark.parametrize(
+    "right, wrongs",
+    [
+        (kind(gamma=0.3), [kind(gamma=0.3 * 0.95), kind(gamma=0.3 * 1.05)])
+        for kind in (LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism)
+    ]
+    + [
+        (kind(sigma=3.0), [kind(sigma=2.85), kind(sigma=3.15)])
+        for kind in (GaussianNoisyMax, GaussianHistogram)
+    ],
+)
+def test_labels_follow_the_outcome_probabilities_that_are_accounted_for(right, wrongs):
+    labels = draw(SystemNoise(), right, 100_000)
+    classes = np.arange(len(COUNTS))
+    for mechanism in [right, *wrongs]:
+        law = mechanism.outcome_probabilities(COUNTS[np.newaxis])[0]
+        assert (p_value(labels, classes, law) > FALSE_ALARM) == (mechanism is right)
+
+
+def test_laplace_ties_are_broken_uniformly(source):
+    mechanism = LaplaceNoisyMax(gamma=2.0)
+    tied = np.array([4, 4, 4, 4, 4])
+    labels = draw(source, mechanism, 50_000, tied)
+    assert p_value(labels, np.arange(5), np.full(5, 0.2)) > FALSE_ALARM
+
+
+def test_priorities_are_uniform_orders(source):
+    orders = source.random_orders(60_000, 3) @ [9, 3, 1]
+    permutations = [a * 9 + b * 3 + c for a in range(3) for b in range(3) for c in range(3)]
+    expected = [5, 7, 11, 15, 19, 21]
+    assert set(orders) == set(expected) <= set(permutations)
+    assert p_value(orders, np.array(expected), np.full(6, 1 / 6)) > FALSE_ALARM
+
+
+def test_the_threshold_test_has_gaussian_noise(source):
+    counts = np.tile([8, 0], (100_000, 1))
+    mechanism = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=0.1)
+    labels = mechanism.draw(counts, source).labels
+    assert set(labels) == {0, None}
+    for sigma, fits in ((3.0, True), (2.85, False), (3.15, False)):
+        test = stats.binomtest(len(labels) - labels.count(None), 100_000, stats.norm.cdf(3 / sigma))
+        assert (test.pvalue > FALSE_ALARM) == fits
+
+
+@pytest.mark.parametrize("gap, gamma", [(1, 0.05), (7, 0.3), (1, 3.0)])
+def test_acceptance_probability_is_exp_of_minus_gamma_gap(source, gap, gamma):
+    accepted = source.bernoulli_exp(np.full(200_000, gap), gamma)
+    test = stats.binomtest(int(accepted.sum()), 200_000, math.exp(-gamma * gap))
+    assert test.pvalue > FALSE_ALARM
+
+
+class FixedWords(SeededNoise):
+    """Hands out given words, to reach decisions that chance reaches once in 2**47 draws."""
+
+    def __init__(self, words):
+        super().__init__(0)
+        self.left = list(words)
+
+    def words(self, size):
+        taken, self.left = self.left[:size], self.left[size:]
+        return np.array(taken, np.uint64)
+
+
+@given(
+    gap=st.integers(1, 200),
+    gamma=st.floats(0.01, 0.2),
+    offset=st.integers(-3, 3),
+    tail=st.integers(0, 2**64 - 1),
+)
+def test_comparison_is_exact_next_to_the_probability(gap, gamma, offset, tail):
+    import mpmath
+
+    with mpmath.workdps(80):
+        scaled = mpmath.exp(-mpmath.mpf(gamma) * gap) * mpmath.mpf(2) ** 64
+        word = min(max(int(scaled) + offset, 0), 2**64 - 1)
+        expected = mpmath.mpf(word) + mpmath.mpf(tail) / 2**64 < scaled
+    accepted = FixedWords([word, tail, 2**63]).bernoulli_exp(np.array([gap]), gamma)
+    assert bool(accepted[0]) == bool(expected)
+
+
+def test_uniform_choice_redraws_the_uneven_words():
+    # 2**64 mod 3 = 1: the word 0 is the only one that is redrawn.
+    assert FixedWords([0, 5]).uniform_integers(np.array([3])).tolist() == [2]
+    assert FixedWords([1]).uniform_integers(np.array([3])).tolist() == [1]
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 7, 2**64 - 1, 2**64, 2**64 + 1, 3 * 2**127])
+def test_whole_numbers_of_any_size_are_uniform(source, bound):
+    drawn = [source.uniform_below(bound) for _ in range(20_000)]
+    assert 0 <= min(drawn) <= max(drawn) < bound
+    num_bins = min(bound, 12)
+    observed = np.bincount([one * num_bins // bound for one in drawn], minlength=num_bins)
+    due = np.diff([-(-place * bound // num_bins) for place in range(num_bins + 1)]) / bound
+    if num_bins > 1:
+        assert stats.chisquare(observed, due.astype(float) * 20_000).pvalue > FALSE_ALARM
+        low = np.bincount([one & 1 for one in drawn], minlength=2)
+        odd = bound // 2 / bound
+        assert stats.binomtest(int(low[1]), 20_000, odd).pvalue > FALSE_ALARM
+
+
+def test_whole_numbers_that_are_too_large_are_redrawn():
+    # Two bits of a word count, the upper ones: 3 is redrawn.
+    assert FixedWords([3 << 62, 2 << 62]).uniform_below(3) == 2
+    assert FixedWords([5, 1 << 63]).uniform_below(2**65) == (5 | 1 << 127) >> 63
+    with pytest.raises(ValueError, match="at least 1"):
+        SeededNoise(0).uniform_below(0)
+
+
+def test_every_subset_is_as_likely(source):
+    sets = [tuple(source.uniform_subset(2, below=4)) for _ in range(30_000)]
+    counts = Counter(sets)
+    assert set(counts) == set(itertools.combinations(range(4), 2))
+    assert stats.chisquare(list(counts.values())).pvalue > FALSE_ALARM
+    assert source.uniform_subset(0, below=3) == [] and source.uniform_subset(3, below=3) == [
+        0,
+        1,
+        2,
+    ]
+    with pytest.raises(ValueError, match="as many numbers"):
+        source.uniform_subset(4, below=3)
+
+
+def test_orders_with_equal_keys_are_redrawn():
+    assert FixedWords([7, 7, 9, 8]).random_orders(1, 2).tolist() == [[1, 0]]
+    # Of several orders those with equal keys alone.
+    some = FixedWords([1, 2, 7, 7, 9, 8]).random_orders(2, 2)
+    assert some.tolist() == [[0, 1], [1, 0]]
+
+
+def test_seeded_noise_repeats_and_says_that_it_is_not_secure():
+    mechanism = LaplaceNoisyMax(gamma=0.05)
+    first, second = (
+        mechanism.additive_noise(SeededNoise(7), num_queries=5, num_classes=3) for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert not SeededNoise.is_secure and SystemNoise.is_secure
+
+
+def test_system_noise_never_repeats():
+    mechanism = LaplaceNoisyMax(gamma=0.001)
+    first, second = (
+        mechanism.additive_noise(SystemNoise(), num_queries=20, num_classes=10) for _ in range(2)
+    )
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        LaplaceNoisyMax(gamma=0.05),
+        PermuteAndFlip(gamma=0.05),
+        ExponentialMechanism(gamma=0.05),
+        GaussianNoisyMax(sigma=40.0),
+        ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
+        InteractiveGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
+        GaussianHistogram(sigma=40.0),
+        StabilityGate(epsilon=0.25, delta=1e-5),
+        StabilityGateOrHistogram(epsilon=0.25, delta=1e-5, sigma=300.0, most_queries=100),
+    ],
+)
+def test_mechanisms_that_draw_noise_pass(mechanism):
+    check_drawable(mechanism)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Plurality(),
+        LaplaceNoisyMax(gamma=1e-10),
+        GaussianNoisyMax(sigma=1e10),
+        ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=1e10, sigma=40.0),
+        ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=40.0, sigma=1e10),
+    ],
+)
+def test_mechanisms_that_cannot_be_drawn_are_refused(mechanism):
+    with pytest.raises(ValueError, match="expected"):
+        check_drawable(mechanism)
+
+
+def test_a_scale_of_zero_is_refused(source):
+    with pytest.raises(ValueError, match="sigma"):
+        source.discrete_gaussian(0.0)
+
+
+@pytest.mark.parametrize("counts", [np.zeros((0, 3), np.int64), np.full((4, 1), 9)])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        LaplaceNoisyMax(gamma=0.1),
+        PermuteAndFlip(gamma=0.1),
+        ExponentialMechanism(gamma=0.1),
+        GaussianNoisyMax(sigma=2.0),
+    ],
+)
+def test_no_queries_and_one_class(source, mechanism, counts):
+    assert mechanism.draw(counts, source).labels == [0] * len(counts)
+
+
+def test_enormous_gammas_and_counts_choose_the_winner(source):
+    counts = np.array([[10**6, 10**6 - 1, 0]])
+    for mechanism in (
+        PermuteAndFlip(gamma=1e308),
+        ExponentialMechanism(gamma=1e308),
+        LaplaceNoisyMax(gamma=1e3),
+    ):
+        assert mechanism.draw(counts, source).labels == [0]

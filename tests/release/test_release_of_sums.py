@@ -1,0 +1,471 @@
+"""Feature sums: what one record or owner can change; charged before noise, released once."""
+
+import contextlib
+import itertools
+import math
+import os
+import pathlib
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms import (
+    GaussianFeatureSums,
+    GaussianHistogram,
+    GaussianResidualSums,
+)
+from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
+from pate_tf.core.sensitive import FeatureSums
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+from pate_tf.ledger.chain import DATABASE
+from pate_tf.release.drawing import stored_counts
+from pate_tf.release.noise import SeededNoise, SystemNoise
+from pate_tf.release.noisy_sums import (
+    release_sums,
+    residual_sums,
+    sums_by_class,
+    sums_digests,
+    sums_in_ledger,
+    sums_of_rounds,
+    vector_steps,
+    weights_of_rounds,
+)
+
+DELTA = 1e-5
+SUMS = FeatureSums(np.arange(12).reshape(4, 3) * LATTICE)
+MECHANISM = GaussianFeatureSums(sigma=40.0)
+NUM_CLASSES = 3
+
+
+def norm(steps) -> float:
+    """Exactly squared, in Python's whole numbers."""
+    return math.sqrt(sum(int(one) ** 2 for one in steps.ravel()))
+
+
+def some(seed, number=9):
+    from pate_tf.models.encoder import record_vectors  # TensorFlow, which processes here don't need
+
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(number, 4)).astype(np.float32)
+    return record_vectors(features, None), random.integers(0, NUM_CLASSES, number)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**20))
+def test_one_record_replaced_moves_them_by_two_at_most(seed):
+    vectors, labels = some(seed)
+    before = sums_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    others = sums_by_class(vectors[1:], labels[1:], num_classes=NUM_CLASSES)
+    assert norm(before - others) <= LATTICE  # what one record adds
+    for changed, label in ((-vectors[0], labels[0]), (vectors[1], (labels[0] + 1) % NUM_CLASSES)):
+        changed[-1] = vectors[0, -1]  # the constant
+        after = sums_by_class(
+            np.vstack([changed, vectors[1:]]),
+            np.append(label, labels[1:]),
+            num_classes=NUM_CLASSES,
+        )
+        assert 0 < norm(after - before) <= 2 * LATTICE
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**20), st.integers(1, 30))
+def test_an_owner_adds_a_norm_of_one_at_most_however_many_records(seed, number):
+    mine, my_labels = some(seed, number)
+    vectors, labels = some(seed + 1)
+    owners = np.arange(len(labels)) % 3
+    without = sums_by_class(vectors, labels, num_classes=NUM_CLASSES, owners=owners)
+    with_me = sums_by_class(
+        np.vstack([mine, vectors]),
+        np.append(my_labels, labels),
+        num_classes=NUM_CLASSES,
+        owners=np.append(np.full(number, 7), owners),
+    )
+    assert 0 < norm(with_me - without) <= LATTICE
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("bad", [7.0, 1e300, np.nan, np.inf])
+def test_a_vector_that_is_too_long_counts_as_none(bad, owned):
+    """Whatever `record_vectors` gives: the norm is verified in whole numbers."""
+    vectors, labels = some(5)
+    owners = np.arange(len(labels)) if owned else None
+
+    def sums(chosen):
+        some_owners = None if owners is None else owners[chosen]
+        return sums_by_class(
+            vectors[chosen], labels[chosen], num_classes=NUM_CLASSES, owners=some_owners
+        )
+
+    without = sums(np.arange(1, len(labels)))
+    vectors[0] = bad
+    with_bad = sums(np.arange(len(labels)))
+    if owned and bad == 7.0:  # shortened
+        assert 0 < norm(with_bad - without) <= LATTICE
+    elif not (owned and bad == 1e300):
+        assert (with_bad == without).all()
+    assert norm(with_bad - without) <= LATTICE
+
+
+def test_sums_are_those_of_a_loop_in_whatever_order():
+    vectors, labels = some(5)
+    slow = np.zeros((vectors.shape[1], NUM_CLASSES))
+    for vector, label in zip(vectors, labels, strict=True):
+        slow[:, label] += vector
+    found = sums_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    np.testing.assert_allclose(found / LATTICE, slow, atol=len(labels) / LATTICE)
+    order = np.random.default_rng(0).permutation(len(labels))
+    assert (sums_by_class(vectors[order], labels[order], num_classes=NUM_CLASSES) == found).all()
+    each = sums_by_class(vectors, labels, num_classes=NUM_CLASSES, owners=np.arange(len(labels)))
+    np.testing.assert_allclose(each, found, atol=1.0 * len(labels))  # steps
+
+
+def slow_residuals(vectors, labels, weights):
+    """By a loop over records, from the formula of Proposition D10, in steps of 2^-10."""
+    total = np.zeros(weights.shape)
+    for vector, label in zip(vectors, labels, strict=True):
+        odds = np.exp(vector @ weights)
+        missed = np.eye(weights.shape[1])[label] - odds / odds.sum()
+        whole = np.round(vector * 2**10) / 2**10
+        missed /= max(RESIDUAL_NORM, np.linalg.norm(np.outer(whole, missed)))
+        total += np.outer(whole, np.fix(missed * 2**10) / 2**10)
+    return total
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 30.0])  # at 30 most are clipped
+def test_one_record_replaced_moves_residual_sums_by_two_at_most(size):
+    """All records and all replacements of a small universe, whatever the model."""
+    directions = [np.array(one, float) for one in itertools.product((-1, 0, 1), repeat=2)]
+    universe = vector_steps(
+        np.array([[*one, 1.0] / np.linalg.norm([*one, 1.0]) for one in directions])
+    )
+    weights = size * np.random.default_rng(1).normal(size=(3, NUM_CLASSES))
+    cases = [(row, label) for row in range(len(universe)) for label in range(NUM_CLASSES)]
+    others = universe[[1, 5]], np.array([0, 2])
+
+    def sums(row, label):
+        return residual_sums(
+            np.vstack([universe[row], others[0]]), np.append(label, others[1]), weights
+        )
+
+    found = [sums(*case) for case in cases]
+    alone = [residual_sums(universe[[row]], np.array([label]), weights) for row, label in cases]
+    assert all(norm(one) <= LATTICE for one in alone)
+    largest = max(norm(one - other) for one, other in itertools.combinations(found, 2))
+    assert (1.2 if size else 1.0) * LATTICE < largest <= 2 * LATTICE
+    expected = slow_residuals(
+        np.vstack([universe[0], others[0]]) / 2**14, np.append(1, others[1]), weights
+    )
+    np.testing.assert_allclose(sums(0, 1) / LATTICE, expected, atol=1e-5)
+
+
+def test_rounds_go_towards_the_model_that_misses_nothing():
+    """Without noise to speak of, residual sums fall, and classes are told apart better."""
+    vectors, labels = some(3, 3_000)
+    labels = (vectors[:, :NUM_CLASSES] @ np.array([[3, 1, 0], [0, 2, -1], [1, 0, 2]])).argmax(1)
+    steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
+    tables = [sums_by_class(vectors, labels, num_classes=NUM_CLASSES)]
+    right, left = [], []
+    for _ in range(8):
+        weights = weights_of_rounds(np.array(tables), moments, len(labels), 0.1)
+        right.append(((vectors @ weights).argmax(1) == labels).mean())
+        tables.append(residual_sums(steps, labels, weights))
+        left.append(norm(tables[-1]))
+    assert right[-1] > right[0] and left == sorted(left, reverse=True)
+    # Parts of later rounds weigh in by the length to which they were clipped, noise likewise.
+    found = weights_of_rounds(np.array(tables[:2]), moments, len(labels), 40.0)
+    total = (tables[0] + RESIDUAL_NORM * tables[1]) / LATTICE
+    total -= len(labels) / NUM_CLASSES * moments[:, [-1]] / np.sqrt(moments[-1, -1])
+    ridge = 3.0 * 40.0 * np.sqrt((1.0 + RESIDUAL_NORM**2) / 2.0)
+    curvature = len(labels) / 4.0 * moments + ridge * np.eye(len(moments))
+    np.testing.assert_allclose(found, np.linalg.solve(curvature, total), atol=1e-6)
+
+
+def test_all_rounds_together_tell_the_sums_with_less_noise_than_one():
+    """Eight rounds with noise on each, of records that are in the pool twice each."""
+    vectors, labels = some(3, 3_000)
+    labels = (vectors[:, :NUM_CLASSES] @ np.array([[3, 1, 0], [0, 2, -1], [1, 0, 2]])).argmax(1)
+    steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
+    exact = sums_by_class(vectors, labels, num_classes=NUM_CLASSES) / LATTICE
+    pool = np.tile(vectors, (2, 1))
+    random, noise, errors = np.random.default_rng(7), 20.0, []
+    for _ in range(20):
+        tables = []
+        for number in range(8):
+            weights = weights_of_rounds(np.array(tables), moments, 3_000, noise) if number else None
+            table = exact * LATTICE if weights is None else residual_sums(steps, labels, weights)
+            tables.append(np.rint(table + random.normal(0.0, noise * LATTICE, exact.shape)))
+        values = np.array(tables).astype(np.int64)
+        told, deviation = sums_of_rounds(values, pool, moments, 3_000, noise)
+        errors.append(np.square(told - exact).mean())
+    # By the formula: one part in 29 of the first round, four in each later one, of half the noise.
+    assert deviation == pytest.approx(20.0 / np.sqrt(29.0))
+    assert deviation / 2 < np.sqrt(np.mean(errors)) < 3 * deviation < noise
+    alone = sums_of_rounds(values[:1], pool, moments, 3_000, noise)
+    np.testing.assert_array_equal(alone[0], values[0] / LATTICE)
+    assert alone[1] == noise
+
+
+def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
+    mechanism, asked = GaussianResidualSums(sigma=40.0, num_rounds=3), []
+
+    def following(earlier):
+        asked.append(earlier.copy())
+        assert ledger.charges == {mechanism: 1}
+        return SUMS.values
+
+    def released():
+        return release_sums(
+            SUMS, mechanism, ledger=ledger, noise=SystemNoise(), unit="record", next_sums=following
+        )
+
+    with opened(tmp_path) as ledger:
+        first = released()
+        again = released()
+        assert ledger.charges == {mechanism: 1}
+        tables = first.values.reshape(3, *SUMS.values.shape)
+        assert (again.values == first.values).all() and len(asked) == 2
+        assert (asked[0] == tables[:1]).all() and (asked[1] == tables[:2]).all()
+        with pytest.raises(ValueError, match="num_rounds: expected"):
+            release(ledger, GaussianResidualSums(sigma=50.0, num_rounds=2))
+        assert ledger.charges == {mechanism: 1}
+
+
+def opened(folder, **terms):
+    return Ledger.open(folder, **{"ensemble_digest": "ab" * 32, "delta": DELTA, **terms})
+
+
+def release(ledger, mechanism=MECHANISM, sums=SUMS, noise=None):
+    return release_sums(sums, mechanism, ledger=ledger, noise=noise or SystemNoise(), unit="record")
+
+
+def test_what_was_released_once_is_released_again_without_a_charge(tmp_path):
+    with opened(tmp_path) as ledger:
+        first = release(ledger)
+        assert ledger.charges == {MECHANISM: 1}
+    with opened(tmp_path) as ledger:
+        again = release(ledger)
+        assert ledger.charges == {MECHANISM: 1}
+        assert (again.values == first.values).all() and (again.values != SUMS.values).any()
+        assert again.cost == first.cost and again.ledger_rows == first.ledger_rows
+        assert first.cost.epsilon == smallest_epsilon({MECHANISM: 1}, DELTA)[0]
+        assert first.secure_noise
+        other = release(ledger, GaussianFeatureSums(sigma=50.0))
+        assert (other.values != first.values).any()
+        assert ledger.charges == {MECHANISM: 1, GaussianFeatureSums(sigma=50.0): 1}
+        assert list(stored_counts(ledger)) == []  # of votes there are none
+
+
+class Refusing(SystemNoise):
+    """Dies as it draws."""
+
+    def gaussian_integers(self, scale, size):
+        del scale, size
+        raise KeyboardInterrupt
+
+
+def test_it_is_charged_before_it_is_drawn(tmp_path):
+    with opened(tmp_path) as ledger:
+        with pytest.raises(KeyboardInterrupt):
+            release(ledger, noise=Refusing())
+        assert ledger.charges == {MECHANISM: 1}
+        release(ledger)  # under the same debit: nothing of it was seen
+        assert ledger.charges == {MECHANISM: 1}
+
+
+IN_ROUNDS = GaussianResidualSums(sigma=40.0, num_rounds=4)
+
+
+def kill_in_round(number, point):
+    """What follows noisy sums, until a process dies in a round."""
+
+    def following(earlier):
+        if len(earlier) == number:
+            os.environ["PATE_TF_FAULT_POINT"] = point
+        return SUMS.values + len(earlier) * LATTICE
+
+    return following
+
+
+def released_in_rounds(ledger, next_sums, mechanism=IN_ROUNDS, noise=None):
+    return release_sums(
+        SUMS,
+        mechanism,
+        ledger=ledger,
+        noise=noise or SystemNoise(),
+        unit="record",
+        next_sums=next_sums,
+    )
+
+
+def stopped(folder, program, **variables):
+    """Runs a program on the ledger of a folder until it is killed."""
+    start = "import pathlib, sys\nimport test_release_of_sums as sums\n"
+    start += "ledger = sums.opened(pathlib.Path(sys.argv[1]))\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", start + program, str(folder)],
+        env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=pathlib.Path(__file__).parent,
+        check=False,
+        timeout=300,
+    )
+    assert ended.returncode == -signal.SIGKILL
+
+
+def stored_tables(ledger, mechanism=IN_ROUNDS):
+    numbers, rows = sums_in_ledger(ledger, mechanism)
+    assert len(rows) <= 1
+    return np.array(numbers, np.int64).reshape(-1, *SUMS.values.shape)
+
+
+@pytest.mark.parametrize(
+    ("point", "charged"),
+    [("before_debit", 0), ("debit_committed", 1), ("noise_drawn", 1), ("answers_committed", 1)],
+)
+def test_killed_at_every_step_of_a_release(tmp_path, point, charged):
+    with opened(tmp_path):
+        pass
+    stopped(tmp_path, "sums.release(ledger)", PATE_TF_FAULT_POINT=point)
+    with opened(tmp_path) as ledger:
+        assert ledger.charges[MECHANISM] == charged
+        release(ledger)
+        assert ledger.charges[MECHANISM] == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "number", "stored"),
+    [
+        ("noise_drawn", 1, 1),
+        ("noise_drawn", 3, 3),
+        ("answers_written", 2, 2),
+        ("answers_committed", 2, 3),
+        ("answers_committed", 3, 4),
+    ],
+)
+def test_a_run_killed_in_a_round_goes_on_with_those_stored(tmp_path, point, number, stored):
+    with opened(tmp_path):
+        pass
+    stopped(tmp_path, f"sums.released_in_rounds(ledger, sums.kill_in_round({number}, {point!r}))")
+    with opened(tmp_path) as ledger:
+        before, asked = stored_tables(ledger), []
+
+        def following(earlier):
+            asked.append(earlier.copy())
+            return SUMS.values + len(earlier) * LATTICE
+
+        found = released_in_rounds(ledger, following)
+        after = found.values.reshape(-1, *SUMS.values.shape)
+        assert ledger.charges == {IN_ROUNDS: 1} and len(before) == stored
+        assert [len(one) for one in asked] == list(range(stored, 4))
+        assert (after[:stored] == before).all() and (after == stored_tables(ledger)).all()
+        exact = SUMS.values + LATTICE * np.arange(4)[:, None, None]
+        assert (np.abs(after - exact) < 8 * 40 * LATTICE).all()  # of each round, its own sums
+        assert found.cost.epsilon == smallest_epsilon({IN_ROUNDS: 1}, DELTA)[0]
+        # What was asked otherwise is charged for itself.
+        for other in (
+            GaussianResidualSums(sigma=40.0, num_rounds=3),
+            GaussianResidualSums(sigma=41.0, num_rounds=4),
+        ):
+            released_in_rounds(ledger, following, other)
+            assert ledger.charges[other] == 1
+
+
+def test_an_open_debit_is_of_no_use_to_predictable_noise_or_after_a_reset(tmp_path):
+    def interrupted(earlier):
+        raise KeyboardInterrupt
+
+    def following(earlier):
+        return SUMS.values
+
+    with opened(tmp_path / "one") as ledger:
+        with pytest.raises(KeyboardInterrupt):
+            released_in_rounds(ledger, interrupted)
+        found = released_in_rounds(ledger, following, noise=SeededNoise(1))
+        assert ledger.charges == {IN_ROUNDS: 2} and not found.secure_noise
+        assert len(found.ledger_rows) == 2
+        assert found.cost.epsilon == smallest_epsilon({IN_ROUNDS: 2}, DELTA)[0]
+    with (
+        opened(tmp_path / "two", ensemble_digest="cd" * 32) as ledger,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        released_in_rounds(ledger, interrupted)
+    shutil.copytree(tmp_path / "two", tmp_path / "copy")
+    with opened(tmp_path / "two", ensemble_digest="cd" * 32) as ledger:
+        released_in_rounds(ledger, following)
+    shutil.rmtree(tmp_path / "two")
+    shutil.copytree(tmp_path / "copy", tmp_path / "two")
+    with pytest.raises(LedgerError):
+        opened(tmp_path / "two", ensemble_digest="cd" * 32)
+    with opened(tmp_path / "two", ensemble_digest="cd" * 32, acknowledge_reset=True) as ledger:
+        released_in_rounds(ledger, following)
+        assert ledger.charges == {IN_ROUNDS: 2}
+    with opened(tmp_path / "three", ensemble_digest="ef" * 32) as ledger:
+        with ledger.exclusive():  # of what is out already: nothing may be drawn under it
+            ledger.debit(IN_ROUNDS, sums_digests(IN_ROUNDS), secure_noise=True, was_released=True)
+        released_in_rounds(ledger, following)
+        assert ledger.charges == {IN_ROUNDS: 2}
+
+
+def test_rounds_of_a_ledger_that_has_them_in_one_answer_are_released_from_it(tmp_path):
+    digest, noisy = sums_digests(IN_ROUNDS)[0], np.arange(48).reshape(1, -1)
+    with opened(tmp_path) as ledger:
+        with ledger.exclusive():
+            debit = ledger.debit(IN_ROUNDS, [digest], secure_noise=True)
+            ledger.store_answers(debit, [digest], [0], noisy)
+        found = released_in_rounds(ledger, kill_in_round(0, ""))
+        assert (found.values == noisy.reshape(16, 3)).all() and found.ledger_rows == (debit,)
+
+
+def test_what_does_not_fit_is_neither_charged_nor_drawn(tmp_path):
+    epsilon = smallest_epsilon({MECHANISM: 1}, DELTA)[0]
+    with opened(tmp_path, epsilon_budget=0.9 * epsilon) as ledger:
+        with pytest.raises(BudgetExceeded):
+            release(ledger, noise=Refusing())
+        assert ledger.charges == {}
+
+
+def test_refusals_come_before_any_charge(tmp_path):
+    with opened(tmp_path) as ledger:
+        with pytest.raises(ValueError, match="sums of records, got gaussian_histogram"):
+            release(ledger, GaussianHistogram(sigma=3.0))
+        with pytest.raises(ValueError, match="sigma"):
+            release(ledger, GaussianFeatureSums(sigma=2.0**40))
+        assert ledger.charges == {}
+
+
+def test_seeded_noise_marks_the_ledger_for_good(tmp_path):
+    with opened(tmp_path) as ledger:
+        assert not release(ledger, noise=SeededNoise(1)).secure_noise
+        assert not ledger.is_secure
+
+
+def test_sums_that_were_changed_in_the_ledger_are_not_released(tmp_path):
+    with opened(tmp_path):
+        pass
+    stopped(tmp_path, "sums.released_in_rounds(ledger, sums.kill_in_round(1, 'noise_drawn'))")
+    with contextlib.closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
+        for (name,) in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        changed = connection.execute("UPDATE answers SET noisy_counts = zeroblob(96)").rowcount
+        connection.commit()
+    assert changed == 1
+    with pytest.raises(LedgerError, match=r"answers of row 3 were changed$"):
+        opened(tmp_path)
+
+
+def test_sums_are_checked_and_hide_themselves():
+    assert "4 numbers of 3 classes" in repr(SUMS)
+    for bad in (np.zeros(3, np.int64), np.zeros((2, 2)) + 0.5, np.zeros((0, 2), np.int64)):
+        with pytest.raises(ValueError, match="sums: expected"):
+            FeatureSums(bad)

@@ -1,0 +1,325 @@
+"""The stability gate in the labeller: charged first, drawn once, stored."""
+
+import dataclasses
+import json
+import logging
+import re
+
+import numpy as np
+import pytest
+
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_teachers_epsilon
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    LaplaceNoisyMax,
+    StabilityGate,
+    StabilityGateOrHistogram,
+)
+from pate_tf.accounting.mechanisms import stability_gate as gate_module
+from pate_tf.core.sensitive import VoteCounts
+from pate_tf.ledger import BudgetExceeded, Ledger
+from pate_tf.release.drawing import Labeller
+from pate_tf.release.noise import SystemNoise
+from pate_tf.statement.check import check_statement
+from pate_tf.statement.labels import LabelsStatement
+
+DELTA = 1e-5
+GATE = StabilityGate(epsilon=0.25, delta=DELTA)
+HALF = StabilityGate(epsilon=0.25, delta=DELTA / 2)
+SURE, TIED = [1000, 0, 0], [500, 500, 0]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.open(tmp_path / "sensitive", ensemble_digest="ab" * 32, delta=DELTA) as ledger:
+        yield ledger
+
+
+def pool(*numbers):
+    return np.array(numbers, np.float32).reshape(-1, 1)
+
+
+def labeller_on(ledger, *, tied=(), unit="record"):
+    """Teachers who all say 0, 1 or 2 by the input; on some inputs they are divided."""
+
+    def voter(inputs):
+        rows = [TIED if one in tied else np.roll(SURE, int(one) % 3) for one in inputs[:, 0]]
+        return VoteCounts(np.array(rows))
+
+    return Labeller(
+        voter=voter,
+        ledger=ledger,
+        noise=SystemNoise(),
+        noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
+        num_classes=3,
+        unit=unit,
+    )
+
+
+def stated(released, ledger, **changes):
+    """The statement on labels of these teachers."""
+    facts = {"pool_name": "digits", "num_teachers": 1000, "student_digest": "cd" * 32}
+    return LabelsStatement.of(released, ledger, **facts, **changes)
+
+
+@pytest.mark.parametrize("num_queries", [1, 300])
+def test_a_whole_batch_is_labelled_rightly_for_one_epsilon(ledger, num_queries):
+    released = labeller_on(ledger).label(pool(*range(num_queries)), mechanism=GATE)
+    assert released.labels.tolist() == [number % 3 for number in range(num_queries)]
+    assert released.cost == Cost(charge=GATE, number=1, epsilon=0.25, delta=DELTA)
+    assert (ledger.charges, ledger.spent().epsilon) == ({GATE: 1}, 0.25)
+    statement = stated(released, ledger)
+    check_statement(statement.to_dict(), ledger)
+    assert "left together and without noise" in statement.to_markdown()
+
+
+def test_stored_outcomes_answer_parts_and_permutations_for_nothing(ledger):
+    labeller = labeller_on(ledger)
+    labeller.label(pool(*range(30)), mechanism=GATE)
+    history = ledger.history()
+    order = np.random.default_rng(0).permutation(30)
+    again = labeller.label(pool(*order), mechanism=GATE)
+    assert again.labels.tolist() == (order % 3).tolist() and again.cost.number == 1
+    part = labeller_on(ledger, tied=range(30)).label(pool(7, 3, 3, 20), mechanism=GATE)
+    assert part.labels.tolist() == [1, 0, 0, 2]
+    assert ledger.history() == history
+
+
+def test_the_new_queries_are_the_gates_batch(ledger):
+    labeller = labeller_on(ledger, tied=[40])
+    labeller.label(pool(*range(30)), mechanism=HALF)
+    both = labeller.label(pool(28, 29, 40, 41), mechanism=HALF)
+    # The tie shuts the gate on 40 and 41; 28 and 29 had their answers.
+    assert both.query_indices.tolist() == [0, 1] and both.cost.number == 2
+    assert both.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0]
+    assert ledger.charges == {HALF: 2}
+
+
+def test_a_gate_that_stays_shut_was_charged_and_stays_shut(ledger):
+    released = labeller_on(ledger, tied=[3]).label(pool(*range(10)), mechanism=GATE)
+    assert (released.num_answered, released.cost.epsilon) == (0, 0.25)
+    history = ledger.history()
+    for batch in (range(10), [5], [9, 0]):
+        assert labeller_on(ledger).label(pool(*batch), mechanism=GATE).num_answered == 0
+    assert ledger.history() == history
+
+
+def test_a_batch_that_stayed_shut_before_is_a_part_of_what_later_labels_cost(ledger):
+    labeller = labeller_on(ledger, tied=[3])
+    assert labeller.label(pool(*range(10)), mechanism=HALF).num_answered == 0
+    released = labeller.label(pool(*range(20, 30)), mechanism=HALF)
+    assert released.num_answered == 10
+    assert released.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0] == ledger.spent().epsilon
+
+
+@pytest.mark.parametrize("unit", ["record", "owner"])
+def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledger, unit):
+    """They led to these labels for somebody with several records, too."""
+    shut = StabilityGate(epsilon=0.2, delta=1e-6)
+    gate = StabilityGate(epsilon=0.25, delta=2e-6)
+    labeller = labeller_on(ledger, tied=[3], unit=unit)
+    for batch in (range(10), range(10, 19)):
+        assert labeller.label(pool(*batch, 3), mechanism=shut).num_answered in (0, len(batch))
+    released = labeller.label(pool(*range(20, 30)), mechanism=gate)
+    assert released.num_answered == 10 and dict(released.cost.before) == {shut: 2}
+    statement = stated(released, ledger)
+    charged = {gate: 1, shut: 2}
+    assert ledger.charges == statement.charged == charged
+    assert statement.several == {
+        number: several_teachers_epsilon(charged, delta=DELTA, num_teachers=number)
+        for number in (2, 5)
+    }
+    assert statement.several[2] > 2 * 0.25 + 0.1
+    if unit == "owner":
+        assert statement.epsilon_replaced == statement.epsilon_ledger_replaced
+        assert statement.epsilon_replaced == replaced_owner_epsilon(charged, DELTA) > 0.6
+    check_statement(statement.to_dict(), ledger)
+    again = LabelsStatement.from_dict(json.loads(json.dumps(statement.to_dict())))
+    assert again == statement
+    with pytest.raises(ValueError, match="charged_before, got fewer"):
+        check_statement({**statement.to_dict(), "charged_before": []}, ledger)
+
+
+def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
+    gate, noisy = StabilityGate(epsilon=0.25, delta=DELTA / 3), LaplaceNoisyMax(gamma=0.05)
+    labeller = labeller_on(ledger, tied=[3])
+    assert labeller.label(pool(1, 2), mechanism=gate).num_answered == 2
+    released = labeller.label(pool(1, 2), mechanism=noisy)
+    assert released.cost.before == ()  # they did not wait for it
+    assert labeller.label(pool(3, 4), mechanism=gate).num_answered == 0
+    released = labeller.label(pool(3, 4), mechanism=noisy)
+    assert released.cost.before == ((gate, 1),)
+    assert released.cost.epsilon == smallest_epsilon({gate: 1, noisy: 2}, DELTA)[0]
+    assert released.cost.in_words().endswith(f", after {gate.several(1)}")
+    statement = stated(released, ledger)
+    check_statement(statement.to_dict(), ledger)
+    assert f"led to these labels: {gate.several(1)}." in statement.to_markdown()
+    with pytest.raises(ValueError, match="charged_before, got fewer"):
+        check_statement({**statement.to_dict(), "charged_before": []}, ledger)
+
+
+def test_exceptions_are_withheld_and_their_epsilon_is_charged(ledger):
+    gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=2, selection_epsilon=0.5)
+    released = labeller_on(ledger, tied=[3, 7]).label(pool(*range(10)), mechanism=gate)
+    assert released.query_indices.tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
+    assert released.labels.tolist() == [0, 1, 2, 1, 2, 0, 2, 0]
+    assert released.cost.epsilon == ledger.spent().epsilon == 0.75
+
+
+def test_the_debit_is_durable_before_anything_is_drawn(ledger):
+    seen = []
+
+    class Spy(SystemNoise):
+        def words(self, size):
+            with Ledger.read(ledger.folder) as reader:
+                seen.append(reader.charges)
+            return super().words(size)
+
+    labeller = labeller_on(ledger)
+    Labeller(
+        voter=labeller.voter,
+        ledger=ledger,
+        noise=Spy(),
+        noisy_winners=labeller.noisy_winners,
+        num_classes=3,
+    ).label(pool(1, 2), mechanism=GATE)
+    assert seen and all(charged == {GATE: 1} for charged in seen)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(GATE, GATE), (GATE, LaplaceNoisyMax(gamma=0.05)), (LaplaceNoisyMax(gamma=0.05), GATE)],
+    ids=str,
+)
+def test_what_leaves_nothing_of_delta_is_refused_before_it_is_charged(ledger, first, second):
+    labeller = labeller_on(ledger)
+    labeller.label(pool(1, 2), mechanism=first)
+    history = ledger.history()
+    with pytest.raises(BudgetExceeded, match=r"delta: expected .* 1e-05 in all") as refusal:
+        labeller.label(pool(3, 4), mechanism=second)
+    assert "\n" not in str(refusal.value) and "nan" not in str(refusal.value)
+    assert refusal.value.num_affordable == 0 == ledger.affordable(second)
+    assert ledger.history() == history and np.isfinite(ledger.spent().epsilon)
+
+
+def test_half_of_delta_is_enough_for_noisy_labels(ledger):
+    labeller = labeller_on(ledger)
+    labeller.label(pool(1, 2), mechanism=HALF)
+    labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(gamma=0.05))
+    charged = {HALF: 1, LaplaceNoisyMax(gamma=0.05): 2}
+    assert ledger.charges == charged
+    assert ledger.spent().epsilon == smallest_epsilon(charged, DELTA)[0] < 0.45
+
+
+def test_a_budget_holds_gates_to_the_last_digit(tmp_path):
+    with Ledger.open(
+        tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=0.25
+    ) as ledger:
+        assert ledger.affordable(GATE) == 1
+        with pytest.raises(BudgetExceeded):
+            wide = StabilityGate(epsilon=0.2501, delta=DELTA)
+            labeller_on(ledger).label(pool(1), mechanism=wide)
+        assert labeller_on(ledger).label(pool(1), mechanism=GATE).num_answered == 1
+
+
+def test_owners_need_a_delta_that_holds_for_two_teachers(ledger):
+    labeller = labeller_on(ledger, unit="owner")
+    with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
+        labeller.label(pool(1, 2), mechanism=GATE)
+    assert not ledger.charges
+    labeller.label(pool(1, 2), mechanism=StabilityGate(epsilon=0.25, delta=4e-6))
+    assert 0.4999 < ledger.replaced_owner_epsilon() < 0.5
+
+
+def test_owners_are_checked_beside_the_debit_too(ledger):
+    """While one asks teachers, another process is charged for a gate of its own."""
+    gate = StabilityGate(epsilon=0.25, delta=4e-6)
+    slow, fast = labeller_on(ledger, unit="owner"), labeller_on(ledger, unit="owner")
+
+    def voter(inputs):
+        if len(ledger.charges) == 0:
+            fast.label(pool(5), mechanism=gate)
+        return fast.voter(inputs)
+
+    with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
+        dataclasses.replace(slow, voter=voter).label(pool(1, 2), mechanism=gate)
+    assert ledger.charges == {gate: 1}
+    assert np.isfinite(ledger.replaced_owner_epsilon())
+
+
+@pytest.mark.parametrize(
+    ("gate", "voter", "message"),
+    [
+        (
+            StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=2, selection_epsilon=0.5),
+            lambda inputs: VoteCounts(np.tile(SURE, (len(inputs), 1))),
+            "num_withheld: expected fewer than the 2 new queries",
+        ),
+        (
+            GATE,
+            lambda inputs: VoteCounts(np.array([[987_654, 0, 0], [987_653, 0, 0]])),
+            "one vote of every teacher",
+        ),
+    ],
+)
+def test_a_batch_that_cannot_be_drawn_for_is_not_charged(ledger, gate, voter, message):
+    labeller = labeller_on(ledger)
+    labeller = Labeller(
+        voter=voter,
+        ledger=ledger,
+        noise=SystemNoise(),
+        noisy_winners=labeller.noisy_winners,
+        num_classes=3,
+    )
+    with pytest.raises(ValueError, match=message) as refusal:
+        labeller.label(pool(1, 2), mechanism=gate)
+    assert "98765" not in str(refusal.value)
+    assert not ledger.charges
+
+
+def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplog):
+    """Distance, weights and k are seen by the draw alone; the counts lie with the other votes."""
+    caplog.set_level(logging.DEBUG)
+    gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=1, selection_epsilon=0.5)
+    secrets = []
+    real = gate_module.StabilityGate.pass_numerator
+    monkeypatch.setattr(
+        gate_module.StabilityGate,
+        "pass_numerator",
+        lambda self, distance: secrets.append(distance) or real(self, distance),
+    )
+    counts = np.array([[8317, 2154, 0]] * 3)  # distance 3082
+    labeller = labeller_on(ledger)
+    released = Labeller(
+        voter=lambda inputs: VoteCounts(counts[: len(inputs)]),
+        ledger=ledger,
+        noise=SystemNoise(),
+        noisy_winners=labeller.noisy_winners,
+        num_classes=3,
+    ).label(pool(1, 2, 3), mechanism=gate)
+    assert secrets == [3082]
+    shown = repr(released) + repr(ledger.history()) + "".join(capsys.readouterr()) + caplog.text
+    shown += repr([row.details for row in ledger.history()])
+    # Whole numbers: a digest may hold any four digits.
+    assert not re.search(r"\b(3082|8317|2154)\b", shown)
+
+
+def test_an_opened_and_a_shut_batch_of_one_mechanism_are_given_together_as_labels(ledger):
+    both = StabilityGateOrHistogram(epsilon=0.25, delta=1e-6, sigma=400.0, most_queries=3)
+    labeller = labeller_on(ledger, tied=(7,))
+    opened = labeller.label(pool(1, 2, 3), mechanism=both)
+    assert opened.noisy_counts is None and opened.labels.tolist() == [1, 2, 0]
+    shut = labeller.label(pool(7, 8), mechanism=both)
+    assert shut.noisy_counts.shape == (2, 3)
+    mixed = labeller.label(pool(3, 8, 7), mechanism=both)
+    assert mixed.noisy_counts is None and mixed.weights is None
+    assert mixed.labels.tolist() == [0, shut.labels[1], shut.labels[0]]
+    assert ledger.charges == {both: 2} and mixed.cost.number == 2
+    with pytest.raises(ValueError, match="most_queries: expected a batch of at most 3 new queries"):
+        labeller.label(pool(10, 11, 12, 13), mechanism=both)
+    assert ledger.charges == {both: 2}
+    # A part of what was answered is free, whatever the batch.
+    assert labeller.label(pool(2, 1), mechanism=both).labels.tolist() == [2, 1]
+    assert ledger.charges == {both: 2}

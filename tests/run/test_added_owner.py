@@ -1,0 +1,315 @@
+"""One owner more: whatever follows from the number, size or content of records would differ.
+
+Whole runs, as a user starts them, on data sets that differ by one owner of three records. All that
+a run leaves and says is compared: teachers bit for bit, votes, file names, what is printed and
+warned, plans and statements.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import re
+import warnings
+
+import api_helpers
+import classifiers_for_tests
+import keras
+import numpy as np
+import pytest
+from api_helpers import HUGE, IMAGES, Standardised, pictures
+from sklearn.naive_bayes import MultinomialNB
+
+import pate_tf
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import owner_partition, random_partition
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.reporting import Reporting
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data import catalogue as data
+from pate_tf.models import catalogue as models
+from pate_tf.models import closed_form
+from pate_tf.release.labelling import plan_release
+from pate_tf.release.settings import LabelSettings
+from pate_tf.representations import contrastive
+from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
+from pate_tf.teachers import store
+from pate_tf.teachers.kinds import load_ensemble, scikit_learn
+from pate_tf.teachers.run_folder import TeacherRun, ensemble_folder
+from pate_tf.teachers.settings import TeacherSettings
+from pate_tf.teachers.teacher_training import run
+
+OWNED = 3  # records of an owner
+
+
+PUBLIC = PublicExamples(IMAGES, *pictures(90, seed=1))
+POOL = PUBLIC.split(IMAGES.pool_size).pool
+# Of a newcomer: what others are like, and what a run might stumble over.
+NEWCOMERS = {
+    "ordinary": pictures(OWNED, seed=2),
+    "hostile": (
+        np.stack([np.zeros((8, 8, 1)), np.full((8, 8, 1), HUGE), np.full((8, 8, 1), -HUGE)]),
+        np.array([2, 0, 1]),
+    ),
+}
+
+
+def private(num_owners: int, newcomer: str | None) -> PrivateExamples:
+    """Records whose owners stand in no order, and those of a newcomer among them."""
+    images, labels = pictures(OWNED * num_owners, seed=3)
+    owners = np.random.default_rng(4).permutation(np.arange(len(labels)) // OWNED)
+    if newcomer is not None:
+        more, theirs = NEWCOMERS[newcomer]
+        places = [1, len(owners) // 2, len(owners) // 2]
+        images = np.insert(images, places, more.astype(np.float32), axis=0)
+        labels = np.insert(labels, places, theirs)
+        owners = np.insert(owners, places, num_owners)
+    return PrivateExamples(IMAGES, images, labels, owners)
+
+
+def standardised(dataset: Dataset) -> keras.Model:
+    image = keras.Input(dataset.input_shape)
+    dense = keras.layers.Dense(300, kernel_initializer=keras.initializers.GlorotNormal(seed=1))
+    return keras.Model(image, dense(Standardised()(image)))
+
+
+def bayes(dataset: Dataset):
+    """It refuses negative numbers, of which the range of pixels has none."""
+    return MultinomialNB()
+
+
+@dataclasses.dataclass(frozen=True)
+class Traces:
+    """All that is left of a run, and all that it said."""
+
+    teachers: list[list[np.ndarray]]
+    votes: np.ndarray
+    files: set[str]
+    said: list[str]
+    rows: list[tuple[str, str]]
+    values: dict[str, object]
+    described: dict[str, object]
+    plans: list[object]
+
+
+class Told(list):
+    """Takes whatever a run tells."""
+
+    def reporting(self) -> Reporting:
+        def takes(description, *more):
+            self.append(repr((description, *more)))
+            return Reporting().progress_bar("", 0, "")
+
+        return Reporting(clock=takes, progress_bar=takes, note=self.append, warn=self.append)
+
+
+SENSITIVE = ("accuracy", "constant", "seconds", "each", "ensemble")  # or another place, or time
+
+
+def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, **asked) -> Traces:
+    parallelism = asked.pop("parallelism", "ensemble")
+    owners = None if examples.owners is None else folder / "owners.npy"
+    if owners is not None:
+        np.save(owners, examples.owners)
+    told, place = Told(), folder / "run"
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        patch.setattr(data, "load_private", lambda *_, **__: examples)
+        patch.setattr(data, "load_public", lambda *_, **__: PUBLIC)
+        patch.setattr(scikit_learn, "num_cores", lambda: 1)
+        patch.setattr(store, "SECONDS_BETWEEN_SAVES", math.inf)  # names of files say when
+        report = run(
+            TeacherSettings(**asked),
+            TeacherRun(
+                num_teachers=num_teachers,
+                owners_file=owners,
+                folder=place,
+                parallelism=parallelism,
+            ),
+            reporting=told.reporting(),
+        )
+    ensemble = load_ensemble(ensemble_folder(artifacts.RunDirectory(place)))
+    return Traces(
+        teachers=store.Finished(place / "sensitive/teachers", num_teachers).each(),
+        votes=ensemble.votes(POOL.inputs).labels,
+        files={
+            re.sub(r"events\.out.*", "events", str(path.relative_to(place)))
+            for path in place.rglob("*")
+        },
+        said=[*told, *(f"{one.category.__name__}: {one.message}" for one in warned)],
+        rows=[row for row in report.rows if "sensitive" not in row[1] and row[0] != "time"],
+        values={
+            name: value
+            for name, value in report.values.items()
+            if not any(word in name for word in SENSITIVE)
+        },
+        described=json.loads((ensemble_folder_of(place) / "ensemble.json").read_text()),
+        plans=plans(ensemble),
+    )
+
+
+def ensemble_folder_of(run: pathlib.Path) -> pathlib.Path:
+    return ensemble_folder(artifacts.RunDirectory(run))
+
+
+def plans(ensemble) -> list[object]:
+    """Plans, as far as anything is asked of the ensemble for them."""
+    return [plan_release(LabelSettings(epsilon=50.0), ensemble, POOL, delta=1e-5).values]
+
+
+def changed(before: Traces, after: Traces) -> set[int]:
+    """The teachers that differ in any bit."""
+
+    def bits(arrays: list[np.ndarray]) -> list[tuple[object, ...]]:
+        return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
+
+    pairs = enumerate(zip(before.teachers, after.teachers, strict=True))
+    return {teacher for teacher, (one, other) in pairs if bits(one) != bits(other)}
+
+
+def teacher_of(owner: int, num_teachers: int) -> int:
+    return int(owner_partition([owner], num_teachers=num_teachers, seed=0).assignment[0])
+
+
+def check(before: Traces, after: Traces, theirs: int) -> None:
+    """Nothing differs but one teacher."""
+    assert changed(before, after) <= {theirs}
+    differ = (before.votes != after.votes).any(axis=1)
+    assert set(np.flatnonzero(differ).tolist()) <= {theirs}
+    for name in ("files", "said", "rows", "values", "described", "plans"):
+        assert getattr(before, name) == getattr(after, name), name
+
+
+MODELS = {
+    "network": {"model": "architectures_for_tests:with_buffers", "batch_size": 2},
+    "forest": {"model": "random_forest"},
+    "logistic": {"model": "classifiers_for_tests:scaled_logistic"},
+    "bayes": {"model": bayes},
+    "logistic on features": {
+        "model": "classifiers_for_tests:scaled_logistic",
+        "representation": "raw",
+    },
+    "ridge": {"model": "ridge"},
+    "nearest mean": {"model": "nearest_mean", "representation": standardised},
+}
+OTHERS = {
+    **{f"{name} on raw": {"model": name, "representation": "raw"} for name in closed_form.NAMES},
+    **{name: {"model": name} for name in models.BUILDERS},
+    "default": {},
+    "data parallel": {"model": "mlp", "parallelism": "data"},
+    "compiled": {"model": api_helpers.compiled, "max_steps": 20},
+    **{name: {"model": name} for name in closed_form.NAMES},
+    **{
+        build.__name__: {"model": f"classifiers_for_tests:{build.__name__}"}
+        for build in classifiers_for_tests.STORABLE
+        if build is not classifiers_for_tests.searched  # it keeps how long it took
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def representation_of_pool(tmp_path_factory):
+    """What is learnt of the pool alone is learnt before, with what that says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(contrastive, "STEPS", 20)
+        encoder_of(POOL, default_of_teachers(IMAGES), 0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """Runs without the newcomer, each once."""
+
+    @functools.cache
+    def found(name: str, num_owners: int, num_teachers: int) -> Traces:
+        asked = {**OTHERS, **MODELS}[name]
+        folder = tmp_path_factory.mktemp("without")
+        return traces(folder, private(num_owners, None), num_teachers, **asked)
+
+    return found
+
+
+@pytest.mark.parametrize("newcomer", NEWCOMERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_an_owner_more_changes_one_teacher_and_nothing_else(tmp_path, without, name, newcomer):
+    after = traces(tmp_path, private(30, newcomer), 4, **MODELS[name])
+    check(without(name, 30, 4), after, teacher_of(30, 4))
+
+
+@pytest.mark.parametrize("name", ["logistic", "bayes", "nearest mean"])
+def test_a_record_replaced_changes_one_teacher_and_nothing_else(tmp_path, name):
+    images, labels = pictures(90, seed=3)
+    found = []
+    for place, (image, label) in enumerate(zip(*NEWCOMERS["hostile"], strict=True)):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        images[40], labels[40] = image, label
+        examples = PrivateExamples(IMAGES, images.copy(), labels.copy())
+        found.append(traces(folder, examples, 4, **MODELS[name]))
+    theirs = random_partition(num_records=90, num_teachers=4, seed=0).assignment[40]
+    for after in found[1:]:
+        check(found[0], after, theirs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("newcomer", NEWCOMERS)
+@pytest.mark.parametrize("name", [*MODELS, *OTHERS])
+def test_so_it_does_for_every_kind_of_teacher_and_more_owners(tmp_path, without, name, newcomer):
+    asked = {**OTHERS, **MODELS}[name]
+    after = traces(tmp_path, private(333, newcomer), 20, **asked)
+    check(without(name, 333, 20), after, teacher_of(333, 20))  # 999 records, and 1,002
+
+
+@pytest.mark.parametrize("name", [*MODELS, "default", *closed_form.NAMES])
+def test_without_a_number_of_teachers_owners_are_refused_whatever_their_number(tmp_path, name):
+    told = set()
+    for newcomer in (None, "ordinary"):
+        with pytest.raises(ValueError, match="num_teachers: expected it with owners") as caught:
+            traces(tmp_path, private(30, newcomer), None, **{**OTHERS, **MODELS}[name])
+        told.add(str(caught.value))
+        assert [path.name for path in tmp_path.iterdir()] == ["owners.npy"]
+    assert len(told) == 1
+
+
+def test_a_class_that_one_owner_alone_has_stops_no_run(tmp_path):
+    examples = private(30, "ordinary")
+    is_new = examples.owners == 30
+    labels = np.where(is_new, 2, 1)
+    for name, chosen in (("with", np.full(len(labels), True)), ("without", ~is_new)):
+        (tmp_path / name).mkdir()
+        some = PrivateExamples(
+            IMAGES, examples.inputs[chosen], labels[chosen], examples.owners[chosen]
+        )
+        left = traces(tmp_path / name, some, 4, model="ridge", representation="raw")
+        assert (left.votes == 1).any()
+
+
+def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
+    """The statement of a student whose labels were asked of such teachers."""
+    examples = private(30, newcomer)
+    teachers = pate_tf.Teachers(
+        "ridge", num_teachers=4, representation="raw", directory=folder / "teachers"
+    ).fit(examples, POOL)
+    mechanism = pate_tf.LaplaceNoisyMax(scale=5.0)
+    with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
+        labels = labeller.label(POOL, num_queries=20)
+    student = pate_tf.Student.from_model(api_helpers.net(IMAGES), labels)
+    published = pate_tf.publish(student, folder / "published")
+    return published.statement.to_dict()
+
+
+def test_a_statement_says_the_same(tmp_path, monkeypatch):
+    found = []
+    for newcomer in (None, "hostile"):
+        # As on two machines: what the same source was charged elsewhere is stated, too.
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {newcomer}"))
+        found.append(stated(tmp_path / f"run {newcomer}", newcomer))
+    one, other = found
+    digests = {"student_digest", "ledger_head"}  # of random numbers
+    assert one.keys() == other.keys() and digests <= one.keys()
+    assert one["sections"].pop("Verify") != other["sections"].pop("Verify")  # quotes both
+    for name in one.keys() - digests:
+        assert one[name] == other[name], name

@@ -1,0 +1,162 @@
+"""The estimator: scikit-learn's own checks, pipelines, cost, and what must be public."""
+
+import pickle
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.multiclass import check_classification_targets
+
+import pate_tf
+
+# Checks of scikit-learn that do not make sense here, each with its reason: none so far.
+EXPECTED_FAILED_CHECKS: dict[str, str] = {}
+QUICK = {
+    "epsilon": 2000.0,
+    "delta": 1e-4,
+    "num_teachers": 5,
+    "teacher": LogisticRegression(),
+    "student": "random_forest",
+    "mechanism": pate_tf.GaussianHistogram,
+    "num_queries": 60,
+    "random_state": 0,
+    "insecure_seed": 3,
+}
+
+
+def classifier(**changes):
+    return pate_tf.PateClassifier(**{**QUICK, "classes": ["no", "yes"], **changes})
+
+
+@pytest.fixture(scope="module")
+def records():
+    random = np.random.default_rng(5)
+    inputs = random.normal(size=(260, 3))
+    return inputs, np.where(inputs[:, 0] > 0.0, "yes", "no")
+
+
+@pytest.fixture(scope="module")
+def fitted(records):
+    inputs, labels = records
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        return classifier().fit(inputs[:200], labels[:200], X_public=inputs[200:])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_finds_nothing_wrong():
+    # The pool is drawn from the range, as these checks know no public inputs.
+    whole = classifier(classes=None, value_range=(-10.0, 10.0), num_queries=200)
+    check_estimator(whole, expected_failed_checks=EXPECTED_FAILED_CHECKS, on_skip=None)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_finds_nothing_wrong_with_its_parameters():
+    check_estimator(classifier(classes=None, value_range=(-10.0, 10.0)), legacy=False)
+
+
+def test_a_student_predicts_the_classes(fitted, records):
+    inputs, labels = records
+    assert fitted.classes_.tolist() == ["no", "yes"]
+    assert fitted.score(inputs, labels) > 0.8
+    stated = fitted.predict_proba(inputs)
+    assert stated.shape == (260, 2)
+    assert np.allclose(stated.sum(axis=1), 1.0)
+    assert (fitted.classes_[stated.argmax(axis=1)] == fitted.predict(inputs)).all()
+
+
+def test_the_cost_is_that_of_one_fit(fitted):
+    assert 1900.0 < fitted.cost_.epsilon <= 2000.0
+    assert (fitted.cost_.delta, fitted.cost_.unit) == (1e-4, "record")
+    assert len(fitted.fitted_.labels) == 60
+
+
+def test_a_clone_fits_and_a_copy_predicts_the_same(fitted, records):
+    inputs, labels = records
+    again = clone(fitted).fit(inputs[:200], labels[:200], X_public=inputs[200:])
+    read = pickle.loads(pickle.dumps(fitted))
+    assert read.fitted_.source is None and read.fitted_.labels.labeller is None
+    for other in (again, read):
+        assert np.array_equal(other.predict_proba(inputs), fitted.predict_proba(inputs))
+
+
+def test_a_pipeline_hands_the_public_inputs_through(records):
+    inputs, labels = records
+    with sklearn.config_context(enable_metadata_routing=True):
+        last = classifier().set_fit_request(X_public=True)
+        whole = make_pipeline(FunctionTransformer(np.tanh), last, transform_input=["X_public"])
+        whole.fit(inputs[:200], labels[:200], X_public=inputs[200:])
+    pool = whole[-1].fitted_.labels.pool.inputs
+    assert np.allclose(pool, np.tanh(inputs[200:]), atol=1e-6)
+    assert whole.score(inputs, labels) > 0.8
+
+
+def test_feature_sums_and_owners(records):
+    inputs, labels = records
+    sums = classifier(method="feature_sums", mechanism=None, num_queries=None)
+    owners = np.arange(200) // 2
+    sums.fit(inputs[:200], labels[:200], X_public=inputs[200:], owners=owners)
+    assert sums.cost_.unit == "owner"
+    assert sums.score(inputs, labels) > 0.7
+
+
+def test_with_a_directory_the_ledger_stays_and_the_student_can_be_published(records, tmp_path):
+    inputs, labels = records
+    kept = classifier(directory=tmp_path / "run")
+    kept.fit(inputs[:200], labels[:200], X_public=inputs[200:])
+    kept.fit(inputs[:200], labels[:200], X_public=inputs[200:])  # the same queries: not charged
+    statement = kept.fitted_.publish(tmp_path / "released").statement
+    assert statement.epsilon == pytest.approx(kept.cost_.epsilon)
+    assert statement.epsilon_ledger == pytest.approx(kept.cost_.epsilon)
+    with pytest.raises(ValueError, match="record"):
+        kept.fit(inputs[:150], labels[:150], X_public=inputs[200:])
+
+
+def test_a_set_of_classes_that_comes_from_private_labels_is_warned_of(records):
+    inputs, labels = records
+    with pytest.warns(UserWarning, match="classes: taken from y"):
+        classifier(classes=None).fit(inputs[:200], labels[:200], X_public=inputs[200:])
+
+
+def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
+    """One label more or less makes scikit-learn warn that there are many classes."""
+    module = sys.modules["pate_tf.run.classifier"]
+    monkeypatch.setattr(module, "fit", lambda data, **_: SimpleNamespace(cost=len(data.private)))
+    inputs = np.random.default_rng(0).normal(size=(24, 2))
+    for last in (0, 12):
+        labels = np.array([*range(12), *[0] * 11, last])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            check_classification_targets(labels)
+            assert len(told) == (last == 12)
+            classifier(classes=range(13)).fit(inputs, labels, X_public=inputs)
+        assert len(told) == (last == 12)  # none but that of the check
+
+
+@pytest.mark.parametrize(
+    ("changes", "public", "message"),
+    [
+        ({"classes": ["no", "maybe"]}, True, "y: expected labels among `classes`"),
+        ({"classes": ["no"]}, True, "classes: expected at least two, got 1 class"),
+        ({}, False, "X_public: expected public inputs, or a `value_range`"),
+        ({"epsilon": None}, True, "epsilon: expected a number"),
+        ({"method": "sums"}, True, "method: expected pate or feature_sums"),
+    ],
+)
+def test_what_does_not_fit_is_refused(records, changes, public, message):
+    inputs, labels = records
+    with pytest.raises(ValueError, match=message):
+        classifier(**changes).fit(
+            inputs[:200], labels[:200], X_public=inputs[200:] if public else None
+        )
+    with pytest.raises(ValueError, match="X_public: expected 3 columns as X has, got 2"):
+        classifier().fit(inputs[:200], labels[:200], X_public=inputs[200:, :2])

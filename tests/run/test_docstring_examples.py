@@ -1,0 +1,61 @@
+"""The examples in the docstrings of the public API, in the order in which one needs the other."""
+
+import doctest
+import importlib
+import inspect
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pate_tf
+from pate_tf.representations import contrastive
+
+MECHANISMS = ("noisy_max", "confident_gaussian_noisy_max", "feature_sums", "stability_gate")
+MODULES = (
+    *("data.data", "data.datasets", "teachers.teachers", "release.labeller", "queries.labels"),
+    *("run.student", "statement.publishing", "statement.privacy_statement", "release.feature_sums"),
+    *("ledger.ledger", "ledger.chain", "run.fit", "run.planning", "run.classifier"),
+    *("representations.catalogue", "core.dataset", "accounting.charge", "accounting.planning"),
+    *(f"accounting.mechanisms.{name}" for name in MECHANISMS),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """A representation is trained in few steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "STEPS", 30)
+        patch.setattr(contrastive, "STUDENT_STEPS", 30)
+        yield
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What earlier examples leave to later ones."""
+    folder: pathlib.Path = tmp_path_factory.mktemp("examples")
+    return {"folder": folder}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_give_what_they_say(module, names):
+    found = doctest.DocTestFinder(exclude_empty=True).find(
+        importlib.import_module(f"pate_tf.{module}"), globs=names
+    )
+    examples = [test for test in found if test.examples]
+    assert examples
+    for test in sorted(examples, key=lambda test: test.lineno or 0):
+        test.globs = names
+        said: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        assert runner.run(test, out=said.append, clear_globs=False).failed == 0, "".join(said)
+
+
+def test_every_class_and_function_of_the_public_api_has_an_example():
+    public = {name: getattr(pate_tf, name) for name in pate_tf.__all__}
+    texts = {name: one.__doc__ for name, one in public.items() if not inspect.ismodule(one)}
+    assert [name for name, text in texts.items() if ">>>" not in text] == []
+    assert {one.__module__.removeprefix("pate_tf.") for one in map(public.get, texts)} <= set(
+        MODULES
+    )

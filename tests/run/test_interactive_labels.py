@@ -1,0 +1,129 @@
+"""Whole runs in which a student of earlier labels answers most queries itself."""
+
+import json
+
+import numpy as np
+import pytest
+from chosen_votes import (
+    NUM_QUERIES,
+    POOL,
+    PUBLIC,
+    FakeEnsemble,
+    planned,
+    released,
+    student_settings,
+    table,
+)
+
+from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
+from pate_tf.core import artifacts
+from pate_tf.ledger import Ledger
+from pate_tf.queries.strategies import simple
+from pate_tf.release.drawing import stored_counts
+from pate_tf.release.labelling import open_ledger
+from pate_tf.release.noise import SystemNoise
+from pate_tf.release.settings import Budget
+from pate_tf.run import student_run as student_report
+from pate_tf.run.student_run import make_student
+from pate_tf.statement.check import check_statement
+
+SPLIT = PUBLIC.split(POOL)
+ROUNDS = 4
+MECHANISM = InteractiveGaussianNoisyMax(
+    threshold=30.0, sigma_threshold=8.0, sigma=4.0, student_confidence=0.6, label_share=0.6
+)
+
+
+ASKED = {"mechanism": MECHANISM, "rounds": ROUNDS}
+
+
+def opened(folder) -> Ledger:
+    return open_ledger(
+        folder / "sensitive", teachers=FakeEnsemble(table(100)), budget=Budget(delta=1e-5)
+    )
+
+
+@pytest.fixture
+def students(monkeypatch) -> list[int]:
+    """Students that know every label; how many labels each learnt from."""
+    learnt = []
+
+    def know_all(pool, released, seed):
+        learnt.append(len(released.labels))
+        votes = FakeEnsemble(table(100)).votes(pool.inputs).labels
+        return 0.9 * np.eye(pool.dataset.num_classes)[votes[0]] + 0.1 / pool.dataset.num_classes
+
+    monkeypatch.setattr(simple, "predictions", know_all)
+    return learnt
+
+
+def test_each_round_is_tested_and_charged_and_the_student_answers_from_the_second_on(
+    tmp_path, students
+):
+    teachers = FakeEnsemble(table(100))
+    with opened(tmp_path) as ledger:
+        labels = released(ledger, teachers, SPLIT.pool, **ASKED)
+        assert ledger.charges == {MECHANISM: NUM_QUERIES}
+        assert labels.released.cost.epsilon == ledger.spent().epsilon
+        rows = [row for row in ledger.history() if row.kind == "debit"]
+        assert [row.details["num_queries"] for row in rows] == [NUM_QUERIES // ROUNDS] * ROUNDS
+        # Draws that heed a student depend on earlier labels: no data-dependent cost holds.
+        assert [batch.adaptive for batch in stored_counts(ledger)] == [False, True, True, True]
+        # The first round has no student: six in ten of its queries are the teachers'.
+        assert students[0] == 6
+        answered = labels.released.num_answered
+        assert answered >= 6 + 30 * 0.9
+        again = released(ledger, teachers, SPLIT.pool, **ASKED)
+        assert ledger.charges == {MECHANISM: NUM_QUERIES}
+        np.testing.assert_array_equal(again.released.labels, labels.released.labels)
+    assert len(students) == 2 * (ROUNDS - 1)
+
+
+def test_every_query_is_asked_once_and_each_round_has_something_of_all(tmp_path, students):
+    with opened(tmp_path) as ledger:
+        labels = released(ledger, FakeEnsemble(table(100)), SPLIT.pool, **ASKED)
+    assert sorted(labels.queries.tolist()) == list(range(NUM_QUERIES))
+    assert labels.queries[: NUM_QUERIES // ROUNDS].tolist() == list(range(0, NUM_QUERIES, ROUNDS))
+
+
+@pytest.mark.usefixtures("students")
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {**ASKED, "strategy": "uncertain"},
+            "strategy: expected one that fixes all queries beforehand",
+        ),
+        (
+            {**ASKED, "mechanism": LaplaceNoisyMax(gamma=0.1)},
+            "rounds: expected 1 for strategy first",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked, message):
+    with pytest.raises(ValueError, match=message):
+        planned(FakeEnsemble(table(100)), SPLIT.pool, **asked)
+
+
+def test_a_student_is_made_stated_and_reported(tmp_path):
+    """With real students between rounds."""
+    with opened(tmp_path) as ledger:
+        report = make_student(
+            student_settings(),
+            SPLIT,
+            plan=planned(FakeEnsemble(table(100)), SPLIT.pool, mechanism=MECHANISM, rounds=2),
+            noise=SystemNoise(),
+            teachers=FakeEnsemble(table(100)),
+            ledger=ledger,
+            directory=artifacts.RunDirectory(tmp_path),
+        )
+        stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
+        check_statement(stated, ledger)
+    values, rows = student_report.student_report(report, seconds=1.0)
+    assert values["mechanism"] == MECHANISM.to_dict()
+    assert values["epsilon_worst_case"] == stated["epsilon"]
+    assert values["epsilon_data_dependent"] is None
+    rows = dict(rows)
+    assert "only the worst case holds" in rows["epsilon, data-dependent"]
+    page = (tmp_path / "released" / "privacy_statement.md").read_text()
+    assert "the student's own class is the label" in page and "at most 0.6" in page

@@ -1,0 +1,169 @@
+"""When noisy counts are released to be learnt from together: by public values alone."""
+
+import numpy as np
+import pytest
+from chosen_votes import PUBLIC, FakeEnsemble
+
+from pate_tf.accounting.mechanisms import (
+    GaussianHistogram,
+    GaussianNoisyMax,
+    Mechanism,
+    StabilityGateOrHistogram,
+)
+from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.release import labelling
+from pate_tf.release.labelling import TOGETHER, joint_plan, plan_release
+from pate_tf.release.settings import LabelSettings
+
+POOL = PUBLIC.split(250).pool
+
+
+def asked(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None, strategy=None):
+    return joint_plan(
+        LabelSettings(epsilon=epsilon, num_queries=num_queries, strategy=strategy),
+        Target(epsilon=epsilon, delta=1e-5, num_queries=1),
+        num_teachers=num_teachers,
+        num_classes=10,
+        pool_size=pool_size,
+    )
+
+
+def number(epsilon, **changes):
+    """Of noisy counts alone."""
+    found = asked(epsilon, **changes, strategy="diverse")
+    assert found is None or (found.mechanism, found.strategy) == (GaussianHistogram, "diverse")
+    return None if found is None else found.num_queries
+
+
+@pytest.mark.parametrize(("epsilon", "expected"), [(0.02, None), (0.1, 200), (1.0, 200)])
+def test_twenty_of_each_class_are_asked_unless_noise_is_too_large(epsilon, expected):
+    assert number(epsilon) == expected
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "num_teachers", "is_gated"),
+    [
+        (0.1, 2_000, True),
+        (0.25, 2_000, False),  # counts tell as much
+        (0.25, 1_000, True),
+        (0.1, 4_000, True),
+        (0.1, 10_000, False),
+        (1.0, 250, True),
+    ],
+)
+def test_where_noise_is_heavy_labels_without_it_have_a_chance_first(
+    epsilon, num_teachers, is_gated
+):
+    found = asked(epsilon, num_teachers)
+    if is_gated:
+        assert (found.mechanism, found.num_queries) == (StabilityGateOrHistogram, 100)
+        assert found.strategy == "medoids" and "released without noise if" in found.purpose
+    else:
+        assert (found.mechanism, found.num_queries) == (GaussianHistogram, 200)
+        assert found.strategy == "diverse" and "without noise" not in found.purpose
+    assert TOGETHER in found.purpose
+
+
+def test_too_few_teachers_for_labels_without_noise_are_too_few_for_counts_of_diverse_queries():
+    assert asked(0.05) is None
+    assert asked(0.05, num_queries=100).mechanism is GaussianHistogram
+
+
+def test_a_strategy_that_was_named_decides():
+    assert asked(0.1, strategy="medoids").mechanism is StabilityGateOrHistogram
+    assert asked(0.25, strategy="medoids") is None
+    assert asked(0.1, strategy="first") is None
+
+
+def test_never_more_than_the_pool_has():
+    assert number(1.0, pool_size=120) == 120
+
+
+def test_very_many_classes_are_asked_about_as_often_as_can_be_learnt_from():
+    found = joint_plan(
+        LabelSettings(epsilon=8.0),
+        Target(epsilon=8.0, delta=1e-5, num_queries=1),
+        num_teachers=2_000,
+        num_classes=80,
+        pool_size=9_000,
+    )
+    assert found.num_queries == 1_000
+
+
+def test_noise_is_too_large_for_few_teachers():
+    assert number(0.1, num_teachers=250) is None
+
+
+def test_a_number_that_was_given_is_checked_too():
+    assert number(0.1, num_queries=100) == 100
+    assert asked(0.1, num_queries=60).num_queries == 60
+    assert number(0.02, num_queries=200) is None
+    assert number(8.0, num_queries=1_000) == 1_000
+    assert number(8.0, num_queries=1_001) is None
+
+
+def planned(epsilon=0.1, joined=True, **choices):
+    """The plan of 2,000 teachers whose counts may be learnt from together."""
+    teachers = FakeEnsemble(np.zeros((2_000, 250), int))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(labelling, "are_joined", lambda *_: joined)
+        settings = LabelSettings(epsilon=epsilon, **choices)
+        return plan_release(settings, teachers, POOL, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "kind", "strategy", "num_queries"),
+    [(0.1, StabilityGateOrHistogram, "medoids", 100), (1.0, GaussianHistogram, "diverse", 200)],
+)
+def test_the_plan_releases_what_is_learnt_from_together_and_says_why(
+    epsilon, kind, strategy, num_queries
+):
+    plan = planned(epsilon)
+    assert isinstance(plan.mechanism, kind)
+    assert (plan.queries.strategy, plan.queries.num_queries) == (strategy, num_queries)
+    first = plan.values["candidates"][0]
+    assert first["mechanism"] == plan.mechanism.to_dict()
+    assert 0.999 * epsilon < first["epsilon"] <= epsilon
+    assert plan.values["queries_were_planned"]
+    assert TOGETHER in plan.reason == plan.values["reason"]
+    # What to type leads to the same queries, and to the same plan.
+    flags = plan.values["flags"]
+    if kind is GaussianHistogram:
+        assert {"--query_strategy=diverse", "--mechanism=gaussian_histogram"} <= {*flags}
+    else:
+        assert {"--target_epsilon=0.1", "--queries=100"} <= {*flags}
+        assert not any(one.startswith("--mechanism") for one in flags)
+        assert planned(num_queries=100).mechanism == plan.mechanism
+
+
+@pytest.mark.parametrize(
+    ("choices", "kind", "strategy", "is_together"),
+    [
+        ({"num_queries": 50}, StabilityGateOrHistogram, "medoids", True),
+        ({"strategy": "diverse"}, GaussianHistogram, "diverse", True),
+        ({"mechanism": GaussianNoisyMax}, GaussianNoisyMax, None, False),
+        ({"strategy": "first"}, Mechanism, "first", False),
+        ({"mechanism": GaussianHistogram}, GaussianHistogram, "diverse", True),
+        ({"mechanism": GaussianHistogram, "epsilon": 1.0}, GaussianHistogram, "diverse", True),
+        (
+            {"mechanism": GaussianHistogram, "strategy": "medoids"},
+            GaussianHistogram,
+            "medoids",
+            False,
+        ),
+        ({"mechanism": GaussianHistogram, "epsilon": 0.02}, GaussianHistogram, None, False),
+        ({"joined": False}, Mechanism, "medoids", False),
+    ],
+)
+def test_what_is_named_is_taken(choices, kind, strategy, is_together):
+    plan = planned(**choices)
+    assert isinstance(plan.mechanism, kind)
+    assert strategy in (None, plan.queries.strategy)
+    assert (TOGETHER in plan.reason) is is_together
+    if "num_queries" in choices:
+        assert plan.queries.num_queries == plan.mechanism.most_queries == choices["num_queries"]
+
+
+def test_too_little_is_refused():
+    with pytest.raises(ValueError, match="epsilon: expected one that labels at least half"):
+        planned(0.001, num_queries=200)

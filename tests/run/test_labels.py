@@ -1,0 +1,224 @@
+"""Labels are released, stored, read again, and published only as the ledger knows them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
+
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.core import artifacts
+from pate_tf.core.public import Pool
+from pate_tf.queries.labels import Labels, load_labels
+from pate_tf.release.labelling import open_ledger
+from pate_tf.release.noise import SeededNoise
+from pate_tf.release.settings import Budget
+from pate_tf.run.student_run import learn
+from pate_tf.statement.publishing import publish_model
+from pate_tf.students.config import StudentSettings
+
+SPLIT = PUBLIC.split(POOL)
+SETTINGS = StudentSettings(model="mlp", max_steps=10, batch_size=8)
+
+
+def opened(folder, teachers, *, delta=1e-5):
+    return open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=delta))
+
+
+def labels_of(folder, teachers, **changes) -> Labels:
+    with opened(folder, teachers) as ledger:
+        return released(ledger, teachers, SPLIT.pool, **changes)
+
+
+def as_arrays(labels: Labels) -> list[np.ndarray]:
+    return [
+        labels.queries,
+        labels.released.query_indices,
+        labels.released.labels,
+        labels.training_labels.query_indices,
+        labels.training_labels.labels,
+    ]
+
+
+@pytest.mark.usefixtures("few_steps")
+@pytest.mark.parametrize("strategy", ["random", "diverse"])
+def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
+    labels = labels_of(tmp_path, FakeEnsemble(table(95)), strategy=strategy)
+    assert not (tmp_path / "released").exists()
+    folder = tmp_path / "kept"
+    labels.save(folder)
+    assert {path.name for path in folder.iterdir()} == {"labels.npz", "labels.json"}
+    again = load_labels(folder, SPLIT.pool)
+    for one, other in zip(as_arrays(labels), as_arrays(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert again.strategy == strategy
+    assert again.pool_digest == labels.pool_digest
+    assert again.released.ledger_rows == labels.released.ledger_rows
+    expected, _ = LaplaceNoisyMax(gamma=0.1).data_independent_epsilon(
+        num_queries=NUM_QUERIES, delta=1e-5
+    )
+    kept = json.loads((folder / "labels.json").read_text())
+    assert kept["cost"]["epsilon"] == again.released.cost.epsilon == expected
+    # They are there to be published.
+    assert {path.stat().st_mode & 0o044 for path in folder.iterdir()} == {0o044}
+
+
+def test_stored_labels_are_learnt_from_and_published(tmp_path):
+    teachers = FakeEnsemble(table(95))
+    labels_of(tmp_path, teachers).save(tmp_path / "kept")
+    labels = load_labels(tmp_path / "kept", SPLIT.pool)
+    model, _ = learn(SETTINGS, SPLIT, labels)
+    with opened(tmp_path, teachers) as ledger:
+        published = publish_model(
+            model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
+        )
+    assert published.statement.num_queries == NUM_QUERIES
+    assert published.statement.epsilon == labels.released.cost.epsilon
+    assert (published.student_folder / "saved_model.pb").exists()
+    assert teachers.asked == NUM_QUERIES
+
+
+def test_labels_of_another_pool_are_refused(tmp_path):
+    labels = labels_of(tmp_path, FakeEnsemble(table(95)))
+    other = PUBLIC.split(POOL + 1)
+    labels.save(tmp_path / "kept")
+    for wrong in (
+        lambda: learn(SETTINGS, other, labels),
+        lambda: load_labels(tmp_path / "kept", other.pool),
+    ):
+        with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
+            wrong()
+        assert "\n" not in str(caught.value)
+
+
+def forged(queried: Labels, changes: dict) -> Labels:
+    released = dataclasses.replace(queried.released, **changes)
+    return dataclasses.replace(queried, released=released, training_labels=released)
+
+
+def costing(released, **changes) -> dict:
+    return {"cost": dataclasses.replace(released.cost, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: {"labels": (it.labels + 1) % 10}, "charged to this ledger"),
+        (
+            lambda it: {"labels": it.labels[1:], "query_indices": it.query_indices[1:]},
+            "charged to this ledger",
+        ),
+        (lambda it: {"ledger_rows": (1,)}, "charged to this ledger"),
+        (
+            lambda it: costing(it, charge=LaplaceNoisyMax(gamma=0.2)),
+            "charged to this ledger",
+        ),
+        (
+            lambda it: costing(it, epsilon=it.cost.epsilon / 2),
+            "labels: expected epsilon",
+        ),
+        (lambda it: costing(it, delta=1e-3), "labels: expected epsilon"),
+    ],
+)
+def test_nothing_is_published_that_the_ledger_does_not_know(tmp_path, change, message):
+    teachers = FakeEnsemble(table(95))
+    labels = labels_of(tmp_path, teachers)
+    with opened(tmp_path, teachers) as ledger, pytest.raises(ValueError, match=message):
+        publish_model(
+            None,
+            forged(labels, change(labels.released)),
+            teachers=teachers,
+            ledger=ledger,
+            folder=tmp_path / "out",
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [("strategy", "first"), ("choice", "Chosen from a plan."), ("secure_noise", True)],
+)
+def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, field, said):
+    teachers = FakeEnsemble(table(95))
+    noise = SeededNoise(1) if field == "secure_noise" else None
+    labels_of(tmp_path, teachers, strategy="random", noise=noise).save(tmp_path / "kept")
+    path = tmp_path / "kept" / "labels.json"
+    fields = json.loads(path.read_text())
+    assert fields[field] != said
+    path.write_text(json.dumps({**fields, field: said}))
+    with (
+        opened(tmp_path, teachers) as ledger,
+        pytest.raises(ValueError, match="how it was chosen, got something that was changed") as no,
+    ):
+        publish_model(
+            None,
+            load_labels(tmp_path / "kept", SPLIT.pool),
+            teachers=teachers,
+            ledger=ledger,
+            folder=tmp_path / "out",
+        )
+    assert "\n" not in str(no.value) and not (tmp_path / "out").exists()
+
+
+def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
+    labels = labels_of(tmp_path / "one", FakeEnsemble(table(95)))
+    other = FakeEnsemble(table(95), "cd" * 32)
+    with (
+        opened(tmp_path / "two", other) as ledger,
+        pytest.raises(ValueError, match="charged to this ledger"),
+    ):
+        publish_model(None, labels, teachers=other, ledger=ledger, folder=tmp_path)
+
+
+def test_predictable_noise_spoils_earlier_labels(tmp_path):
+    teachers = FakeEnsemble(table(95))
+    labels = labels_of(tmp_path, teachers)
+    assert labels.released.secure_noise
+    labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, noise=SeededNoise(1))
+    model, _ = learn(SETTINGS, SPLIT, labels)
+    with opened(tmp_path, teachers) as ledger:
+        published = publish_model(
+            model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
+        )
+    assert not published.statement.secure_noise
+
+
+def spoil_digest(folder):
+    arrays = artifacts.read_arrays(folder / "labels.npz")
+    arrays["labels"] = (arrays["labels"] + 1) % 10
+    artifacts.write_arrays(folder / "labels.npz", arrays)
+
+
+def spoil_json(folder):
+    (folder / "labels.json").write_text("{}")
+
+
+def spoil_field(folder):
+    fields = json.loads((folder / "labels.json").read_text())
+    del fields["cost"]
+    (folder / "labels.json").write_text(json.dumps(fields))
+
+
+def spoil_archive(folder):
+    path = folder / "labels.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+@pytest.mark.parametrize("spoil", [spoil_digest, spoil_json, spoil_field, spoil_archive])
+def test_spoilt_files_are_one_line(tmp_path, spoil):
+    labels_of(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
+    spoil(tmp_path / "kept")
+    with pytest.raises(ValueError, match=r"kept.*: expected") as caught:
+        load_labels(tmp_path / "kept", SPLIT.pool)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_is_checked_against_the_pool():
+    teachers = FakeEnsemble(table(95))
+    other = Pool(dataclasses.replace(PUBLIC.dataset, pool_size=7), SPLIT.pool.inputs)
+    with pytest.raises(
+        ValueError, match="for digits, got those for digits: pool_size is 400, not 7"
+    ):
+        planned(teachers, other)
+    assert teachers.asked == 0

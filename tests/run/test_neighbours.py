@@ -1,0 +1,145 @@
+"""Queries that are asked together with their nearest neighbours."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from chosen_votes import POOL, PUBLIC, FakeEnsemble, released, table
+
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
+from pate_tf.core.sensitive import Votes
+from pate_tf.queries import propagation, strategies
+from pate_tf.queries.labels import load_labels
+from pate_tf.release.labelling import open_ledger
+from pate_tf.release.settings import Budget
+from pate_tf.representations import catalogue as features_catalogue
+from pate_tf.representations import catalogue as trust
+from pate_tf.run.student_run import learn
+from pate_tf.statement.check import PAGE_FILE
+from pate_tf.statement.publishing import publish_model
+from pate_tf.students.config import StudentSettings
+from pate_tf.teachers.voters import StoredVotes
+
+SPLIT = PUBLIC.split(POOL)
+QUERIES = 20
+GATE = StabilityGate(epsilon=0.5, delta=4e-6)
+SETTINGS = StudentSettings(model="mlp", max_steps=5, batch_size=8)
+
+
+@pytest.fixture(autouse=True)
+def features(monkeypatch):
+    """Features that bring the inputs of a class together, without learning any."""
+    random = np.random.default_rng(0)
+    found = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
+    for module in (features_catalogue, propagation):
+        monkeypatch.setattr(
+            module, "pool_features", lambda *asked, **options: [found.astype(np.float32)]
+        )
+    monkeypatch.setattr(trust, "doubts", lambda *asked, **options: None)
+    for name in ("diverse", "medoids"):
+        as_released = dataclasses.replace(strategies.STRATEGIES[name], infer=None)
+        monkeypatch.setitem(strategies.STRATEGIES, name, as_released)
+
+
+def labels_of(folder, teachers, *, mechanism=GATE, strategy="medoids", **queries):
+    choices = {"mechanism": mechanism, "num_queries": QUERIES, "strategy": strategy, **queries}
+    with open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)) as ledger:
+        return released(ledger, teachers, SPLIT.pool, **choices)
+
+
+def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
+    tmp_path, monkeypatch
+):
+    teachers = FakeEnsemble(table(60))  # three of five votes on single inputs are right
+    alone = labels_of(tmp_path / "alone", teachers, num_neighbours=0)
+    assert alone.neighbours is None
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))  # on another machine
+    together = labels_of(tmp_path / "together", teachers)
+    assert together.num_neighbours == min(propagation.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
+    released = together.released
+    assert released.num_answered == QUERIES
+    assert (released.labels == PUBLIC.labels[released.query_indices]).all()
+    # What it costs is what the queries cost alone.
+    assert released.cost == alone.released.cost
+
+
+def test_asked_again_they_are_free_and_asked_alone_they_are_not(tmp_path):
+    teachers = FakeEnsemble(table(90))
+    first = labels_of(tmp_path, teachers)
+    asked = teachers.asked
+    assert asked == QUERIES * 11
+    again = labels_of(tmp_path, teachers)
+    assert teachers.asked == asked and again.released.ledger_rows == first.released.ledger_rows
+    labels_of(tmp_path, teachers, num_neighbours=3)
+    assert teachers.asked == asked + QUERIES * 4
+
+
+def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
+    teachers = FakeEnsemble(table(90))
+    labels_of(tmp_path, teachers).save(tmp_path / "kept")
+    labels = load_labels(tmp_path / "kept", SPLIT.pool)
+    assert labels.neighbours.shape == (QUERIES, 10)
+    model, _ = learn(SETTINGS, SPLIT, labels)
+    with open_ledger(
+        tmp_path / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)
+    ) as ledger:
+
+        def published(these, name):
+            return publish_model(
+                model,
+                these,
+                teachers=teachers,
+                ledger=ledger,
+                folder=tmp_path / name,
+            )
+
+        for neighbours in (None, labels.neighbours[:, :9], labels.neighbours[::-1]):
+            forged = dataclasses.replace(labels, neighbours=neighbours)
+            with pytest.raises(ValueError, match="labels: expected labels that were charged"):
+                published(forged, "forged")
+        beyond = dataclasses.replace(labels, neighbours=labels.neighbours + POOL)
+        with pytest.raises(ValueError, match="queries: expected positions in a pool of 400"):
+            published(beyond, "forged")
+        assert not (tmp_path / "forged").exists()
+        found = published(labels, "out")
+    assert found.statement.num_neighbours == 10
+    assert "the 10 public inputs nearest to it" in (tmp_path / "out" / PAGE_FILE).read_text()
+    stated = json.loads((tmp_path / "out" / "privacy_statement.json").read_text())
+    assert stated["num_neighbours"] == 10
+
+
+def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, monkeypatch):
+    teachers = FakeEnsemble(table(90))
+    assert (
+        labels_of(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(gamma=0.1)).neighbours is None
+    )
+    found = labels_of(
+        tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(gamma=0.1), num_neighbours=2
+    )
+    assert found.num_neighbours == 2
+    monkeypatch.setattr(trust, "doubts", lambda *asked, **options: "they separate nothing")
+    assert labels_of(tmp_path / "c", teachers).neighbours is None
+
+
+def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
+    votes = table(100)[:, : POOL - 1]
+    teachers = StoredVotes(Votes(votes, 10), SPLIT.pool)
+    with pytest.raises(ValueError, match="num_neighbours: expected 0 with labels of a part"):
+        labels_of(tmp_path, teachers, num_neighbours=2)
+    assert not (tmp_path / "sensitive" / "votes").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "first", "num_neighbours": 2}, "expected none for strategy first"),
+        ({"num_neighbours": POOL}, "expected fewer than the pool's 400 inputs, got 400"),
+        ({"num_neighbours": -1}, "expected at least 0 and finite, got -1"),
+    ],
+)
+def test_what_can_not_be_asked_is_refused_before_it_is_charged(tmp_path, changes, message):
+    teachers = FakeEnsemble(table(90))
+    with pytest.raises(ValueError, match=f"num_neighbours: {message}") as caught:
+        labels_of(tmp_path, teachers, **changes)
+    assert "\n" not in str(caught.value) and teachers.asked == 0

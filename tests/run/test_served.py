@@ -1,0 +1,115 @@
+"""Predictions and measurements of a published student on files."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.data.schema import schema_of
+from pate_tf.serving import published as served
+from pate_tf.serving.export import export_student
+from pate_tf.students import evaluation
+
+SCHEMA = schema_of(
+    {
+        "label": "ill",
+        "classes": ["no", "yes"],
+        "columns": {"age": {"low": 0, "high": 1}, "sex": {"categories": ["F", "M"]}},
+    }
+)
+ROWS = "id;age;sex;ill\n1;0,2;F;no\n2;0,9;M;yes\n3;0,7;F;\n4;0,1;M;yes\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run folder with two versions, the second of which says yes from an age of a half on."""
+    folder = tmp_path_factory.mktemp("run")
+    dataset = SCHEMA.dataset("visits", 10)
+    for scale in (-8.0, 8.0):
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+        kernel = np.zeros((3, 2), np.float32)
+        kernel[0, 1] = scale
+        model.set_weights([kernel, np.array([0, -scale / 2], np.float32)])
+        export_student(model, dataset, folder / "released" / "student", {})
+    (folder / "rows.csv").write_text(ROWS)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["", "released", "released/student", "released/student/2"])
+def test_a_file_is_predicted_and_keeps_its_columns(run, tmp_path, place):
+    output = tmp_path / "predictions.csv"
+    report = served.predict(run / place, run / "rows.csv", output)
+    assert report.values["inputs"] == 4
+    rows = list(csv.DictReader(output.open(), delimiter=";"))
+    assert [row["predicted"] for row in rows] == ["no", "yes", "yes", "no"]
+    assert [row["id"] for row in rows] == ["1", "2", "3", "4"]
+    assert [row["age"] for row in rows] == ["0,2", "0,9", "0,7", "0,1"]
+    assert float(rows[1]["probability of yes"].replace(",", ".")) > 0.5
+    with pytest.raises(ValueError, match="output: expected a file that is not there yet"):
+        served.predict(run, run / "rows.csv", output)
+    with pytest.raises(ValueError, match="inputs: expected no column 'predicted'"):
+        served.predict(run, output, tmp_path / "again.csv")
+
+
+def test_a_labelled_file_measures_accuracy_recall_and_calibration(run):
+    values = served.evaluate(run, run / "rows.csv").values
+    assert values["num_evaluated"] == 3  # one has no label
+    assert values["accuracy"] == pytest.approx(2 / 3)
+    assert values["recall"] == {"no": 1.0, "yes": 0.5}
+    assert 0.5 < values["mean_confidence"] < 1.0
+    assert sum(one["number"] for one in values["calibration"]) == 3
+
+
+def test_files_that_do_not_fit_are_one_line(run, tmp_path):
+    (tmp_path / "bad.csv").write_text("age,sex\n0.5,F\n0.5,X\n")
+    (tmp_path / "other.csv").write_text("age,sex,ill\n0.5,F,maybe\n")
+    for name, told in (("bad.csv", "line 3: sex: expected a category"), ("none.csv", "none.csv")):
+        with pytest.raises(ValueError, match=told):
+            served.predict(run, tmp_path / name, tmp_path / "out.csv")
+    (tmp_path / "bad.csv").write_text("age,sex\n0.5,F\n")
+    with pytest.raises(ValueError, match="inputs: expected labels in a column ill, got none"):
+        served.evaluate(run, tmp_path / "bad.csv")
+    with pytest.raises(ValueError, match="expected labels of no, yes in ill, got 'maybe'"):
+        served.evaluate(run, tmp_path / "other.csv")
+    with pytest.raises(ValueError, match="student: expected a student in"):
+        served.PublishedStudent(tmp_path)
+
+
+def test_images_are_predicted_by_file(tmp_path):
+    dataset = Dataset(
+        name="lights",
+        kind="image",
+        input_shape=(4, 4, 1),
+        value_range=(0, 255),
+        num_classes=2,
+        class_names=("dark", "light"),
+        pool_size=1,
+    )
+    layers = [keras.layers.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    model = keras.Sequential(layers)
+    export_student(model, dataset, tmp_path / "student", {})
+    for name, gray in (("dark", 10), ("light", 240)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("L", (9, 7), gray).save(tmp_path / "images" / name / "a.png")
+    served.predict(tmp_path, tmp_path / "images", tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [row["file"] for row in rows] == ["dark/a.png", "light/a.png"]
+    assert served.evaluate(tmp_path, tmp_path / "images").values["num_evaluated"] == 2
+
+
+def test_calibration_against_its_definition():
+    random = np.random.default_rng(0)
+    probabilities = random.dirichlet(np.ones(3), 500)
+    labels, truth = probabilities.argmax(axis=1), random.integers(0, 3, 500)
+    found = evaluation.calibration(labels, truth, probabilities)
+    sure, error = probabilities.max(axis=1), 0.0
+    for low in np.arange(10) / 10:
+        inside = (sure >= low) & (sure < low + 0.1)
+        if inside.any():
+            gap = (labels == truth)[inside].mean() - sure[inside].mean()
+            error += inside.mean() * abs(gap)
+    assert found.error == pytest.approx(error)
+    assert found.confidence == pytest.approx(sure.mean())
