@@ -52,7 +52,6 @@ setuptools.setup(
         "tensorboard>=2.20",
         "tensorflow>=2.21,<2.22",
         "tensorflow-datasets>=4.9.10",
-        "tensorflow-serving-api>=2.21,<2.22",
         "threadpoolctl>=3.5",
         "tqdm>=4.66",
     ],

@@ -266,8 +266,7 @@ def serving(is_quick: bool) -> Iterator[dict[str, str]]:
     import tensorflow as tf
 
     from pate_tf.models import catalogue
-    from pate_tf.serving.export import export_student
-    from pate_tf.serving.signatures import student_digest
+    from pate_tf.serving.export import export_student, student_digest
 
     dataset = "digits" if is_quick else "mnist"
     data = pate_tf.datasets.load(dataset, data_dir=data_dir_of(dataset, None))

@@ -39,6 +39,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 if TYPE_CHECKING:
     from pate_tf import accounting as accounting
+    from pate_tf import analysis as analysis
     from pate_tf import audit as audit
     from pate_tf.accounting.charge import Cost as Cost
     from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax
@@ -112,7 +113,10 @@ _NAMES = {
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {"accounting": "accounting", "audit": "audit", "datasets": "data.datasets"}
+_MODULES = {
+    **{name: name for name in ("accounting", "analysis", "audit")},
+    "datasets": "data.datasets",
+}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

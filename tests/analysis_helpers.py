@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
-from pate_tf.analysis.release import release
+from pate_tf.analysis.votes import read_ledgers
 from pate_tf.cli import analysis, command_line
-from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
 from pate_tf.release.drawing import Labeller
 from pate_tf.release.noise import SystemNoise
-from pate_tf.run.analysis import AnalysisRun, SourceSettings, account, read_votes
 
 REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
 GOLDEN = json.loads((REPOSITORY / "tests" / "accounting" / "golden.json").read_text())
@@ -62,25 +60,14 @@ def release_labels(
 
 
 def read_run(folder):
-    """The votes of a run folder, with its ledger."""
-    return read_votes(SourceSettings(run=pathlib.Path(folder)))
+    """The votes of a run folder."""
+    return read_ledger(pathlib.Path(folder) / "sensitive", votes_needed=True)
 
 
-def read_ledger(folder):
+def read_ledger(folder, *, votes_needed=False):
     """The votes of one ledger."""
-    return read_votes(SourceSettings(ledgers=(pathlib.Path(folder),)))
-
-
-def analysed(folder, request=None, *, noise=None, **asked):
-    """The analysis of a run folder."""
-    run = AnalysisRun(source=SourceSettings(run=pathlib.Path(folder)), **asked)
-    place = artifacts.RunDirectory(folder)
-    return account(run, read_run(folder).source, request, folder=place, noise=noise)
-
-
-def release_of(source, request, noise, folder, **options):
-    """What is released of votes; `folder` is where ledgers of files lie."""
-    return release(source, request, noise, folder=pathlib.Path(folder), **options)
+    with Ledger.read(pathlib.Path(folder)) as ledger:
+        return read_ledgers([ledger], votes_needed=votes_needed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "release statement",
     "run": "core net accounting ledger data models students representations queries serving "
     "teachers release analysis statement silos",
-    "audit": "core data accounting ledger release statement models teachers queries serving",
+    "audit": "core accounting ledger release statement teachers queries serving",
     "beam": "core data release models teachers serving",
     # Printing, flags and exit codes; whatever is computed stands below.
     "cli": "core net accounting ledger release analysis statement data teachers selective_sgd "
@@ -48,7 +48,7 @@ LIGHT_FILES = {
     *("pate_tf.core.artifacts", "pate_tf.core.partition", "pate_tf.core.public"),
     *("pate_tf.core.sensitive", "pate_tf.core.dataset", "pate_tf.core.record_set"),
     *("pate_tf.core.validation", "pate_tf.release.drawing", "pate_tf.release.noise"),
-    *("pate_tf.release.noisy_sums", "pate_tf.core.reporting", "pate_tf.run.analysis"),
+    *("pate_tf.release.noisy_sums", "pate_tf.core.reporting"),
     *("pate_tf.run.planning", "pate_tf.silos.aggregator"),
     *("pate_tf.queries.strategies", "pate_tf.queries.rounds"),
     *("pate_tf.cli.command_line", "pate_tf.cli.analysis", "pate_tf.cli.party"),

@@ -18,7 +18,6 @@ PYPI = [
     "@pypi//tensorboard",
     "@pypi//tensorflow",
     "@pypi//tensorflow_datasets",
-    "@pypi//tensorflow_serving_api",
     "@pypi//threadpoolctl",
     "@pypi//tqdm",
 ]

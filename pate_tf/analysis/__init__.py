@@ -1,1 +1,16 @@
-"""What `analysis.py` does: read votes or a ledger, account for them, release, report, plot."""
+"""What answered queries cost, by every bound; releases of data-dependent costs.
+
+`analyse` accounts for votes. TensorFlow is not imported.
+"""
+
+from pate_tf.analysis.accounting import Analysis, analyse
+from pate_tf.analysis.release import SanitisedEpsilon
+from pate_tf.analysis.votes import read_ledgers, read_votes_file
+
+__all__ = [
+    "Analysis",
+    "SanitisedEpsilon",
+    "analyse",
+    "read_ledgers",
+    "read_votes_file",
+]

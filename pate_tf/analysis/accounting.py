@@ -1,222 +1,93 @@
 """What answered queries cost, by every kind of accounting. TensorFlow is not imported."""
 
 import dataclasses
-import math
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from pate_tf.accounting import composition, conversions, moments
-from pate_tf.accounting.charge import Charge, lacking
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.planning import SMOOTH_BOUNDS
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.sensitive import VoteCounts
 
-MOST_MOMENTS = 4096  # more change no digit, and take minutes
+MOST_MOMENTS: Final = 4096  # more change no digit, and take minutes
+DEFAULT_BOUNDS: Final = ("paper", "two_sided", "class_aware")
+SMOOTH_MOMENTS: Final = np.geomspace(1.0, 32.0, 8)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AnalysisConfig(Settings):
-    """How costs become an epsilon. Public."""
-
-    delta: float = setting(DEFAULT_DELTA, least=0.0, below=1.0, help="Delta of every epsilon.")
-    conversion: str = setting(
-        "improved",
-        choices=("improved", "classic"),
-        advanced=True,
-        help="From moments to epsilon, natural logarithm: improved (Balle et al. 2020) or classic "
-        "(Abadi et al. 2016).",
-    )
-    num_moments: int | None = setting(
-        None,
-        flag="moments",
-        least=1,
-        most=MOST_MOMENTS,
-        advanced=True,
-        help="N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real "
-        f"moments, log-spaced from {moments.DEFAULT_MOMENTS[0]:g} to "
-        f"{moments.DEFAULT_MOMENTS[-1]:g}. A moment is the Renyi order less one.",
-    )
-    bounds: tuple[str, ...] | None = setting(
-        None,
-        flag="bound",
-        help="Data-dependent bounds, of paper (forward), tight (forward), two_sided, class_aware "
-        "and exact (slow); every mechanism must have them. Default: those of paper, two_sided and "
-        "class_aware that it has. SENSITIVE.",
-    )
-    check_with_dp_accounting: bool = setting(
-        False,
-        advanced=True,
-        help="Also compute the data-independent epsilon with the package dp-accounting, by "
-        "privacy-loss distributions.",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for bound in self.bounds or ():
-            if bound not in moments.BOUNDS:
-                raise ValueError(f"bounds: expected some of {list(moments.BOUNDS)}, got {bound!r}")
-
-    @property
-    def moments(self) -> FloatArray:
-        """The moments, `[num_moments]`."""
-        if self.num_moments is None:
-            return moments.DEFAULT_MOMENTS
-        return np.arange(1.0, self.num_moments + 1.0)
-
-    def guarantee(self, alphas: FloatArray) -> "Guarantee":
-        """Returns the least epsilon of costs `[num_moments]`."""
-        epsilon, moment = conversions.epsilon_from_alphas(
-            alphas, self.moments, self.delta, conversion=self.conversion
-        )
-        at_end = len(self.moments) > 1 and moment in (self.moments[0], self.moments[-1])
-        return Guarantee(epsilon, moment, at_end=at_end and 0.0 < epsilon < math.inf)
-
-
-@dataclasses.dataclass(frozen=True)
-class Guarantee:
-    """One epsilon.
-
-    Attributes:
-        epsilon: at the delta of the analysis.
-        moment: l, the Renyi order less one, that gave it; None where no moment did.
-        at_end: whether that moment is the first or the last of the grid, so that others might give
-            less.
-    """
-
-    epsilon: float
-    moment: float | None = None
-    at_end: bool = False
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class DataDependentGuarantee(Guarantee):
-    """SENSITIVE: an epsilon that depends on the votes. Its `repr` does not show it."""
-
-    def __repr__(self) -> str:
-        return "DataDependentGuarantee(<sensitive>)"
+Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What the queries cost.
+    """What queries cost.
 
     Attributes:
         num_charged: public; what the queries were charged as, by mechanism.
         num_queries: public; how many queries were asked.
         num_answered: public; how many labels were released.
-        config: public.
-        data_independent: publishable; of everything charged, both directions, whatever the data.
-        labels_alone: publishable; the same of the labels, where more than labels was charged.
-        by_dp_accounting: publishable; that library's bound of the labels, if it was asked for.
-        bounds: SENSITIVE; by bound. Empty where votes are missing.
-        smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm, or
-            None if it was not asked for.
-        smooth_bound: the bound whose cost it is about.
+        delta: of every epsilon.
+        conversion: from moments to epsilon, "improved" or "classic".
+        releases: public; what else was charged: draws of the noisy data-dependent cost.
+        bounds: SENSITIVE; epsilon and its moment, by data-dependent bound. Empty without votes.
+        smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm.
     """
 
     num_charged: Mapping[Charge, int]
     num_queries: int
     num_answered: int
-    config: AnalysisConfig
-    data_independent: Guarantee
-    labels_alone: Guarantee | None = None
-    by_dp_accounting: Guarantee | None = None
-    bounds: Mapping[str, Guarantee] = dataclasses.field(repr=False, default_factory=dict)
-    smooth_sensitivity: Mapping[float, float] | None = dataclasses.field(default=None, repr=False)
-    smooth_bound: str | None = None
+    delta: float
+    conversion: str
+    releases: Mapping[Charge, int]
+    bounds: Mapping[str, tuple[float, float]] = dataclasses.field(repr=False, default_factory=dict)
+    smooth_sensitivity: Mapping[float, float] = dataclasses.field(repr=False, default_factory=dict)
 
-    def with_releases(self, releases: Mapping[Charge, int]) -> "Analysis":
-        """Returns the analysis of the same labels with all `releases` that were charged."""
-        labels, everything = (
-            Guarantee(*composition.smallest_epsilon(charges, self.config.delta))
-            for charges in (self.num_charged, {**self.num_charged, **releases})
-        )
-        return dataclasses.replace(
-            self, data_independent=everything, labels_alone=labels if releases else None
-        )
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """Publishable: of everything charged, in both directions, whatever the data."""
+        return composition.smallest_epsilon({**self.num_charged, **self.releases}, self.delta)[0]
 
-    @property
-    def best_bound(self) -> Guarantee | None:
-        """SENSITIVE; the tightest of `bounds`."""
-        return min(self.bounds.values(), key=lambda found: found.epsilon, default=None)
+    @functools.cached_property
+    def epsilon_of_labels(self) -> float:
+        """Publishable: as `epsilon`, of the labels alone."""
+        return composition.smallest_epsilon(self.num_charged, self.delta)[0]
 
 
-# The data-independent epsilon once more, by another library: Google's dp-accounting.
+def moment_grid(num_moments: int | None) -> FloatArray:
+    """Returns the moments 1, 2, ..., num_moments; by default real ones, log-spaced."""
+    if num_moments is None:
+        return moments.DEFAULT_MOMENTS
+    return np.arange(1.0, num_moments + 1.0)
 
 
-def epsilon_by_dp_accounting(charges: Mapping[Charge, int], delta: float) -> float:
-    """Returns the epsilon of privacy-loss distributions that dominate charges.
-
-    What is epsilon-private is dominated by randomised response with that epsilon (Kairouz, Oh and
-    Viswanath 2015), what has `noise_multipliers` by those Gaussian mechanisms.
-
-    Args:
-        charges: how many of each.
-        delta: in [0, 1).
+def chosen_bounds(
+    groups: Sequence[AnsweredVotes], bounds: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Returns the bounds to compute: `bounds`, else those of the default that every mechanism has.
 
     Raises:
-        ValueError: if dp-accounting is missing, or nothing is known that dominates a charge.
+        ValueError: if a mechanism lacks one of `bounds`.
     """
-    try:
-        from dp_accounting.pld import common
-        from dp_accounting.pld import privacy_loss_distribution as distributions
-    except ImportError as error:
-        raise ValueError(
-            "check_with_dp_accounting: expected the package dp-accounting, got none; "
-            "pip install 'pate_tf[accounting]'"
-        ) from error
-
-    def of_one(charge: Charge) -> list[Any]:
-        found = [distributions.from_gaussian_mechanism(one) for one in charge.noise_multipliers]
-        if not found and charge.pure_epsilon is not None:
-            flip = 2.0 / (1.0 + math.exp(charge.pure_epsilon))
-            found = [distributions.from_randomized_response(flip, num_buckets=2)]
-        if charge.approximate is not None:
-            parameters = common.DifferentialPrivacyParameters(*charge.approximate)
-            found.append(distributions.from_privacy_parameters(parameters))
-        if not found:
-            raise lacking(charge, "noise that dp-accounting knows", "dp event")
-        return found
-
-    total = None
-    for charge, number in charges.items():
-        if number:
-            for single in of_one(charge):
-                several = single.self_compose(number)
-                total = several if total is None else total.compose(several)
-    return 0.0 if total is None else float(total.get_epsilon_for_delta(delta))
-
-
-DEFAULT_BOUNDS = ("paper", "two_sided", "class_aware")
-NUM_SMOOTH_MOMENTS = 8
-
-Progress = Callable[[int, int], None]
-
-
-def chosen_bounds(groups: Sequence[AnsweredVotes], config: AnalysisConfig) -> tuple[str, ...]:
-    """Returns the bounds to compute.
-
-    Raises:
-        ValueError: if a bound that was asked for is lacked by a mechanism.
-    """
-    for bound in config.bounds or ():
-        for group in groups:
+    for group in groups:
+        for bound in bounds or ():
             if bound not in group.mechanism.bounds:
                 raise ValueError(
                     f"bound: expected some of {list(group.mechanism.bounds)} for "
                     f"{group.mechanism.name}, got {bound!r}"
                 )
-    if config.bounds is not None:
-        return config.bounds
+    if bounds is not None:
+        return tuple(bounds)
     return tuple(
         bound
         for bound in DEFAULT_BOUNDS
-        if all(bound in group.mechanism.bounds for group in groups)
+        if groups and all(bound in group.mechanism.bounds for group in groups)
     )
 
 
@@ -227,97 +98,89 @@ def bound_alphas(
     progress: Progress | None = None,
 ) -> FloatArray:
     """Returns the total cost at the true votes, `[num_moments]`. Sensitive."""
-    total = np.zeros_like(grid)
-    for group in groups:
-        total = total + moments.data_dependent_alphas(
-            group.counts.values,
-            group.mechanism,
-            grid,
-            bound=bound,
-            num_unanswered=group.num_unanswered,
-            progress=progress,
-        )
-    return total
+    return np.sum(
+        [
+            moments.data_dependent_alphas(
+                group.counts.values,
+                group.mechanism,
+                grid,
+                bound=bound,
+                num_unanswered=group.num_unanswered,
+                progress=progress,
+            )
+            for group in groups
+        ],
+        axis=0,
+    )
 
 
 def analyse(
-    source: VoteSource, config: AnalysisConfig, *, progress: Progress | None = None
+    votes: VoteSource | npt.ArrayLike,
+    mechanism: Mechanism | None = None,
+    *,
+    delta: float = DEFAULT_DELTA,
+    bounds: Sequence[str] | None = None,
+    num_moments: int | None = None,
+    conversion: str = "improved",
+    beta: float | None = None,
+    progress: Progress | None = None,
 ) -> Analysis:
-    """Returns what the queries of `source` cost.
+    """Returns what answered queries cost, whatever the data and at their votes.
+
+    >>> import numpy as np, pate_tf
+    >>> counts = np.tile([90, 10], (100, 1))
+    >>> analysis = pate_tf.analysis.analyse(counts, pate_tf.LaplaceNoisyMax(scale=20), delta=1e-5)
+    >>> analysis.bounds["two_sided"][0] < analysis.epsilon
+    True
 
     Args:
-        source: votes, and how many queries were charged.
-        config: how costs become an epsilon.
+        votes: counts `[num_queries, num_classes]`, one vote of every teacher on every query that
+            was chosen without looking at noisy labels; or what `read_votes_file` and
+            `read_ledgers` return.
+        mechanism: what answers counts.
+        delta: of every epsilon.
+        bounds: data-dependent ones. Default: those of `DEFAULT_BOUNDS` that every mechanism has.
+        num_moments: as of `moment_grid`; the paper's is 8.
+        conversion: "improved" (Balle et al. 2020) or "classic" (Abadi et al. 2016).
+        beta: rate, per teacher, of a table of smooth sensitivities, docs/proofs/theory.md, Theorem
+            A; None for no table.
         progress: called with (histograms done, histograms in all) while the bound `exact` runs.
 
     Raises:
-        ValueError: if a mechanism lacks a bound that was asked for.
+        ValueError: if a mechanism lacks one of `bounds`, or has no smooth sensitivity.
     """
-    groups = source.groups or ()
-    checked = None
-    if config.check_with_dp_accounting:
-        checked = Guarantee(epsilon_by_dp_accounting(source.num_charged, config.delta))
-    analysis = Analysis(
+    if isinstance(votes, VoteSource):
+        source = votes
+    elif mechanism is None:
+        raise ValueError("mechanism: expected what answers the votes, got none")
+    else:
+        source = VoteSource.of_counts(VoteCounts(np.asarray(votes)), mechanism)
+    grid = moment_grid(num_moments)
+    costs = {
+        bound: conversions.epsilon_from_alphas(
+            bound_alphas(source.groups, bound, grid, progress), grid, delta, conversion=conversion
+        )
+        for bound in (chosen_bounds(source.groups, bounds) if source.groups else ())
+    }
+    table = {}
+    if beta is not None:
+        group = source.only_group()
+        # The first bound of the analysis that has a smooth sensitivity.
+        usable = [bound for bound in costs if bound in SMOOTH_BOUNDS]
+        bound = "two_sided" if "two_sided" in usable or not usable else usable[0]
+        table = {
+            float(moment): smooth_sensitivity(
+                group.counts.values, group.mechanism, moment=float(moment), beta=beta, bound=bound
+            )
+            for moment in (SMOOTH_MOMENTS if num_moments is None else grid)
+        }
+    return Analysis(
         num_charged=source.num_charged,
         num_queries=source.num_queries,
-        num_answered=source.num_queries if source.num_answered is None else source.num_answered,
-        config=config,
-        data_independent=Guarantee(0.0),
-        by_dp_accounting=checked,
-        bounds={
-            bound: DataDependentGuarantee(
-                **vars(config.guarantee(bound_alphas(groups, bound, config.moments, progress)))
-            )
-            for bound in (chosen_bounds(groups, config) if groups else ())
-        },
+        num_answered=source.num_answered,
+        delta=delta,
+        conversion=conversion,
+        releases=source.releases,
+        bounds=costs,
+        smooth_sensitivity=table,
     )
-    return analysis.with_releases(source.releases)
-
-
-def with_smooth_sensitivity(analysis: Analysis, source: VoteSource, *, beta: float) -> Analysis:
-    """Adds the smooth sensitivity of the cost (docs/proofs/theory.md, Theorem A), at a few moments.
-
-    At all moments asked for with `num_moments`, else at `NUM_SMOOTH_MOMENTS` of the grid from 1 to
-    32; for the first bound of the analysis that has one.
-
-    Raises:
-        ValueError: if there is not one mechanism with votes, or no bound has a smooth sensitivity.
-    """
-    group = single_group(source)
-    usable = [bound for bound in analysis.bounds if bound in SMOOTH_BOUNDS]
-    bound = "two_sided" if "two_sided" in usable or not usable else usable[0]
-    if analysis.config.num_moments is None:
-        grid = np.geomspace(1.0, 32.0, NUM_SMOOTH_MOMENTS)
-    else:
-        grid = analysis.config.moments
-    values = {
-        float(moment): smooth_sensitivity(
-            group.counts.values, group.mechanism, moment=float(moment), beta=beta, bound=bound
-        )
-        for moment in grid
-    }
-    return dataclasses.replace(analysis, smooth_sensitivity=values, smooth_bound=bound)
-
-
-def single_group(source: VoteSource) -> AnsweredVotes:
-    """Returns the votes of a source with one mechanism and one ensemble.
-
-    Raises:
-        ValueError: if there are none, or several mechanisms answered, or teachers differ in number.
-    """
-    if not source.groups:
-        raise ValueError(
-            "release: expected answered queries with their votes, chosen without looking at noisy "
-            "labels, got others or none"
-        )
-    if len(source.groups) > 1:
-        names = sorted({group.mechanism.name for group in source.groups})
-        raise ValueError(
-            f"release: expected one mechanism, got {len(source.groups)} ({', '.join(names)}); "
-            f"account for them data-independently"
-        )
-    (group,) = source.groups
-    group.counts.check_totals()
-    if not group.counts.num_queries:
-        raise ValueError("release: expected answered queries with their votes, got none")
-    return group

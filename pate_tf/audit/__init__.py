@@ -1,7 +1,8 @@
 """Audits: lower bounds on what mechanisms give away, and verification of run folders.
 
 `audit_mechanism` draws for neighboring data sets, `audit_run` compares what a run folder holds with
-its ledger, and `report_page` is the page for the person who signs. None spends any budget.
+an allow-list and its ledger, and `report_page` is the page for the person who signs. None spends
+any budget.
 """
 
 from pate_tf.audit.mechanism import MechanismAudit, audit_mechanism

@@ -1,51 +1,37 @@
-"""The page for the person who signs: statement, charges, accuracy and audits of one run."""
+"""The page for the person who signs: statement, charges, accuracy and checks of one run."""
 
 import contextlib
 import datetime
 import html
-import math
 import pathlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
-from pate_tf.accounting.charge import Charge, rounded_up
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.core import artifacts
 from pate_tf.ledger.chain import DEBITS, charge_of
 from pate_tf.ledger.store import Store
 from pate_tf.statement.check import JSON_FILE
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.privacy_statement import PrivacyStatement, epsilon_text
 
 # Statements, and the folder of the models that each is of.
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
 PAGE: Final = "privacy_report.html"
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
-AUDIT_ROW: Final = re.compile(
-    r'class="audit"><td>(.*?)</td><td>(passed|violation|no power)</td><td>(\d+)</td><td>(\d+)</td>'
-)
-MADE_ON: Final = re.compile(r'<time datetime="([-\d]+)">')
 STYLE: Final = """\
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:60rem;color:#1c2024;background:#fff;
-font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-h1{font-size:1.5rem;line-height:1.2}h2{font-size:1.1rem;border-bottom:1px solid #d5d9df}
-table{border-collapse:collapse;width:100%;font-size:.92rem}
-th,td{text-align:left;vertical-align:top;padding:.3rem .5rem .3rem 0;
-border-bottom:1px solid #d5d9df;overflow-wrap:anywhere}
-ul{padding-left:1.2rem}
+font:16px/1.5 system-ui,sans-serif}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;vertical-align:top;border-bottom:1px solid #d5d9df;overflow-wrap:anywhere}
 @page{size:A4;margin:12mm}
-@media print{body{font-size:9pt;line-height:1.3;padding:0;max-width:none}table{font-size:8pt}
-th,td{padding:.1rem .3rem .1rem 0}h1{font-size:14pt}h2{font-size:10.5pt;margin:.6rem 0 .2rem}
-tr{break-inside:avoid}}"""
-
-Audits = Sequence[tuple[str, str, int, int]]  # audit, outcome, checks, violations
+@media print{body{font-size:9pt;line-height:1.3;padding:0;max-width:none}}"""
 
 
-def report_page(
-    train_dir: str | pathlib.Path, *, made_on: str | None = None, audits: Audits | None = None
-) -> str:
+def report_page(train_dir: str | pathlib.Path, *, checks: Sequence[tuple[str, str]] = ()) -> str:
     """Returns one self-contained, publishable HTML page about a run.
 
     >>> import pate_tf
@@ -55,12 +41,10 @@ def report_page(
 
     Args:
         train_dir: the folder of a run with a published student, of silos or of shared training.
-        made_on: ISO date of the page. Default: today.
-        audits: rows of the table of audits. Default: those that the folder holds.
+        checks: name and outcome of each check of `audit_run`, none of them a violation.
 
     Raises:
-        ValueError: if there is no statement in the folder, it is broken, or an audit of the run
-            found a violation.
+        ValueError: if there is no statement in the folder, or it is broken.
         LedgerError: if the ledger is broken.
     """
     root = pathlib.Path(train_dir)
@@ -77,42 +61,19 @@ def report_page(
     accuracy = _accuracy(root)
     if accuracy is not None:
         body.append(f"<p>Accuracy on public samples: {accuracy:.1%}.</p>")
-    if charges := spending(root):
-        head, rows = ("time", "row", "charge", "epsilon spent by then"), []
-        for one in charges:
-            epsilon = rounded_up(one["epsilon"]) if math.isfinite(one["epsilon"]) else "infinite"
-            rows.append((one["time"], str(one["row"]), one["charge"], epsilon))
-        body += ["<h2>What was charged, and when</h2>", *_table((head, *rows))]
-    body.append("<h2>Audits</h2>")
-    audits = _stored_audits(root) if audits is None else audits
-    if audits:
-        body.append(
-            "<table><tr><th>audit</th><th>outcome</th><th>checks</th><th>violated</th></tr>"
-        )
-        body += [
-            f'<tr class="audit"><td>{html.escape(name)}</td><td>{outcome}</td><td>{number}</td>'
-            f"<td>{failed}</td></tr>"
-            for name, outcome, number, failed in audits
-        ]
-        body.append("</table>")
-    else:
-        body.append("<p>None was run: <code>pate audit run --train_dir=...</code></p>")
-    made_on = made_on or datetime.datetime.now(datetime.UTC).date().isoformat()
-    body.append(f'<p>Made on <time datetime="{made_on}">{made_on}</time> by pate report.</p>')
+    if charges := list(_charges(root)):
+        head = ("time", "row", "charge", "epsilon spent by then")
+        body += ["<h2>What was charged, and when</h2>", *_table([head, *charges])]
+    if checks:
+        body += ["<h2>Checks of the run folder</h2>", *_table([("check", "outcome"), *checks])]
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    body.append(f"<p>Made on {today} by pate audit run.</p>")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Privacy report</title>\n<style>\n{STYLE}\n</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
-
-
-def as_made(page: str) -> dict[str, Any]:
-    """Returns the date and audits that a page says, for `report_page` to make it again."""
-    date = MADE_ON.search(page)
-    rows = [(html.unescape(one), two, int(a), int(b)) for one, two, a, b in AUDIT_ROW.findall(page)]
-    return {"made_on": None if date is None else date[1], "audits": rows}
 
 
 def _accuracy(root: pathlib.Path) -> float | None:
@@ -122,21 +83,6 @@ def _accuracy(root: pathlib.Path) -> float | None:
                 accuracy = artifacts.read_json(folder / name).get("student_accuracy")
                 return accuracy if isinstance(accuracy, float) else None
     return None
-
-
-def _stored_audits(root: pathlib.Path) -> Audits:
-    rows = []
-    for path in sorted((root / artifacts.SENSITIVE / "audit").glob("*.json")):
-        found = artifacts.read_json(path)
-        failed = sum(check["outcome"] == "violation" for check in found["checks"])
-        if failed and found["audit"] == "run":  # it may follow from private records
-            raise ValueError(
-                f"audit: expected no violation in {path}, as this page may be published, got some; "
-                f"mend what it names and run `pate audit run` again"
-            )
-        name = f"{found['audit']} {found.get('summary', '')}".strip()
-        rows.append((name, found["outcome"], len(found["checks"]), failed))
-    return rows
 
 
 def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
@@ -153,9 +99,8 @@ def read_store(folder: pathlib.Path) -> Iterator[Store]:
         yield store
 
 
-def spending(root: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns for each charge its row, time, words and the epsilon spent by then, at its delta."""
-    found: list[dict[str, Any]] = []
+def _charges(root: pathlib.Path) -> Iterator[tuple[str, ...]]:
+    """Yields for each charge its time, row, words and the epsilon spent by then."""
     for folder in ledger_folders(root)[:1]:
         with read_store(folder) as store:
             charges: Counter[Charge] = Counter()
@@ -164,13 +109,8 @@ def spending(root: pathlib.Path) -> list[dict[str, Any]]:
                     charge, number = charge_of(row)
                     charges[charge] += number
                     epsilon = smallest_epsilon(charges, store.delta)[0]
-                    words = {
-                        "row": row.sequence,
-                        "time": row.time,
-                        "charge": charge.several(number),
-                    }
-                    found.append({**words, "epsilon": epsilon})
-    return found
+                    spent = epsilon_text(epsilon)
+                    yield row.time, str(row.sequence), charge.several(number), spent
 
 
 # Markdown of statements as HTML: headings, tables, lists, paragraphs, bold and code.

@@ -1,158 +1,106 @@
 """What answered queries cost: `pate analysis --train_dir=runs/mnist-250`.
 
 Reads the ledger and the votes of a run, of ledgers or of a file, and accounts for them in every way
-there is. What may be published and what may not are two tables and two files. Checks statements.
-With --calibrate it reads no votes and finds noise, mechanism and method for an epsilon.
+there is. What may be published and what may not are two tables and two files. With --statement it
+reads no votes: it verifies a statement against ledgers.
 """
 
-import dataclasses
+import pathlib
 
 from absl import flags
 
-from pate_tf.accounting.delta import DEFAULT_DELTA
-from pate_tf.analysis.accounting import AnalysisConfig
+from pate_tf.accounting.mechanisms import Flag, Mechanism
+from pate_tf.accounting.mechanisms.base import offered
+from pate_tf.analysis.run import AnalysisSettings
+from pate_tf.analysis.run import run as run_analysis
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.settings import described
-from pate_tf.run import analysis
-from pate_tf.run.planning import PlanSettings, calibrate, compare_methods
+from pate_tf.core import artifacts
+from pate_tf.statement import check
 
 FLAGS = flags.FLAGS
-KINDS = (
-    analysis.SourceSettings,
-    AnalysisConfig,
-    analysis.ReleaseSettings,
-    analysis.RunSettings,
-)
-OF_PLAN = own_flags.names_of(PlanSettings)
-SHORT = ("epsilon", "queries", "nb_teachers", "margin")  # of a plan, in the short help
-SHARED = ("delta", "nb_labels", "mechanism")  # of a plan and of other settings
-FLAG_OF_ARGUMENT = {
-    **own_flags.flag_of_argument(*KINDS, PlanSettings),
-    "acknowledge_reset": "discard_release",
-    "attempts": "attempts",  # in the words of flags
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(AnalysisSettings)
+# Mechanisms that a file of votes can be analysed for, with the flag of the noise of each.
+KINDS: dict[str, tuple[type[Mechanism], Flag]] = {
+    name: (kind, kind.parameters[0].analysis_flag or kind.parameters[0].flag)
+    for name, kind in offered().items()
+    if kind.bounds and len(kind.parameters) == 1
 }
 
 
 def define() -> None:
     """Defines the flags of this command, in the order of their help."""
-    own_flags.define(analysis.SourceSettings, group="votes")
-    own_flags.define(AnalysisConfig, group="accounting", without=("delta",))
-    own_flags.define(analysis.RunSettings, group="accounting")
-    own_flags.define(analysis.ReleaseSettings, group="release")
-    flags.DEFINE_boolean(
-        "calibrate",
-        False,
-        "Compare both methods and all mechanisms for --epsilon from public values, and print the "
-        "commands to type; with --queries alone find the least noise of --mechanism, with its "
-        "noise the most queries. Reads no votes.",
+    own_flags.define(AnalysisSettings, group="votes")
+    flags.DEFINE_string(
+        "statement",
+        None,
+        "A statement in JSON to verify: against --ledger, else --train_dir, else the ledger "
+        "of the run whose released/ folder holds it. An error if that says otherwise.",
     )
-    command_line.shown_in_help("calibrate", "calibration")
-    for name in OF_PLAN:
-        if name not in SHARED:
-            command_line.shown_in_help(name, "calibration", advanced=name not in SHORT)
-    without = [
-        name for name, each in described(PlanSettings).items() if (each.flag or name) in SHARED
-    ]
-    own_flags.define(PlanSettings, group="calibration", without=without, num_teachers=None)
-    flags.DEFINE_alias("target_epsilon", "epsilon")
-    own_flags.define_mechanism_flags(
-        default=None,
-        help_text="How labels are drawn from votes. Default: laplace_noisy_max, or what the ledger "
-        "says.",
-        in_analysis=True,
+    command_line.shown_in_help("statement", "votes")
+    flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
+    command_line.shown_in_help("report_file", "output")
+    flags.DEFINE_enum(
+        "mechanism",
+        None,
+        list(KINDS),
+        "How labels are drawn from --counts_file. Default: by the "
+        "noise, laplace_noisy_max or gaussian_noisy_max.",
     )
+    command_line.shown_in_help("mechanism", "votes")
+    for flag in dict.fromkeys(flag for _, flag in KINDS.values()):
+        flags.DEFINE_float(
+            flag.name, None, f"{flag.help} Default: {flag.default:g}.", lower_bound=0
+        )
+        command_line.shown_in_help(flag.name, "votes")
 
 
-def analysis_run() -> analysis.AnalysisRun:
-    """Returns the analysis that the flags ask for."""
-    source = own_flags.read(analysis.SourceSettings)
-    is_file = source.counts_file is not None
-    settings = own_flags.read(analysis.RunSettings)
-    return analysis.AnalysisRun(
-        source=source,
-        mechanism=own_flags.chosen(in_analysis=True) if is_file else None,
-        said={} if is_file else own_flags.said_fields(),
-        accounting=own_flags.read(
-            AnalysisConfig, delta=DEFAULT_DELTA if settings.delta is None else settings.delta
-        ),
-        release=own_flags.read(analysis.ReleaseSettings),
-        settings=settings,
-    )
-
-
-def check_flags() -> None:
-    """Checks that one thing is asked for.
+def mechanism() -> Mechanism | None:
+    """Returns what draws labels from a file of votes; None where a ledger says it.
 
     Raises:
-        FlagValueError: if there are several, or flags of a calibration without one.
+        FlagValueError: if a flag is of another mechanism, or given for a ledger.
     """
-    named = [
-        name for name in ("counts_file", "train_dir", "ledger", "calibrate") if FLAGS[name].value
-    ]
-    if len(named) != 1 and (named or FLAGS.statement is None):
+    names = {flag.name for _, flag in KINDS.values() if FLAGS[flag.name].value is not None}
+    if FLAGS.counts_file is None:
+        if FLAGS.mechanism or names:
+            raise command_line.FlagValueError("mechanism: expected with --counts_file alone")
+        return None
+    default = "gaussian_noisy_max" if names == {"sigma"} else "laplace_noisy_max"
+    kind, flag = KINDS[FLAGS.mechanism or default]
+    if names - {flag.name}:
         raise command_line.FlagValueError(
-            "expected exactly one of --counts_file, --train_dir, --ledger and --calibrate, or "
-            f"--statement alone, got {' and '.join(f'--{name}' for name in named) or 'none'}"
+            f"mechanism: expected --{flag.name} for {kind.name} alone"
         )
-    own_flags.values_of(PlanSettings)
-    if FLAGS.calibrate:
-        if FLAGS.epsilon is None:
-            raise command_line.FlagValueError("epsilon: expected it with --calibrate, got none")
-        return
-    if FLAGS.bound == []:
-        raise command_line.FlagValueError("bound: expected some of them, got none")
-    for name in OF_PLAN:
-        if FLAGS[name].present and not (
-            name in SHARED or (name == "epsilon" and _is_of_mechanism())
-        ):
-            raise command_line.FlagValueError(f"{name}: expected with --calibrate, got it without")
-
-
-def _is_of_mechanism() -> bool:
-    """Whether --epsilon is a parameter of the mechanism; of a ledger it may be."""
-    if not FLAGS.counts_file:
-        return True
-    kind = own_flags.chosen_kind(in_analysis=True)
-    return "epsilon" in own_flags.names_of_kind(kind, in_analysis=True)
-
-
-def calibration() -> dict[str, object]:
-    """Finds what the flags of a calibration ask for, prints it, and returns JSON values."""
-    noise = own_flags.given(in_analysis=True)
-    if noise and FLAGS.nb_teachers is not None:
-        raise ValueError(f"{noise[0]}: expected no noise with --nb_teachers, which finds it")
-    if FLAGS.nb_teachers is None and (noise or FLAGS.queries is not None):
-        find = own_flags.chosen if noise else own_flags.chosen_kind
-        found = calibrate(
-            find(in_analysis=True),
-            epsilon=FLAGS.epsilon,
-            num_queries=FLAGS.queries,
-            delta=DEFAULT_DELTA if FLAGS.delta is None else FLAGS.delta,
-        )
-        command_line.print_titled(found.tables[0])
-        return found.values
-    teachers = {} if FLAGS.nb_teachers is None else {"num_teachers": FLAGS.nb_teachers}
-    plan = own_flags.values_of(PlanSettings)
-    plan |= {"num_classes": FLAGS.nb_labels or 10, "mechanism": FLAGS.mechanism}
-    names = {field.name for field in dataclasses.fields(PlanSettings)} - {"num_teachers"}
-    compared = compare_methods(PlanSettings(**{name: plan[name] for name in names}, **teachers))
-    print(compared)
-    return compared.to_dict()
+    value = FLAGS[flag.name].value
+    return kind(
+        **{kind.parameters[0].field: flag.to_field(flag.default if value is None else value)}
+    )
 
 
 def main() -> None:
-    """Reads the flags, has votes accounted for or noise found, prints."""
+    """Reads the flags, has votes accounted for or a statement verified, prints."""
     command_line.check_report_file(FLAGS.report_file)
-    check_flags()
-    if FLAGS.calibrate:
-        values = calibration()
-    else:
-        report = analysis.run(analysis_run(), command_line.reporting())
-        values = report.values
-        for table in report.tables:
-            command_line.print_titled(table)
-    command_line.write_report(FLAGS.report_file, values)
+    run_folder = command_line.path(FLAGS.train_dir)
+    if FLAGS.statement is not None:
+        ledgers = [pathlib.Path(path) for path in FLAGS.ledger or ()]
+        if run_folder is not None:
+            ledgers.append(run_folder / artifacts.SENSITIVE)
+        told = check.verify(pathlib.Path(FLAGS.statement), ledgers)
+        command_line.print_table("Statement", [(FLAGS.statement, told)])
+        command_line.write_report(FLAGS.report_file, {"statement": told})
+        return
+    if run_folder is not None:  # read before a draw is charged
+        check.read_statement(artifacts.RunDirectory(run_folder))
+    settings = own_flags.read(AnalysisSettings)
+    report = run_analysis(settings, mechanism(), command_line.reporting())
+    for table in report.tables:
+        command_line.print_titled(table)
+    if run_folder is not None and "epsilon_sanitised" in report.values:
+        page = check.add_release(artifacts.RunDirectory(run_folder))
+        if page is not None:
+            print(f"  privacy statement  {page}, now with the sanitised epsilon")
+    command_line.write_report(FLAGS.report_file, report.values)
 
 
 def run() -> None:

@@ -1,10 +1,9 @@
 """Audits what is claimed: `pate audit mechanism NAME`, `pate audit run`.
 
-Exit code 0: passed. 1: a violation was found. 2: it could not be run, or has no power.
+Exit code 0: passed. 1: a violation was found. 2: it could not be run.
 """
 
 import dataclasses
-import difflib
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 from absl import flags
 
-from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms import Flag, Mechanism
 from pate_tf.accounting.mechanisms.base import MECHANISMS
 from pate_tf.audit import mechanism as audits
 from pate_tf.cli import command_line
@@ -22,148 +21,122 @@ FLAGS = flags.FLAGS
 VIOLATION, COULD_NOT_RUN = 1, 2
 HELP: Final = ("help", "h", "helpfull", "helpshort")
 ABOUT: Final = """\
-Tries to break what is claimed; spends no budget and changes nothing of a run.
+Tries to break what is claimed; spends no budget.
 
-  pate audit mechanism NAME   draws for neighboring data sets through the real labeller
-  pate audit run              verifies a run folder
+  pate audit mechanism NAME   draws for neighboring data sets
+  pate audit run              verifies a run folder, writes the page for the person who signs
 
 `pate audit WHICH --help` has the flags. Exit code 0: passed; 1: a violation was found; 2: it could
-not be run, or half the noise would not be caught either (no power)."""
-RUN: Final = "Verifies a run folder: an allow-list of files, the ledger, the private records."
+not be run."""
+RUN: Final = "Verifies a run folder against an allow-list, the ledger and its seals."
+
+
+def _parameters(kind: type[Mechanism]) -> dict[str, tuple[Flag | None, bool, object]]:
+    """Returns flag, whether it is whole, and default of each field of a mechanism, by flag name.
+
+    A field that a run plans has no flag of its own.
+    """
+    flags_of = {parameter.field: parameter.flag for parameter in kind.parameters}
+    named: dict[str, tuple[Flag | None, bool, object]] = {
+        flag.name: (flag, flag.is_whole, flag.default) for flag in flags_of.values()
+    }
+    for field in dataclasses.fields(kind) if "flags" in kind.lacks else ():
+        if field.name not in flags_of:
+            named[field.name] = (None, field.type == "int", field.default)
+    return named
 
 
 def _define_mechanism(kind: type[Mechanism]) -> None:
-    """Defines the flags of an audit of a mechanism: its own, or its fields where a run plans it."""
-    for flag in (parameter.flag for parameter in kind.parameters):
-        text = f"{flag.help} Default: {flag.default:g}."
-        if flag.is_whole:
-            flags.DEFINE_integer(flag.name, None, text, lower_bound=0)
-        else:
-            flags.DEFINE_float(flag.name, None, text)
-        command_line.shown_in_help(flag.name, "mechanism")
-    for field in _planned_fields(kind):
-        define = flags.DEFINE_integer if field.type == "int" else flags.DEFINE_float
-        define(field.name, None, "Field of the mechanism, which a run plans.")
-        command_line.shown_in_help(field.name, "mechanism")
+    for name, (_, is_whole, default) in _parameters(kind).items():
+        text = "Of the mechanism."
+        text += "" if default is dataclasses.MISSING else f" Default: {default}."
+        (flags.DEFINE_integer if is_whole else flags.DEFINE_float)(name, None, text)
     if "delta" not in FLAGS:
-        flags.DEFINE_float("delta", audits.DEFAULT_DELTA, "Delta that the printed numbers hold at.")
-    flags.DEFINE_float(
-        "seconds",
-        audits.DEFAULT_SECONDS,
-        "About how long it may take; more time finds smaller errors.",
-    )
-    flags.DEFINE_integer("draws", None, "Draws for each data set instead of --seconds.")
-
-
-def _planned_fields(kind: type[Mechanism]) -> list[dataclasses.Field[Any]]:
-    known = {parameter.field for parameter in kind.parameters}
-    fields = dataclasses.fields(kind) if "flags" in kind.lacks else ()
-    return [field for field in fields if field.name not in known]
+        flags.DEFINE_float("delta", audits.DEFAULT_DELTA, "Delta that is tested besides others.")
+    flags.DEFINE_integer("draws", audits.DEFAULT_DRAWS, "Draws for each of two data sets.")
 
 
 def _audit_mechanism(kind: type[Mechanism]) -> Any:
     values = {}
-    for field in _planned_fields(kind):
-        if FLAGS[field.name].value is not None:
-            values[field.name] = FLAGS[field.name].value
-        elif field.default is dataclasses.MISSING:
-            raise ValueError(f"{field.name}: expected a number, got none")
-    for parameter in kind.parameters:
-        flag = parameter.flag
-        value = FLAGS[flag.name].value
-        if value is None:
-            others = {flag.same_as: FLAGS[flag.same_as].value} if flag.same_as in FLAGS else {}
-            value = flag.by_default(others) if others or not flag.same_as else flag.default
-        elif flag.is_inverse and not value > 0.0:
-            raise ValueError(f"{flag.name}: expected above 0, got {value}")
-        values[parameter.field] = flag.to_field(value)
+    fields = {parameter.flag.name: parameter.field for parameter in kind.parameters}
+    for name, (flag, _, default) in _parameters(kind).items():
+        value = FLAGS[name].value
+        if value is None and flag is not None:
+            is_shared = flag.same_as in FLAGS
+            value = (
+                flag.by_default({flag.same_as: FLAGS[flag.same_as].value})
+                if is_shared
+                else (flag.default)
+            )
+        elif value is None and default is dataclasses.MISSING:
+            raise ValueError(f"{name}: expected a number, got none")
+        elif flag is not None and flag.is_inverse and not value > 0.0:
+            raise ValueError(f"{name}: expected above 0, got {value}")
+        if value is not None:
+            values[fields.get(name, name)] = value if flag is None else flag.to_field(value)
     return audits.audit_mechanism(
         kind(**values),
         delta=FLAGS.delta,
-        seconds=FLAGS.seconds,
         num_draws=FLAGS.draws,
         reporting=command_line.reporting(),
-    )
+    ).to_dict()
 
 
 def _define_run() -> None:
-    flags.DEFINE_string(
-        "owners_file", None, "The .npy file of the run with the owner of each private record."
-    )
+    flags.DEFINE_string("train_dir", None, "Folder of the run.")
 
 
-def _audit_run() -> Any:
+def _audit_run() -> dict[str, Any]:
+    """Audits a run, writes the page if there is a statement and no violation."""
     with command_line.quiet_start(FLAGS):
+        from pate_tf.audit.report import PAGE, STATEMENTS, report_page
         from pate_tf.audit.run import audit_run
     if FLAGS.train_dir is None:
         raise command_line.FlagValueError("train_dir: expected the folder of a run, got none")
-    return audit_run(
-        pathlib.Path(FLAGS.train_dir),
-        owners_file=command_line.path(FLAGS.owners_file),
-        reporting=command_line.reporting(),
-    )
+    root = pathlib.Path(FLAGS.train_dir)
+    audit = audit_run(root, reporting=command_line.reporting())
+    for check in audit.checks:
+        print(f"  {check.outcome.ljust(11)}  {check.name}: {check.detail}")
+        if check.blind_spot:
+            print(f"  {''.ljust(11)}  can't see: {check.blind_spot}")
+    sensitive, released = root / artifacts.SENSITIVE, root / artifacts.RELEASED
+    if sensitive.is_dir():
+        path = artifacts.make_sensitive_folder(sensitive / "audit") / "run.json"
+        command_line.write_report(str(path), audit.to_dict())
+        print(f"written: {path} (SENSITIVE)")
+    is_stated = any((released / name).exists() for name in STATEMENTS)
+    if audit.outcome == audits.PASSED and is_stated:
+        checks = [(check.name, check.outcome) for check in audit.checks]
+        artifacts.write_text(released / PAGE, report_page(root, checks=checks))
+        print(f"written: {released / PAGE} (publishable)")
+    return audit.to_dict()
 
 
-def _print(found: Mapping[str, Any]) -> None:
-    """Prints what an audit found."""
-    for check in found["checks"]:
-        print(f"  {check['outcome'].ljust(11)}  {check['name']}: {check['found']}")
-        if check["blind_spot"]:
-            print(f"  {''.ljust(11)}  can't see: {check['blind_spot']}")
-    if "claimed" in found:
-        print(
-            f"  epsilon at delta {found['delta']:g}: claimed {found['claimed']:.4g}, at least "
-            f"{found['lower_bound']:.4g} by what was observed (confidence 99.9 %)"
-        )
-        caught = "caught" if found["control_caught"] else "NOT caught: give it more --seconds"
-        print(f"  control: the same with half the noise was {caught}")
-    sensitive = " (SENSITIVE: do not publish)" if found["audit"] == "run" else ""
-    print(f"{found['outcome'].upper()} after {found['seconds']:.0f} s{sensitive}")
-
-
-def _write(found: Mapping[str, Any]) -> None:
-    """Writes what was found to --json, else below the run's `sensitive/audit`."""
-    path = FLAGS.json
-    if path is None and FLAGS.train_dir is not None:
-        sensitive = pathlib.Path(FLAGS.train_dir) / artifacts.SENSITIVE
-        name = "_".join(
-            [found["audit"], *([found["mechanism"]["name"]] if "claimed" in found else [])]
-        )
-        if sensitive.is_dir():
-            path = str(artifacts.make_sensitive_folder(sensitive / "audit") / f"{name}.json")
-    if path is not None:
-        command_line.write_report(path, found)
-        print(f"written: {path}")
-
-
-def _run_as(which: str, audit: Callable[[], Any], define: Callable[[], None], about: str) -> None:
+def _run_as(
+    which: str, audit: Callable[[], Mapping[str, Any]], define: Callable[[], None], about: str
+) -> None:
     is_violation = False
 
     def define_all() -> None:
-        flags.DEFINE_string("train_dir", None, "Folder of the run, where `pate report` finds this.")
         define()
         flags.DEFINE_string("json", None, "Where to write what was found, as JSON.")
-        for name in ("train_dir", "owners_file", "delta", "seconds", "draws"):
-            if name in FLAGS:
-                command_line.shown_in_help(name, "audit")
-        command_line.shown_in_help("json", "output")
 
     def main() -> None:
         nonlocal is_violation
-        if FLAGS.json is not None:
-            command_line.check_report_file(FLAGS.json)
+        command_line.check_report_file(FLAGS.json)
         try:
-            found = audit().to_dict()
-        except KeyboardInterrupt:
-            print("\nerror: stopped; nothing was charged or written", file=sys.stderr)
-            raise SystemExit(command_line.INTERRUPTED) from None
+            values = audit()
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the audit could not be run: {error!r}") from error
-        _print(found)
-        is_violation = found["outcome"] == audits.VIOLATION
-        _write(found)
-        if found["outcome"] == audits.NO_POWER:
-            raise SystemExit(COULD_NOT_RUN)
+        if "claimed" in values:
+            print(
+                f"  epsilon at delta {values['delta']:g}: claimed {values['claimed']:.4g}, at "
+                f"least {values['lower_bound']:.4g} by {values['num_draws']:,} draws for "
+                f"{values['neighbors']} (confidence 99.9 %)"
+            )
+        print(values["outcome"].upper())
+        is_violation = values["outcome"] == audits.VIOLATION
+        command_line.write_report(FLAGS.json, values)
 
     sys.argv[:2] = [f"pate audit {which}"]
     guarded = command_line.guarded(main, FLAGS, {"num_draws": "draws"})
@@ -182,31 +155,20 @@ def run() -> None:
         print(ABOUT)
     elif which == "run":
         _run_as(which, _audit_run, _define_run, RUN)
-    elif which != "mechanism":
-        _end(f"expected an audit of mechanism or run, got {which!r}")
     else:
         name = sys.argv[2] if len(sys.argv) > 2 else ""
-        names = sorted(
-            name
-            for name, kind in MECHANISMS.items()
-            if "draw" not in kind.lacks or kind.releases_feature_sums
-        )
-        if name.lstrip("-") in (*HELP, ""):
-            print(f"usage: pate audit mechanism NAME [--flag=value ...]\nNAME: {', '.join(names)}")
-            raise SystemExit(0 if name else COULD_NOT_RUN)
-        if name not in names:
-            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-            meant = f"; did you mean {nearest[0]}?" if nearest else ""
-            _end(f"expected a mechanism of {', '.join(names)}, got {name!r}{meant}")
-        kind = MECHANISMS[name]
+        kind = MECHANISMS.get(name)
+        if (
+            which != "mechanism"
+            or kind is None
+            or ("draw" in kind.lacks and not kind.releases_feature_sums)
+        ):
+            names = ", ".join(sorted(MECHANISMS))
+            print(f"error: expected run, or mechanism and one of {names}", file=sys.stderr)
+            raise SystemExit(COULD_NOT_RUN)
         del sys.argv[2]
         about = kind.__doc__ or name
         _run_as(which, lambda: _audit_mechanism(kind), lambda: _define_mechanism(kind), about)
-
-
-def _end(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(COULD_NOT_RUN)
 
 
 if __name__ == "__main__":

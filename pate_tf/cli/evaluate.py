@@ -32,7 +32,7 @@ def main() -> None:
         if not FLAGS[name].value:
             raise command_line.FlagValueError(f"{name}: expected it, got none")
     with command_line.quiet_start(FLAGS):
-        from pate_tf.serving import published as served
+        from pate_tf.serving import served
     report = served.evaluate(FLAGS.student, FLAGS.inputs, label=FLAGS.label)
     command_line.print_table("Evaluation", report.rows)
     command_line.write_report(FLAGS.report_file, report.values)

@@ -33,8 +33,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "analysis": ("analysis", "says what a run or a ledger spent; checks a statement"),
         "predict": ("predict", "applies a published student to a file, or to many by Apache Beam"),
         "evaluate": ("evaluate", "measures a published student on a labelled public file"),
-        "audit": ("audit", "tries to break what a mechanism or a run claims"),
-        "report": ("report", "writes one page for the person who signs"),
+        "audit": ("audit", "tries to break what a mechanism or a run claims; a page to sign"),
     },
     "Records that outgrow one machine, by Apache Beam": {
         "sums": ("sums", "computes feature sums, or merges those of several parts"),

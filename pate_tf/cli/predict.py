@@ -52,7 +52,7 @@ def main() -> None:
     data, _ = sums.data_of()
     with command_line.quiet_start(FLAGS):
         from pate_tf.beam import pipelines
-        from pate_tf.serving.published import newest_version
+        from pate_tf.serving.served import newest_version
     number, bad = pipelines.predict(
         data,
         output=FLAGS.output,
@@ -80,7 +80,7 @@ def _predict_file() -> None:
             f"knows the schema of its data"
         )
     with command_line.quiet_start(FLAGS):
-        from pate_tf.serving import published as served
+        from pate_tf.serving import served
     report = served.predict(FLAGS.student, FLAGS.inputs, FLAGS.output)
     command_line.print_table("Predictions", report.rows)
 

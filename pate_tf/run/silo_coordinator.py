@@ -141,7 +141,7 @@ def publish(
 
     Raises ValueError if the labels are not the coordinator's, or the model can't be exported.
     """
-    from pate_tf.serving.signatures import student_digest
+    from pate_tf.serving.export import student_digest
     from pate_tf.statement.publishing import export_with, publication_facts
 
     if not coordinator.gave(labels.released, labels.pool):

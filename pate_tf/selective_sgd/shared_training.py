@@ -51,8 +51,7 @@ from pate_tf.selective_sgd.settings import (
 )
 from pate_tf.selective_sgd.training import RoundStatistics, SharedTraining
 from pate_tf.selective_sgd.upload import FloatArray, dense_bytes
-from pate_tf.serving.export import export_student
-from pate_tf.serving.signatures import student_digest
+from pate_tf.serving.export import export_student, student_digest
 from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.shared_training import SharedTrainingStatement
 from pate_tf.teachers.run_folder import DataSource

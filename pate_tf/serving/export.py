@@ -6,72 +6,266 @@ take raw inputs by the name that `serving_default` gives them and return `probab
 for which neither format has operations.
 """
 
+import dataclasses
+import datetime
 import importlib.util
+import math
 import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
-from pate_tf.data.schema import Schema
-from pate_tf.serving import signatures
-from pate_tf.serving.served import DATASET, DIGESTS, EXTRA, KERAS, SCHEMA, STATEMENT, file_digests
-from pate_tf.serving.signatures import StudentGraph, input_spec
+from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
+from pate_tf.data.text import ngram_features
+from pate_tf.serving.served import (
+    DATASET,
+    DIGESTS,
+    EXTRA,
+    FEATURES,
+    KERAS,
+    SCHEMA,
+    SERVING_DEFAULT,
+    STATEMENT,
+    file_digests,
+)
 
-# Requests that TensorFlow Serving puts to a student before it takes those of users.
-#
-# https://www.tensorflow.org/tfx/serving/saved_model_warmup. The first requests to a model are slow;
-# the warm-up requests take that upon themselves.
+TEXT = "text"  # the input of SERVING_DEFAULT, of texts
+SERIALIZED_EXAMPLES = "serialized_examples"
+EXAMPLES = "examples"  # the one input of SERIALIZED_EXAMPLES
+OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
 
 
-WARM_UP = "tf_serving_warmup_requests"
-BATCH_SIZES = (1, 16)
+@dataclasses.dataclass(frozen=True)
+class StudentGraph:
+    """A student with its signatures, all preprocessing inside the graph.
 
+    Both signatures return `probabilities` float32 `[batch, num_classes]`, `label` int64 `[batch]`
+    and, where the data set names its classes, `class_name` string `[batch]`. Any batch size will
+    do, 0 too.
 
-def write_warm_up(path: pathlib.Path, dataset: Dataset) -> None:
-    """Writes a request for each signature and batch size, as a TFRecord of `PredictionLog`s.
-
-    The inputs are zeros, empty texts, or what a schema says first of each column, so that nothing
-    about data is in them.
+    Attributes:
+        model: a Keras model, or a `tf.Module` called as one, from raw inputs to logits `[batch,
+            num_classes]`.
+        dataset: names and shapes the input, and names the classes.
     """
-    with tf.io.TFRecordWriter(str(path)) as records:
-        for size in BATCH_SIZES:
-            inputs, raw = _warm_up_inputs(dataset, size)
-            examples = [signatures.serialized_example(one, dataset) for one in raw]
-            for signature, tensors in (
-                (signatures.SERVING_DEFAULT, inputs),
-                (signatures.SERIALIZED_EXAMPLES, {signatures.EXAMPLES: examples}),
-            ):
-                request = predict_pb2.PredictRequest()
-                request.model_spec.name = "student"
-                request.model_spec.signature_name = signature
-                for name, values in tensors.items():
-                    request.inputs[name].CopyFrom(tf.make_tensor_proto(values))
-                log = prediction_log_pb2.PredictLog(request=request)
-                record = prediction_log_pb2.PredictionLog(predict_log=log)
-                records.write(record.SerializeToString())
+
+    model: keras.Model | tf.Module
+    dataset: Dataset
+
+    def module(self) -> tf.Module:
+        """Returns what is saved: the `weights`, in the order that their digest takes them in.
+
+        Not the Keras model: TensorFlow's variables inside of Keras' own would not be restored by a
+        server without Python, and be NaN for the LiteRT converter.
+        """
+        module = tf.Module()
+        module.weights = _variables(self.model)
+        return module
+
+    def signatures(self) -> dict[str, Any]:
+        """Returns the function behind each signature.
+
+        `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
+        *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
+        string `[batch]`, and the signature `features` what `data.text` makes of them. Of a table
+        with a schema it takes each column `[batch]` by its name, as `Schema.input_names` has it:
+        numbers as float32, NaN where one is missing, all else as string, empty where it is missing;
+        and `features` takes what the schema makes of them.
+        `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
+        feature or has another size is an error for the whole batch.
+        """
+
+        @tf.function(autograph=False, input_signature=[input_spec(self.dataset)])
+        def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._named(tf.ensure_shape(inputs, input_spec(self.dataset).shape))
+
+        @tf.function(
+            autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=EXAMPLES)]
+        )
+        def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._named(parse_examples(examples, self.dataset))
+
+        schema: Schema | None = self.dataset.schema
+        if self.dataset.kind != "text" and schema is None:
+            return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
+        if self.dataset.kind != "text" and schema is not None:
+
+            @tf.function(autograph=False)
+            def serve_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+                return self._named(table_features(columns, schema))
+
+            return {
+                SERVING_DEFAULT: serve_columns.get_concrete_function(**column_specs(schema)),
+                SERIALIZED_EXAMPLES: serve_examples,
+                FEATURES: serve,
+            }
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
+        def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._named(ngram_features(text, self.dataset.input_shape[0]))
+
+        return {
+            SERVING_DEFAULT: serve_texts,
+            SERIALIZED_EXAMPLES: serve_examples,
+            FEATURES: serve,
+        }
+
+    def answer(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
+        logits = self.model(tf.cast(inputs, tf.float32), training=False)
+        return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
+
+    def _named(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        if inputs.dtype.is_floating:
+            name = self.dataset.input_name
+            inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
+        # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
+        size = tf.shape(inputs)[0]
+        paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
+        answer = {key: part[:size] for key, part in self.answer(tf.pad(inputs, paddings)).items()}
+        if self.dataset.class_names:
+            names = tf.constant(self.dataset.class_names)
+            answer["class_name"] = tf.gather(names, answer["label"])
+        return answer
 
 
-def _warm_up_inputs(dataset: Dataset, size: int) -> tuple[dict[str, Any], Any]:
-    """Returns the tensors of a request by name, and the same inputs one by one."""
-    if dataset.kind == "text":
-        texts = np.full(size, b"", object)
-        return {signatures.TEXT: texts}, texts
-    schema: Schema | None = dataset.schema
-    if schema is None:
-        zeros = np.zeros([size, *dataset.input_shape], dataset.input_type)
-        return {dataset.input_name: zeros}, zeros
-    row = {column.name: column.example for column in schema.columns}
-    tensors = {
-        name: np.full(size, row[column], None if isinstance(row[column], str) else np.float32)
-        for column, name in schema.input_names().items()
+def input_spec(dataset: Dataset) -> tf.TensorSpec:
+    """Returns type, shape and name of a batch of raw inputs."""
+    return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
+
+
+# A schema inside of the graph: what `Schema.encode_columns` does outside of it.
+
+
+def column_specs(schema: Schema) -> dict[str, tf.TensorSpec]:
+    """Returns what a served student takes of each column, by `Schema.input_names`."""
+    return {
+        name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name=name)
+        for column, name in zip(schema.columns, schema.input_names().values(), strict=True)
     }
-    return tensors, [row] * size
+
+
+def table_features(columns: Mapping[str, tf.Tensor], schema: Schema) -> tf.Tensor:
+    """Returns features float32 `[batch, num_features]` of raw columns, each `[batch]`, by name.
+
+    A value that does not fit the schema is an error for the whole batch.
+    """
+    parts = [
+        column_features(columns[name], column)
+        for column, name in zip(schema.columns, schema.input_names().values(), strict=True)
+    ]
+    return tf.concat(parts, axis=1)
+
+
+def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
+    """Returns features float32 `[batch, width]` of a column's raw values `[batch]`."""
+    if column.is_number:
+        if column.missing is not None:
+            values = tf.where(tf.math.is_nan(values), float(column.missing), values)
+        values = _checked(values, tf.math.is_finite(values), column, "a finite number")
+        return tf.clip_by_value(values, column.low, column.high)[:, tf.newaxis]
+    texts = tf.strings.strip(values)
+    if column.missing is not None:
+        texts = tf.where(tf.equal(texts, ""), column.missing, texts)
+    if column.text:
+        return tf.minimum(ngram_features(texts, column.text), 1.0)
+    if column.date:
+        return _days(texts, column)[:, tf.newaxis]
+    listed = tf.equal(texts[:, tf.newaxis], tf.constant(column.categories)[tf.newaxis, :])
+    is_listed = tf.reduce_any(listed, axis=1)
+    if column.other:
+        listed = tf.concat([listed, ~is_listed[:, tf.newaxis]], axis=1)
+        return tf.cast(listed, tf.float32)
+    return tf.cast(_checked(listed, is_listed, column, "a category of the schema"), tf.float32)
+
+
+def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: str) -> tf.Tensor:
+    message = f"{column.name}: expected {expected}, got something else"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message])]):
+        return tf.identity(values)
+
+
+def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
+    """Returns the days of dates, clipped: float32 `[batch]`, as `date.toordinal` counts them."""
+    found, fits = tf.zeros_like(texts, tf.float32), tf.zeros_like(texts, tf.bool)
+    for form in (column.date, ISO_DATE):
+        pattern, order = date_pattern(form), re.findall("%[dmY]", form)
+        is_of = tf.strings.regex_full_match(texts, pattern)
+        dates = tf.where(is_of, texts, datetime.date(2000, 1, 1).strftime(form))
+        year, month, day = (
+            tf.strings.to_number(
+                tf.strings.regex_replace(dates, f"^{pattern}$", rf"\{order.index(part) + 1}"),
+                tf.int32,
+            )
+            for part in ("%Y", "%m", "%d")
+        )
+        found = tf.where(is_of & ~fits, tf.cast(_ordinal(year, month, day), tf.float32), found)
+        fits |= is_of & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    found = _checked(found, fits, column, f"a date {column.date}")
+    return tf.clip_by_value(found, column.low, column.high)
+
+
+def _ordinal(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Returns days of the Gregorian calendar, 1 for the first of January of the year 1."""
+    # Years that begin in March, so that the leap day is the last of one.
+    is_early = month <= 2
+    year = tf.where(is_early, year - 1, year)
+    of_year = (153 * tf.where(is_early, month + 9, month - 3) + 2) // 5 + day
+    return 365 * year + year // 4 - year // 100 + year // 400 + of_year - 306
+
+
+def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
+    """Returns the raw inputs `[batch, *input_shape]` of serialized `tf.train.Example`s `[batch]`.
+
+    An example holds one feature, named as the data set names its input: `image`, a bytes list of
+    one string with the pixels in row-major order, one byte each, where they are uint8; `text`, a
+    bytes list of one string, for texts; else a float list. Of a table with a schema it holds a
+    feature for each column by its own name, one number or one string; what is not there is missing.
+    """
+    name, shape = dataset.input_name, dataset.input_shape
+    if dataset.kind == "text":
+        texts = tf.io.parse_example(examples, {TEXT: tf.io.FixedLenFeature([], tf.string)})[TEXT]
+        return ngram_features(texts, shape[0])
+    if dataset.schema is not None:
+        columns: Schema = dataset.schema
+        specs = {
+            column.name: tf.io.FixedLenFeature(
+                [],
+                tf.float32 if column.is_number else tf.string,
+                math.nan if column.is_number else "",
+            )
+            for column in columns.columns
+        }
+        parsed = tf.io.parse_example(examples, specs)
+        named = {name: parsed[column] for column, name in columns.input_names().items()}
+        return table_features(named, columns)
+    if dataset.input_type != "uint8":
+        return tf.io.parse_example(examples, {name: tf.io.FixedLenFeature(shape, tf.float32)})[name]
+    pixels = tf.io.parse_example(examples, {name: tf.io.FixedLenFeature([], tf.string)})[name]
+    size = math.prod(shape)
+    tf.debugging.assert_equal(
+        tf.strings.length(pixels), size, f"image: expected {size} bytes, one a pixel and channel"
+    )
+    # Cut or filled up to the size, so that the line above is what a wrong size is answered with.
+    decoded = tf.io.decode_raw(pixels, tf.uint8, fixed_length=size)
+    return tf.reshape(decoded, [-1, *shape])
+
+
+def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
+    """Returns the weights of a student in the order that their digest takes them in."""
+    if isinstance(model, keras.Model):
+        return [weight.value for weight in model.weights]
+    return list(model.variables)
+
+
+def student_digest(model: keras.Model | tf.Module) -> str:
+    """SHA-256 of a student's weights: the `student_digest` of its privacy statement."""
+    return artifacts.digest_arrays(variable.numpy() for variable in _variables(model))
 
 
 def next_version(folder: pathlib.Path) -> int:
@@ -91,7 +285,7 @@ def export_student(
     """Writes the next version below `folder`, whole or not at all.
 
     A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
-    `assets.extra` the warm-up requests, the privacy statement, `student.keras` where the student is
+    `assets.extra` the privacy statement, `student.keras` where the student is
     a Keras model, `dataset.json`, `schema.toml` where a table has a schema, what `formats` asks
     for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every other file,
     and their `seal`.
@@ -122,7 +316,6 @@ def export_student(
                 extra = temporary / EXTRA
                 extra.mkdir()
                 artifacts.write_json(extra / STATEMENT, statement)
-                write_warm_up(extra / WARM_UP, dataset)
                 artifacts.write_json(extra / DATASET, dataset.to_dict())
                 if dataset.schema is not None:
                     artifacts.write_text(extra / SCHEMA, dataset.schema.to_toml())
@@ -142,8 +335,6 @@ def export_student(
 
 
 # Formats other than SavedModel.
-
-OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
 
 
 def check_formats(formats: Sequence[str]) -> None:

@@ -1,7 +1,13 @@
-"""An exported student, loaded from its SavedModel: asked as a server asks it, and verified."""
+"""An exported student: loaded as a server loads it, verified, asked, measured on files."""
 
+import csv
+import dataclasses
+import functools
 import hashlib
+import io
+import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +15,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts
-from pate_tf.serving.signatures import FEATURES, SERVING_DEFAULT
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.reporting import RunReport
+from pate_tf.data import image_folders, tables
+from pate_tf.data.schema import read_schema
+from pate_tf.students import evaluation
 
+Path = str | os.PathLike[str]
 BATCH = 500
 EXTRA = "assets.extra"
 STATEMENT = "privacy_statement.json"
@@ -19,6 +30,9 @@ GRAPH = "saved_model.pb"
 KERAS = "student.keras"
 SCHEMA = "schema.toml"
 DATASET = "dataset.json"
+SERVING_DEFAULT = "serving_default"
+FEATURES = "features"  # what strings, or the columns of a table, have become
+PREDICTED = "predicted"
 
 
 def load_student(folder: pathlib.Path) -> Any:
@@ -33,16 +47,36 @@ def load_student(folder: pathlib.Path) -> Any:
 
 
 class ServedStudent:
-    """A student loaded from its SavedModel."""
+    """A student loaded from its SavedModel, with what it says of the data that it takes.
+
+    Attributes:
+        folder: the version.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         """Loads a version that `export_student` wrote; ValueError if it is no such SavedModel."""
+        self.folder = folder
         self._loaded = load_student(folder)
         # Texts have become features where a run holds them.
         name = FEATURES if FEATURES in self._loaded.signatures else SERVING_DEFAULT
         self._serve = self._loaded.signatures[name]
         self._name = next(iter(self._serve.structured_input_signature[1]))
         self._type = self._serve.structured_input_signature[1][self._name].dtype
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """What is publicly known of the data, with the schema of a table."""
+        fields, schema = (
+            artifacts.read_json(self.folder / EXTRA / DATASET),
+            self.folder / EXTRA / SCHEMA,
+        )
+        by = read_schema(schema) if schema.is_file() else None
+        return Dataset(**{**vars(Dataset.from_dict(fields)), "schema": by})
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """A name for each class: its number where the data set names none."""
+        return self.dataset.class_names or tuple(map(str, range(self.dataset.num_classes)))
 
     def classify(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Returns the label int64 `[batch]` of every raw input; otherwise as `answer`."""
@@ -72,6 +106,52 @@ class ServedStudent:
             labels.append(answer["label"].numpy())
             probabilities.append(answer["probabilities"].numpy())
         return np.concatenate(labels), np.concatenate(probabilities)
+
+    def form(self, path: Path) -> tables.TextForm:
+        """Returns how a table is written, by the schema or by itself; the usual form of others."""
+        source, schema = pathlib.Path(path), self.dataset.schema
+        if schema is None or source.suffix.lower() in tables.PARQUET or source.is_dir():
+            return tables.TextForm()
+        return tables.text_form(source, schema)
+
+    def read(self, path: Path) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
+        """Returns what stands in a table or a folder of images, by column, and raw inputs of it.
+
+        Args:
+            path: of a table whose columns the schema names, or a folder of images, which may lie in
+                folders of their classes. Columns are `file` then, and `label` where there are such.
+
+        Raises:
+            ValueError: if it can't be read, or a record does not fit; the message names its place.
+        """
+        source, dataset = pathlib.Path(path), self.dataset
+        if dataset.kind == "image":
+            height, width, channels = dataset.input_shape
+            paths = sorted(
+                one for one in source.rglob("*") if one.suffix.lower() in image_folders.SUFFIXES
+            )
+            if not source.is_dir() or not paths:
+                raise ValueError(f"inputs: expected a folder of images, got {source}")
+            inputs = np.stack(
+                [
+                    image_folders.read_image(one, (height, width, channels), str(one))
+                    for one in paths
+                ]
+            )
+            places = [one.relative_to(source) for one in paths]
+            fields = {"file": list(map(str, places))}
+            if all(one.parent.name in self.class_names for one in places):
+                fields["label"] = [one.parent.name for one in places]
+            return dict(fields), inputs
+        if dataset.schema is None:
+            raise ValueError(
+                "student: expected one of a table with a schema, or of images, whose files can be "
+                "read; got one of arrays: call its SavedModel"
+            )
+        table = tables.read_table(source, self.form(source))
+        return dict(table.fields), dataset.schema.encode_columns(
+            table.fields, table.what, table.places
+        )
 
 
 # An exported version is matched to its privacy statement, by digests of its weights and files.
@@ -130,3 +210,135 @@ def matches_statement(folder: pathlib.Path) -> bool:
     if artifacts.read_json(digests).get("files") != file_digests(folder):
         return False
     return served_digest(folder) == stated
+
+
+# Files, and how good a student is where a file has labels.
+
+
+def newest_version(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the newest version of a student in a run folder, its `released/` or `student/`.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    for place in (folder, folder / "student", folder / artifacts.RELEASED / "student"):
+        if (place / EXTRA).is_dir():
+            return place
+        numbers = [int(one.name) for one in place.glob("*") if one.name.isdecimal()]
+        if numbers and (place / str(max(numbers)) / EXTRA).is_dir():
+            return place / str(max(numbers))
+    raise ValueError(f"student: expected a student in {folder}, got none")
+
+
+def predict(student: Path, inputs: Path, output: Path) -> RunReport:
+    """Writes the columns of a file, with the predicted class and the probability of each.
+
+    The output is written as the inputs are: delimiter, encoding and decimal comma.
+
+    Args:
+        student: a version, or as of `newest_version`.
+        inputs: a table, with or without labels, or a folder of images.
+        output: a file of separated values that is not there yet.
+
+    Raises:
+        ValueError: if something can't be read or written, or a record does not fit the schema.
+    """
+    target = pathlib.Path(output)
+    if target.exists():
+        raise ValueError(f"output: expected a file that is not there yet, got {target}")
+    artifacts.check_can_hold_files(target.parent)
+    published = ServedStudent(newest_version(pathlib.Path(student)))
+    fields, raw = published.read(inputs)
+    labels, probabilities = published.answer(raw)
+    own = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
+    if strange := sorted(set(own) & set(fields)):
+        raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
+    form = published.form(inputs)
+    if form.decimal != ".":  # as they stand there
+        as_written = dataclasses.replace(form, decimal=".")
+        fields = dict(tables.read_table(pathlib.Path(inputs), as_written).fields)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n", delimiter=form.delimiter)
+    writer.writerow([*fields, *own])
+    for place, (label, row) in enumerate(zip(labels, probabilities, strict=True)):
+        given = [values[place] for values in fields.values()]
+        numbers = [f"{one:.6g}".replace(".", form.decimal) for one in row]
+        writer.writerow([*given, published.class_names[label], *numbers])
+    try:
+        content = text.getvalue().encode(form.encoding)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"output: expected classes that can be written in {form.encoding}, as the inputs are, "
+            f"got others; write the inputs in UTF-8"
+        ) from None
+    with artifacts.atomic_file(target) as file:
+        file.write(content)
+    rows = [("inputs", f"{len(labels):,}"), ("output", str(target))]
+    return RunReport(values={"inputs": len(labels), "output": str(target)}, rows=rows)
+
+
+def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
+    """Returns how good a published student is on a labelled PUBLIC file.
+
+    Accuracy with its 95 % interval, recall of each class, and calibration: mean confidence beside
+    accuracy, and the expected calibration error. No part of it is private, nor sensitive.
+
+    Args:
+        student: a version, or as of `newest_version`.
+        inputs: a table, or a folder of images in folders of their classes.
+        label: the label's column. Default: the schema's; `label` where it names none.
+
+    Raises:
+        ValueError: if something can't be read, or no record has a label.
+    """
+    published = ServedStudent(newest_version(pathlib.Path(student)))
+    fields, raw = published.read(inputs)
+    schema = published.dataset.schema
+    column = label or (schema.label if schema is not None else None) or "label"
+    if column not in fields:
+        raise ValueError(f"inputs: expected labels in a column {column}, got none")
+    number = {"": -1, **{name: place for place, name in enumerate(published.class_names)}}
+    if strange := set(fields[column]) - set(number):
+        raise ValueError(
+            f"inputs: expected labels of {', '.join(published.class_names[:12])} in {column}, got "
+            f"{sorted(strange)[0]!r}"
+        )
+    truth = np.array([number[one] for one in fields[column]], np.int64)
+    known = truth >= 0
+    if not known.any():
+        raise ValueError(f"inputs: expected a label in {column} at least once, got none")
+    truth, raw = truth[known], raw[known]
+    labels, probabilities = published.answer(raw)
+    right = evaluation.accuracy(labels, truth)
+    found = evaluation.by_class(labels, truth, published.dataset.num_classes, probabilities)
+    calibration = evaluation.calibration(labels, truth, probabilities)
+    low, high = right.interval
+    counts = np.bincount(truth, minlength=published.dataset.num_classes)
+    values = {
+        "student": str(published.folder),
+        "num_evaluated": len(truth),
+        "accuracy": right.value,
+        "accuracy_interval": list(right.interval),
+        "balanced_accuracy": found.balanced_accuracy,
+        "recall": dict(zip(published.class_names, found.recall, strict=True)),
+        "auc": found.auc,
+        "mean_confidence": calibration.confidence,
+        "calibration_error": calibration.error,
+        "calibration": [dict(one) for one in calibration.bins],
+    }
+    rows = [
+        ("student", str(published.folder)),
+        (
+            "accuracy",
+            f"{right.value:.2%} of {len(truth):,} (95 % interval {low:.2%} to {high:.2%})",
+        ),
+        ("the majority class", f"{counts.max() / counts.sum():.2%}"),
+        *(
+            (f"recall of {name}", "no sample" if one is None else f"{one:.1%} of {count:,}")
+            for name, one, count in zip(published.class_names, found.recall, counts, strict=True)
+        ),
+        ("balanced accuracy", f"{found.balanced_accuracy:.2%}"),
+        ("mean confidence", f"{calibration.confidence:.2%}, right {right.value:.2%}"),
+        ("calibration error", f"{calibration.error:.2%} expected, over bins of confidence"),
+    ]
+    return RunReport(values=values, rows=rows)

@@ -9,7 +9,7 @@ from typing import Any
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
 from pate_tf.ledger.store import Store
-from pate_tf.statement.labels import LabelsStatement, Sanitised, ledger_facts
+from pate_tf.statement.labels import LabelsStatement, ledger_facts, sanitised_of
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
 JSON_FILE, PAGE_FILE = "privacy_statement.json", "privacy_statement.md"
@@ -37,6 +37,32 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
     statement.check(stores)
     statement.check_words(fields)
     return statement
+
+
+def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
+    """Verifies a statement in JSON against ledgers, and returns what it agrees with.
+
+    Args:
+        file: the statement.
+        ledgers: by file or folder. Default: that of the run whose `released/` holds the file.
+
+    Raises:
+        ValueError: if there is no ledger, or one says otherwise.
+        LedgerError: if one is missing or damaged.
+    """
+    fields = artifacts.read_json(file)
+    if not ledgers:
+        parents = file.absolute().parents
+        roots = [path.parent for path in parents if path.name == artifacts.RELEASED]
+        if not roots:
+            raise ValueError(
+                "statement: expected `ledgers` or `run` to verify it against, or a file below the "
+                "released/ folder of a run, got neither"
+            )
+        ledgers = [roots[0] / artifacts.SENSITIVE]
+    with opened_stores(ledgers) as stores:
+        check_statement(fields, *stores)
+    return "agrees with the ledger" if len(ledgers) == 1 else f"agrees with {len(ledgers)} ledgers"
 
 
 @contextlib.contextmanager
@@ -85,8 +111,8 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
         return None
     with Ledger.read(run.root / artifacts.SENSITIVE) as ledger:
         sequence, digest = statement.ledger_head
-        is_own = ledger.holds(Head(sequence=sequence, digest=digest))
-        if not is_own or ledger.delta != statement.delta:
+        is_of_run = ledger.holds(Head(sequence=sequence, digest=digest))
+        if not is_of_run or ledger.delta != statement.delta:
             return None
         facts = ledger_facts(ledger, statement.unit)
         if facts["num_ledgers"] is None and statement.epsilon_source is not None:
@@ -96,7 +122,7 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
             facts["epsilon_source"] = max(statement.epsilon_source, facts["epsilon_ledger"])
         statement = dataclasses.replace(
             statement,
-            sanitised=Sanitised.of_ledger(ledger),
+            sanitised=sanitised_of(ledger),
             secure_noise=statement.secure_noise and ledger.is_secure,
             **facts,
         )

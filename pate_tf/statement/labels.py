@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.charge import Charge, ReleasedLabels
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.delta import is_delta_large
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_teachers_epsilon
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.analysis.release_results import sanitised_epsilon
+from pate_tf.analysis.release import SanitisedEpsilon, stored_epsilon
+from pate_tf.core import validation
 from pate_tf.ledger import Head, Ledger, LedgerRow
 from pate_tf.ledger.chain import DEBITS, batches_before, charge_of, charges_of
 from pate_tf.ledger.ledger import source_facts
@@ -21,71 +21,39 @@ from pate_tf.statement.privacy_statement import (
     ADD_OR_REMOVE_ONE,
     DATA_DEPENDENT,
     REPLACE_ONE,
+    ROUNDING,
     SEVERAL,
     WORST_CASE,
     Guarantee,
     PrivacyStatement,
+    at_least,
     cell,
+    check_noise,
     epsilon_text,
-    largest_share_of_right_guesses,
     pure_if_as_small,
     several_text,
     short,
 )
 
-ROUNDING: Final = 1e-9
 UNITS: Final = ("owner", "record")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sanitised:
-    """A privately released data-dependent epsilon of all labels of a ledger.
+def sanitised_of(ledger: Ledger) -> SanitisedEpsilon | None:
+    """Returns what was released of all labels of a ledger; None if some came since, or nothing.
 
-    Attributes:
-        epsilon: of the labels and of the release itself, for these votes.
-        delta: what both epsilons hold at.
-        confidence: probability that the release's own noise did not make `epsilon` too small.
-        worst_case_epsilon: data-independent, of the labels and of the release together.
-        plan_was_fixed: whether its plan was fixed before there were votes, as the ledger shows.
+    A draw with noise from a seed promises nothing and is left out.
     """
-
-    epsilon: float
-    delta: float
-    confidence: float
-    worst_case_epsilon: float
-    plan_was_fixed: bool = False
-
-    @classmethod
-    def of(cls, drawn: Mapping[str, Any], *, delta: float, spent: float) -> "Sanitised":
-        """Reads what a draw says.
-
-        Args:
-            drawn: as `Ledger.stored_release` returns it.
-            delta: that it is to hold at, where the draw has none of its own.
-            spent: data-independent epsilon of all that the ledger charged, at that delta.
-        """
-        found = sanitised_epsilon(drawn, delta=delta, spent=spent)
-        names = ("epsilon", "delta", "confidence", "worst_case_epsilon")
-        fixed = bool(drawn.get("plan_was_fixed", False))
-        return cls(**{name: getattr(found, name) for name in names}, plan_was_fixed=fixed)
-
-    @classmethod
-    def of_ledger(cls, ledger: Ledger) -> "Sanitised | None":
-        """Returns what was released of all labels of a ledger; None if some came since, or nothing.
-
-        A draw with noise from a seed promises nothing and is left out.
-        """
-        drawn = ledger.stored_release()
-        if drawn is None or not drawn.get("secure_noise", True):
-            return None
-        # Answers are only ever added, so that as many as then are the same as then. A batch that
-        # withheld all of its labels was charged and told something, too.
-        kinds = [row.kind for row in ledger.history()]
-        since = kinds[len(kinds) - kinds[::-1].index("released") :]
-        if drawn["key"]["plan"]["num_queries"] != ledger.num_answered or "answers" in since:
-            return None
-        delta = drawn["key"]["delta"] or ledger.delta
-        return cls.of(drawn, delta=delta, spent=ledger.spent(delta).epsilon)
+    drawn = ledger.stored_release()
+    if drawn is None or not drawn.get("secure_noise", True):
+        return None
+    # Answers are only ever added, so that as many as then are the same as then. A batch that
+    # withheld all of its labels was charged and told something, too.
+    kinds = [row.kind for row in ledger.history()]
+    since = kinds[len(kinds) - kinds[::-1].index("released") :]
+    if drawn["key"]["plan"]["num_queries"] != ledger.num_answered or "answers" in since:
+        return None
+    delta = drawn["key"]["delta"] or ledger.delta
+    return stored_epsilon(drawn, delta=delta, spent=ledger.spent(delta).epsilon)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +120,7 @@ class LabelsStatement(PrivacyStatement):
     budget_was_raised: bool
     ledger_rows: tuple[int, ...]
     ledger_head: tuple[int, str]
-    sanitised: Sanitised | None = None
+    sanitised: SanitisedEpsilon | None = None
     num_records: int | None = None
     epsilon_source: float | None = None
     delta_source: float | None = None
@@ -160,13 +128,8 @@ class LabelsStatement(PrivacyStatement):
     num_other_units: int = 0
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise ValueError(f"unit: expected one of {sorted(UNITS)}, got {self.unit!r}")
-        if self.query_strategy not in STRATEGIES:
-            raise ValueError(
-                f"query_strategy: expected one of {', '.join(STRATEGIES)}, got "
-                f"{self.query_strategy!r}"
-            )
+        validation.one_of(UNITS, unit=self.unit)
+        validation.one_of(STRATEGIES, query_strategy=self.query_strategy)
         self.mechanism.in_words()
         if (self.unit == "owner") != (self.epsilon_ledger_replaced is not None):
             raise ValueError(
@@ -197,7 +160,7 @@ class LabelsStatement(PrivacyStatement):
             **facts,
         }
         if not STRATEGIES[facts.get("query_strategy", "first")].is_adaptive:
-            facts.setdefault("sanitised", Sanitised.of_ledger(ledger))
+            facts.setdefault("sanitised", sanitised_of(ledger))
         return cls(**facts)
 
     @property
@@ -211,15 +174,11 @@ class LabelsStatement(PrivacyStatement):
         return STRATEGIES[self.query_strategy].is_adaptive
 
     @property
-    def number_charged(self) -> int:
-        """How often the mechanism was charged for this student's labels, at most."""
-        # A mechanism that is charged once for a batch was charged once by each row.
-        return max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
-
-    @property
     def charged(self) -> Mapping[Charge, int]:
-        """What `epsilon` counts, and how often."""
-        return Counter({self.mechanism: self.number_charged}) + Counter(dict(self.charged_before))
+        """What `epsilon` counts, and how often at most."""
+        # A mechanism that is charged once for a batch was charged once by each row.
+        number = max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
+        return Counter({self.mechanism: number}) + Counter(dict(self.charged_before))
 
     @property
     def epsilon_replaced(self) -> float | None:
@@ -239,102 +198,74 @@ class LabelsStatement(PrivacyStatement):
         }
 
     @property
-    def delta_times_records(self) -> float | None:
-        """Delta times the number of private records; None where that is not known or not public."""
-        return None if self.num_records is None else self.delta * self.num_records
-
-    @property
-    def is_delta_large(self) -> bool:
-        """Whether delta is above a tenth of one over the number of private records."""
-        return self.num_records is not None and is_delta_large(self.delta, self.num_records)
-
-    @property
-    def _source(self) -> str:
-        is_named = self.source_name is not None
-        return (
-            f"`{cell(self.source_name or '')}`" if is_named else "the private records of this run"
-        )
-
-    @property
     def protected(self) -> str:  # noqa: D102
+        named = "the private records of this run"
+        if self.source_name is not None:
+            named = f"`{cell(self.source_name)}`"
         if self.unit == "owner":
-            return f"all records of one owner together ({self._source})"
-        return f"each {'' if self.source_name is None else 'record '}of {self._source}"
+            return f"all records of one owner together ({named})"
+        return f"each {'' if self.source_name is None else 'record '}of {named}"
 
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
-        neighbors = ADD_OR_REMOVE_ONE if self.unit == "owner" else REPLACE_ONE
-
-        def row(
-            release: str,
-            epsilon: float,
-            delta: float = self.delta,
-            relation: str = neighbors,
-            kind: str = WORST_CASE,
-        ) -> Guarantee:
-            return Guarantee(
-                release=release, epsilon=epsilon, delta=delta, relation=relation, kind=kind
-            )
-
         this, ledger = "this classifier and its labels", "everything charged to this ledger"
-        rows = [row(this, *pure_if_as_small(self.charged, self.epsilon, self.delta))]
-        if self.epsilon_replaced is not None:
-            rows.append(row(this, self.epsilon_replaced, relation=REPLACE_ONE))
+        neighbors = ADD_OR_REMOVE_ONE if self.unit == "owner" else REPLACE_ONE
         source = None if self.source_name is None else self.epsilon_source
         delta_source = self.delta_source or self.delta
-        is_owner = self.epsilon_ledger_replaced is not None
-        if is_owner or (source, delta_source) != (self.epsilon_ledger, self.delta):
-            rows.append(row(ledger, self.epsilon_ledger))
-        if self.epsilon_ledger_replaced is not None:
-            rows.append(row(ledger, self.epsilon_ledger_replaced, relation=REPLACE_ONE))
-        if source is not None:
-            plural = "" if self.num_ledgers == 1 else "s"
-            number = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
-            words = f"all releases charged to the source {self._source} on this machine{number}"
-            rows.append(row(words, source, delta_source))
+        epsilon, delta = pure_if_as_small(self.charged, self.epsilon, self.delta)
+        rows: list[tuple[str, float | None, float, str, str]] = [
+            (this, epsilon, delta, neighbors, WORST_CASE),
+            (this, self.epsilon_replaced, self.delta, REPLACE_ONE, WORST_CASE),
+        ]
+        # The source's row says it all where this ledger is its only one.
+        if self.unit == "owner" or (source, delta_source) != (self.epsilon_ledger, self.delta):
+            rows.append((ledger, self.epsilon_ledger, self.delta, neighbors, WORST_CASE))
+        replaced = self.epsilon_ledger_replaced
+        rows.append((ledger, replaced, self.delta, REPLACE_ONE, WORST_CASE))
+        plural = "" if self.num_ledgers == 1 else "s"
+        number = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
+        words = (
+            f"all releases charged to the source `{cell(self.source_name or '')}` on this machine"
+        )
+        rows.append((words + number, source, delta_source, neighbors, WORST_CASE))
         if self.sanitised is not None:
             drawn, labels = self.sanitised, "all labels of this ledger"
             words = f"{labels}, and this number: {DATA_DEPENDENT}"
-            rows.append(row(words, drawn.epsilon, drawn.delta, kind=DATA_DEPENDENT))
+            rows.append((words, drawn.epsilon, drawn.delta, neighbors, DATA_DEPENDENT))
             words = f"{labels}, and the number above: worst-case"
-            rows.append(row(words, drawn.worst_case_epsilon, drawn.delta))
-        return tuple(rows)
+            rows.append((words, drawn.worst_case_epsilon, drawn.delta, neighbors, WORST_CASE))
+        return tuple(
+            Guarantee(release=release, epsilon=epsilon, delta=delta, relation=relation, kind=kind)
+            for release, epsilon, delta, relation, kind in rows
+            if epsilon is not None
+        )
 
-    def conditions(self) -> Mapping[str, bool]:  # noqa: D102
-        is_named, is_known = self.source_name is not None, self.epsilon_source is not None
-        is_registered = self.num_ledgers is not None or is_known
-        return {
-            "sums": self.method == "feature_sums",
-            "votes": self.method == "pate",
-            self.unit: True,
-            "adaptive": self.is_adaptive,
-            "neighbors": self.num_neighbours > 0,
-            "before": bool(self.charged_before),
-            "choice": bool(self.choice),
-            "encoder": bool(self.encoder),
-            "several charges": bool(self.charged_before) or self.epsilon_ledger > self.epsilon,
-            "released": self.sanitised is not None,
-            "late plan": self.sanitised is not None and not self.sanitised.plan_was_fixed,
-            "budget": self.epsilon_budget is not None,
-            "named": is_named,
-            "registered": is_registered,
-            "other units": self.num_other_units > 0,
-            "not counted": is_named and is_registered and not (is_known or self.num_other_units),
-            "number known": self.num_records is not None,
-            "large delta": self.is_delta_large,
-        }
-
-    def values(self) -> Mapping[str, object]:  # noqa: D102
+    def facts(self) -> Mapping[str, object]:  # noqa: D102
+        is_registered = self.num_ledgers is not None or self.epsilon_source is not None
+        is_counted = self.epsilon_source is not None or self.num_other_units
         words = self.mechanism.in_words()
         mapped, _, summed = words.partition(". ")
-        number = "" if self.num_records is None else f" ({self.num_records:,} records)"
+        source, number = f"`{cell(self.source_name or '')}`", ""
+        if self.source_name is None:
+            source = "the private records of this run"
+        if self.num_records is not None:
+            number = f" ({self.num_records:,} records)"
         before = [charge.several(number) for charge, number in self.charged_before]
-        failure = 0.0 if self.sanitised is None else 1.0 - self.sanitised.confidence
         rows = ", ".join(map(str, self.ledger_rows)) or "none"
+        head, digest = self.ledger_head
         return {
-            "trained_on": f"{self._source}{number}",
-            "num_records": f"{self.num_records or 0:,}",
-            "delta_times_records": epsilon_text(self.delta_times_records or 0.0),
+            self.unit: True,
+            "sums": self.method == "feature_sums",
+            "votes": self.method == "pate",
+            "adaptive": self.is_adaptive,
+            "several charges": self.charged_before or self.epsilon_ledger > self.epsilon,
+            "late plan": self.sanitised is not None and not self.sanitised.plan_was_fixed,
+            "registered": is_registered,
+            "not counted": self.source_name is not None and is_registered and not is_counted,
+            "source_name": self.source_name,
+            "trained_on": f"{source}{number}",
+            "num_records": self.num_records,
+            "delta_times_records": epsilon_text(self.delta * (self.num_records or 0)),
             "mapped": f"{mapped}.",
             "mechanism": summed if self.method == "feature_sums" else words,
             "num_teachers": "the" if self.num_teachers is None else f"{self.num_teachers:,}",
@@ -347,26 +278,15 @@ class LabelsStatement(PrivacyStatement):
             "labels_in_words": self.mechanism.labels_in_words,
             "unit": self.unit,
             "several": several_text(self.several, self.delta),
-            "failure": f"{failure:.3g}",
-            "epsilon_budget": f"{self.epsilon_budget or 0.0:g}",
+            "failure": self.sanitised and f"{1.0 - self.sanitised.confidence:.3g}",
+            "epsilon_budget": self.epsilon_budget and f"{self.epsilon_budget:g}",
             "raised": ", raised after its first use" if self.budget_was_raised else "",
             "encoder": cell(self.encoder or ""),
             "num_other_units": self.num_other_units,
             "num_ledgers": self.num_ledgers,
             "others": "single records" if self.unit == "owner" else "owners",
             "verified_with": "--train_dir=RUN",
-            "evidence": f"Ledger rows {rows}, head {self.ledger_head[0]} "
-            f"({short(self.ledger_head[1])})",
-        }
-
-    def details(self) -> Mapping[str, Any]:  # noqa: D102
-        share = largest_share_of_right_guesses(self.epsilon, self.delta)
-        return {
-            "method": self.method,
-            "largest_share_of_right_guesses": share if self.secure_noise else None,
-            "several": [{"number": key, "epsilon": each} for key, each in self.several.items()],
-            "delta_times_records": self.delta_times_records,
-            "is_delta_large": self.is_delta_large,
+            "evidence": f"Ledger rows {rows}, head {head} ({short(digest)})",
         }
 
     def check(self, stores: Sequence[Store]) -> None:
@@ -449,8 +369,10 @@ class LabelsStatement(PrivacyStatement):
                 "statement: expected every batch that led to these labels among charged_before, "
                 "got fewer"
             )
-        number = min(sum(debits[one][1] for one in named), self.number_charged)
-        counted = Counter({self.mechanism: number}) + Counter(dict(self.charged_before))
+        before = Counter(dict(self.charged_before))
+        number = self.charged[self.mechanism] - before[self.mechanism]
+        number = min(sum(debits[row][1] for row in named), number)
+        counted = Counter({self.mechanism: number}) + before
         least, _ = smallest_epsilon(counted, self.delta)
         at_least("epsilon", self.epsilon, least, f"for {asked} queries")
 
@@ -486,48 +408,25 @@ def ledger_facts(ledger: Ledger, unit: str) -> dict[str, Any]:
     }
 
 
-# Checks that statements of several systems share.
-
-
-def at_least(name: str, said: float, due: float, what: str = "") -> None:
-    """Checks that a stated number is not below a due one; NaN is.
-
-    Raises:
-        ValueError: if it is.
-    """
-    if not said >= due * (1.0 - ROUNDING):
-        raise ValueError(f"statement: expected at least {name} {due:.6g} {what}, got {said}")
-
-
-def check_noise(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
-    """Checks that a statement of secure noise is one of rows with secure noise.
-
-    Raises:
-        ValueError: if a row records noise from a seed.
-    """
-    is_secure = all(row.details.get("secure_noise", True) for row in rows if row.kind in DEBITS)
-    if statement.secure_noise and not is_secure:
-        raise ValueError("statement: it claims secure noise, the ledger records seeded noise")
-
-
-def _check_sanitised(said: Sanitised, rows: Sequence[LedgerRow]) -> None:
+def _check_sanitised(stated: SanitisedEpsilon, rows: Sequence[LedgerRow]) -> None:
     draws = [row for row in rows if row.kind == "released"]
     if not draws:
         raise ValueError("statement: expected no sanitised epsilon, the ledger stores no release")
     drawn = draws[-1].details["kept"]
     charged = charges_of(row for row in rows if row.sequence <= draws[-1].sequence)
-    due = Sanitised.of(drawn, delta=said.delta, spent=smallest_epsilon(charged, said.delta)[0])
+    spent, _ = smallest_epsilon(charged, stated.delta)
+    due = stored_epsilon(drawn, delta=stated.delta, spent=spent)
     for name in ("epsilon", "worst_case_epsilon"):
-        at_least(f"a sanitised {name}", getattr(said, name), getattr(due, name), "of the draw")
-    if said.plan_was_fixed and not due.plan_was_fixed:
+        at_least(f"a sanitised {name}", getattr(stated, name), getattr(due, name), "of the draw")
+    if stated.plan_was_fixed and not due.plan_was_fixed:
         raise ValueError(
             "statement: it claims a plan from before there were votes, the ledger records none"
         )
-    if said.delta != due.delta:
+    if stated.delta != due.delta:
         raise ValueError(
-            f"statement: expected a sanitised delta of {due.delta:g}, got {said.delta:g}"
+            f"statement: expected a sanitised delta of {due.delta:g}, got {stated.delta:g}"
         )
-    if not said.confidence <= due.confidence + ROUNDING:
+    if not stated.confidence <= due.confidence + ROUNDING:
         raise ValueError(
-            f"statement: expected a confidence up to {due.confidence:.6g}, got {said.confidence}"
+            f"statement: expected a confidence up to {due.confidence:.6g}, got {stated.confidence}"
         )

@@ -20,13 +20,15 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.composition import pure_epsilon
 from pate_tf.accounting.conversions import expit
-from pate_tf.core.public import to_html
+from pate_tf.ledger import LedgerRow
+from pate_tf.ledger.chain import DEBITS
 from pate_tf.ledger.store import Store
 
 WORST_CASE: Final = "worst-case"
 DATA_DEPENDENT: Final = "privately released data-dependent"
 REPLACE_ONE: Final = "replace-one"
 ADD_OR_REMOVE_ONE: Final = "add-or-remove-one"
+ROUNDING: Final = 1e-9
 DIGITS: Final = 8  # of a digest on the page
 SEVERAL: Final = {2: "two", 5: "five"}  # records, owners or silos of one person
 TEMPLATE: Final = pathlib.Path(__file__).with_name("page.md")
@@ -106,12 +108,11 @@ class PrivacyStatement(ABC):
         """Rows of the table, this release first; they hold for noise from the system alone."""
 
     @abstractmethod
-    def conditions(self) -> Mapping[str, bool]:
-        """Returns which lines of the template apply, besides those of every statement."""
+    def facts(self) -> Mapping[str, object]:
+        """Returns what the template needs besides what every statement has.
 
-    @abstractmethod
-    def values(self) -> Mapping[str, object]:
-        """Returns what stands in braces in the template, besides that of every statement."""
+        A line of the template applies if the facts that it names are true; in braces it shows them.
+        """
 
     @abstractmethod
     def check(self, stores: Sequence[Store]) -> None:
@@ -120,10 +121,6 @@ class PrivacyStatement(ABC):
         Raises:
             ValueError: if one of them says something worse.
         """
-
-    def details(self) -> Mapping[str, Any]:
-        """Returns further JSON values that follow from the fields."""
-        return {}
 
     @property
     def kind(self) -> str:
@@ -138,31 +135,17 @@ class PrivacyStatement(ABC):
         The template has a sentence a line, after the conditions, all of which must hold. Lines of a
         paragraph are joined, and indented ones with what stands above.
         """
-        rows, first = self.guarantees, next(iter(self.guarantees), None)
-        is_bounded = first is not None and first.epsilon < inf
-        conditions = {
-            self.system: True,
-            "seeded": not self.secure_noise,
-            "reset": self.ledger_was_reset,
-            "holder": bool(self.holder),
-            "purpose": bool(self.purpose),
-            "guaranteed": bool(rows),
-            "bounded": self.secure_noise and is_bounded,
-            "unbounded": self.secure_noise and first is not None and not is_bounded,
-            "delta": any(row.delta for row in rows),
-            **self.conditions(),
-        }
-        values = self._values()
+        facts = self._facts()
         sections: dict[str, list[str]] = {}
         texts, is_open = list[str](), False  # whether a paragraph goes on
         for names, start, text in LINE.findall(TEMPLATE.read_text()):
             if not text:
                 is_open = False
             elif all(
-                conditions.get(name.removeprefix("!"), False) != name.startswith("!")
+                bool(facts.get(name.removeprefix("!"))) != name.startswith("!")
                 for name in filter(None, names.split(", "))
             ):
-                text = text.format_map(values)
+                text = text.format_map(facts)
                 if start.startswith("#"):
                     texts = sections.setdefault(text, [])
                 elif start == "  " or (is_open and not start):
@@ -173,9 +156,7 @@ class PrivacyStatement(ABC):
                     is_open = not start
         return {heading: texts for heading, texts in sections.items() if texts}
 
-    def _values(self) -> dict[str, object]:
-        title = f"{cell(self.source_name or self.pool_name)} {self.model}"
-        made_with = [f"{name} {version}" for name, version in self.versions.items()]
+    def _facts(self) -> dict[str, object]:
         rows = self.guarantees
         has_relations = len({row.relation for row in rows}) > 1
         epsilon = "ε" if self.secure_noise else "ε if the noise were not seeded"
@@ -183,7 +164,13 @@ class PrivacyStatement(ABC):
         for row in rows:
             cost = (f"**{epsilon_text(row.epsilon)}**", delta_text(row.delta))
             table.append((row.release, *([row.relation] * has_relations), *cost))
-        values: dict[str, object] = {
+        title = f"{cell(self.source_name or self.pool_name)} {self.model}"
+        made_with = [f"{name} {version}" for name, version in self.versions.items()]
+        facts: dict[str, object] = {
+            self.system: True,
+            "seeded": not self.secure_noise,
+            "reset": self.ledger_was_reset,
+            "guaranteed": bool(rows),
             "title": title + (f", run {cell(self.run_name)}" if self.run_name else ""),
             "model": self.model,
             "holder": cell(self.holder or ""),
@@ -195,17 +182,21 @@ class PrivacyStatement(ABC):
             "made_with": ", ".join([*made_with, *([self.date] if self.date else [])]),
         }
         if rows:
-            share = largest_share_of_right_guesses(rows[0].epsilon, rows[0].delta)
-            values |= {
-                "epsilon": epsilon_text(rows[0].epsilon),
-                "delta": delta_text(rows[0].delta),
-                "relation": rows[0].relation,
+            first, is_bounded = rows[0], rows[0].epsilon < inf
+            share = largest_share_of_right_guesses(first.epsilon, first.delta)
+            facts |= {
+                "bounded": self.secure_noise and is_bounded,
+                "unbounded": self.secure_noise and not is_bounded,
+                "some delta": any(row.delta for row in rows),
+                "epsilon": epsilon_text(first.epsilon),
+                "delta": delta_text(first.delta),
+                "relation": first.relation,
                 "share": epsilon_text(min(100.0, 100.0 * share)),
             }
-        values |= self.values()
+        facts |= self.facts()
         if self.student_digest:
-            values["evidence"] = f"{values['evidence']}, model {short(self.student_digest)}"
-        return values
+            facts["evidence"] = f"{facts['evidence']}, model {short(self.student_digest)}"
+        return facts
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values: the fields, and all sentences of the page; infinity is null."""
@@ -216,7 +207,6 @@ class PrivacyStatement(ABC):
             "protected": self.protected,
             "guarantees": _to_json(self.guarantees),
             "sections": self.sections(),
-            **_to_json(dict(self.details())),
         }
 
     @classmethod
@@ -257,14 +247,6 @@ class PrivacyStatement(ABC):
             blocks += [f"{'##' if blocks else '#'} {heading}", *texts]
         return BETWEEN_ITEMS.sub(r"\1\n", "\n\n".join(blocks)) + "\n"
 
-    def _repr_html_(self) -> str:
-        costs = [
-            (row.release, f"epsilon {epsilon_text(row.epsilon)}, delta {delta_text(row.delta)}")
-            for row in self.guarantees
-        ]
-        rows = [("protected", self.protected), *costs, ("kind", self.kind)]
-        return to_html("Privacy statement", rows)
-
 
 # Numbers and names on the page.
 
@@ -302,7 +284,9 @@ def short(digest: str) -> str:
 
 
 def several_text(several: Mapping[int, float], delta: float) -> str:
-    """Returns what several records, owners or silos cost together, by their number."""
+    """Returns what several records, owners or silos cost together; empty without any."""
+    if not several:
+        return ""
     costs = []
     for number, epsilon in several.items():
         cost = f"ε = {epsilon_text(epsilon)}" if epsilon < inf else "no finite ε is known"
@@ -398,3 +382,27 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
         raise ValueError(
             f"statement: expected a privacy statement, got none: {name}: {error}"
         ) from error
+
+
+# Checks that statements of several systems share.
+
+
+def at_least(name: str, stated: float, due: float, what: str = "") -> None:
+    """Checks that a stated number is not below a due one; NaN is.
+
+    Raises:
+        ValueError: if it is.
+    """
+    if not stated >= due * (1.0 - ROUNDING):
+        raise ValueError(f"statement: expected at least {name} {due:.6g} {what}, got {stated}")
+
+
+def check_noise(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
+    """Checks that a statement of secure noise is one of rows with secure noise.
+
+    Raises:
+        ValueError: if a row records noise from a seed.
+    """
+    is_secure = all(row.details.get("secure_noise", True) for row in rows if row.kind in DEBITS)
+    if statement.secure_noise and not is_secure:
+        raise ValueError("statement: it claims secure noise, the ledger records seeded noise")

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from pate_tf.accounting.charge import ReleasedLabels
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.settings import PublicationSettings
@@ -22,15 +21,13 @@ from pate_tf.release.feature_sums import StoredSums
 from pate_tf.release.labelling import Source, check_teachers
 from pate_tf.release.noisy_sums import sums_in_ledger
 from pate_tf.representations import catalogue, pretrained
-from pate_tf.serving.export import export_student, next_version
+from pate_tf.serving.export import export_student, next_version, student_digest
 from pate_tf.serving.served import SCHEMA
-from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.check import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
-NOT_CHARGED: Final = "labels: expected labels that were charged to this ledger, got others"
 ASK_AGAIN: Final = "ask again, what was charged once is free"
 
 Stated = TypeVar("Stated", bound=PrivacyStatement)
@@ -59,25 +56,11 @@ class Published(Generic[Stated]):
         return self.student_folder.parent.parent
 
     def __repr__(self) -> str:
-        version = int(self.student_folder.name)
-        names = {one.name for one in self.student_folder.parent.glob("*")}
-        earlier = sum(one.isdecimal() and int(one) < version for one in names)
-        beside = f", beside {earlier} earlier" if earlier else ""
-        promised = [
-            f"  epsilon {epsilon_text(row.epsilon)} at delta {delta_text(row.delta)}, "
-            f"{row.relation}: {row.release}"
-            for row in self.statement.guarantees
-        ]
-        lines = [
-            f"Published(<version {version}{beside}, in {self.student_folder}>",
-            f"  protects {self.statement.protected}: {self.statement.kind}",
-            *promised,
-            f"  all of it: {self.folder / PAGE_FILE})",
-        ]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return self.statement._repr_html_()
+        first = next(iter(self.statement.guarantees), None)
+        cost = ""
+        if first is not None:
+            cost = f", epsilon {epsilon_text(first.epsilon)} at delta {delta_text(first.delta)}"
+        return f"Published(<{self.student_folder}{cost}; {self.folder / PAGE_FILE}>)"
 
 
 def publish_model(
@@ -176,21 +159,47 @@ def export_with(
 def check_charged(labels: Labels, ledger: Ledger) -> None:
     """Checks that labels were charged to a ledger, wherever they were stored since.
 
+    Of labels from sums the noisy sums are compared; that labels follow from these is sealed, as to
+    work them out again would take minutes.
+
     Raises:
         ValueError: if the ledger holds other answers, or these at another delta, or anything about
             them was changed, such as how queries were chosen.
     """
     released = labels.released
-    mechanism = mechanism_from_dict(released.cost.charge.to_dict())
+    cost, counts = released.cost, released.noisy_counts
+    mechanism = mechanism_from_dict(cost.charge.to_dict())
     if isinstance(mechanism, ReleasesFeatureSums):
-        rows = _check_sums(released, mechanism, ledger)
+        with ledger.exclusive():
+            numbers, rows = sums_in_ledger(ledger, mechanism)
+        sums = released.noisy_sums
+        is_stored = sums is not None and tuple(sums.ravel().tolist()) == numbers
         num_distinct = len(rows)  # each of which charged all sums
     else:
-        num_distinct, rows = _check_answers(labels, mechanism, ledger)
+        inputs = asked_inputs(labels.pool, labels.queries, labels.neighbours)
+        digests = query_digests(inputs, mechanism)
+        num_distinct = len(set(digests))
+        with ledger.exclusive():
+            answers = ledger.stored_answers(sorted(set(digests)))
+        stored = {
+            # Counts that this batch has and others have not are left out of all.
+            (index, answer.label, None if counts is None else answer.noisy_counts)
+            for index, digest in zip(labels.queries.tolist(), digests, strict=True)
+            if (answer := answers.get(digest)) is not None and answer.label is not None
+        }
+        claimed = zip(
+            released.query_indices.tolist(),
+            released.labels.tolist(),
+            [None] * len(released.labels) if counts is None else map(tuple, counts.tolist()),
+            strict=True,
+        )
+        rows = tuple(sorted({answer.debit for answer in answers.values()}))
+        is_stored = len(answers) == num_distinct and stored == set(claimed)
+    if not is_stored or rows != released.ledger_rows:
+        raise ValueError("labels: expected labels that were charged to this ledger, got others")
     expected = cost_of_labels(
-        ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=released.cost.unit
+        ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=cost.unit
     )
-    cost = released.cost
     if cost.delta != ledger.delta or not cost.epsilon >= expected.epsilon:
         raise ValueError(
             f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
@@ -201,50 +210,6 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
             f"labels: expected what this ledger released, and how it was chosen, got something "
             f"that was changed since: {ASK_AGAIN}"
         )
-
-
-def _check_sums(
-    released: ReleasedLabels, mechanism: ReleasesFeatureSums, ledger: Ledger
-) -> tuple[int, ...]:
-    """Returns the ledger rows of noisy sums, if the ledger has them.
-
-    That the labels follow from these is sealed; to work them out again would take minutes.
-    """
-    with ledger.exclusive():
-        numbers, rows = sums_in_ledger(ledger, mechanism)
-    sums = released.noisy_sums
-    if sums is None or (tuple(sums.ravel().tolist()), released.ledger_rows) != (numbers, rows):
-        raise ValueError(NOT_CHARGED)
-    return rows
-
-
-def _check_answers(
-    labels: Labels, mechanism: Mechanism, ledger: Ledger
-) -> tuple[int, tuple[int, ...]]:
-    """Returns how many different queries were answered, and their ledger rows, if it has them."""
-    released, counts = labels.released, labels.released.noisy_counts
-    digests = query_digests(asked_inputs(labels.pool, labels.queries, labels.neighbours), mechanism)
-    with ledger.exclusive():
-        answers = ledger.stored_answers(sorted(set(digests)))
-    given = [answers.get(digest) for digest in digests]
-    stored = {
-        # Counts that this batch has and others have not are left out of all.
-        (index, answer.label, None if counts is None else answer.noisy_counts)
-        for index, answer in zip(labels.queries.tolist(), given, strict=True)
-        if answer is not None and answer.label is not None
-    }
-    claimed = set(
-        zip(
-            released.query_indices.tolist(),
-            released.labels.tolist(),
-            [None] * len(released.labels) if counts is None else map(tuple, counts.tolist()),
-            strict=True,
-        )
-    )
-    rows = tuple(sorted({answer.debit for answer in given if answer is not None}))
-    if None in given or stored != claimed or rows != released.ledger_rows:
-        raise ValueError(NOT_CHARGED)
-    return len(set(digests)), rows
 
 
 def publication_facts(publication: PublicationSettings, folder: pathlib.Path) -> dict[str, Any]:

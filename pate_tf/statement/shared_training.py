@@ -4,21 +4,20 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.delta import is_delta_large
 from pate_tf.ledger import Head
 from pate_tf.ledger.chain import charges_of
 from pate_tf.ledger.store import Store
-from pate_tf.statement.labels import at_least, check_noise
 from pate_tf.statement.privacy_statement import (
     REPLACE_ONE,
     SEVERAL,
     Guarantee,
     PrivacyStatement,
-    epsilon_text,
+    at_least,
+    check_noise,
     several_text,
     short,
 )
@@ -130,24 +129,14 @@ class SharedTrainingStatement(PrivacyStatement):
             delta=self.delta if self.delta_source is None else self.delta_source,
         )
 
-    def conditions(self) -> Mapping[str, bool]:  # noqa: D102
-        records = self.fewest_records or 0
+    def facts(self) -> Mapping[str, object]:  # noqa: D102
+        heads = [f"{sequence} ({short(digest)})" for sequence, digest in self.ledger_heads]
         return {
             self.unit or "no noise": True,
             "several holders": self.holders > 1,
-            "several participants": bool(self.several),
             "registered": self.epsilon_source is not None,
-            "large delta": is_delta_large(self.delta or 0.0, records),
-        }
-
-    def values(self) -> Mapping[str, object]:  # noqa: D102
-        heads = [f"{sequence} ({short(digest)})" for sequence, digest in self.ledger_heads]
-        records = self.fewest_records or 0
-        return {
             "trained_on": f"the private records of {self.num_participants:,} participants",
             "unit": self.unit,
-            "num_records": f"the smallest participant's {records:,}",
-            "delta_times_records": epsilon_text((self.delta or 0.0) * records),
             "rounds": f"{self.rounds:,}",
             "protocol": self.protocol,
             "upload": f"{self.upload:.3g}",
@@ -158,10 +147,6 @@ class SharedTrainingStatement(PrivacyStatement):
             "verified_with": "--ledger=LEDGER_OF_A_PARTICIPANT",
             "evidence": f"Ledger heads {', '.join(heads) or 'none'}",
         }
-
-    def details(self) -> Mapping[str, Any]:  # noqa: D102
-        several = [{"number": key, "epsilon": each} for key, each in self.several.items()]
-        return {"method": "shared_training", "several": several}
 
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement says no less than the ledgers of participants.

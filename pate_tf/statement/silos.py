@@ -12,12 +12,12 @@ from pate_tf.accounting.group_privacy import group_epsilon, several_teachers_eps
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.ledger.store import Store
 from pate_tf.queries.strategies import STRATEGIES
-from pate_tf.statement.labels import at_least
 from pate_tf.statement.privacy_statement import (
     REPLACE_ONE,
     SEVERAL,
     Guarantee,
     PrivacyStatement,
+    at_least,
     cell,
     delta_text,
     epsilon_text,
@@ -167,12 +167,12 @@ class SilosStatement(PrivacyStatement):
         return {each: sum(heapq.nlargest(number, counts[each])) for each in counts}
 
     @property
-    def protected(self) -> str:  # noqa: D102
-        return UNITS[self.unit][0]
-
-    @property
     def _num_charged(self) -> int:
         return sum(silo.num_answered > 0 for silo in self.silos)
+
+    @property
+    def protected(self) -> str:  # noqa: D102
+        return UNITS[self.unit][0]
 
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
@@ -186,17 +186,7 @@ class SilosStatement(PrivacyStatement):
             ),
         )
 
-    def conditions(self) -> Mapping[str, bool]:  # noqa: D102
-        return {
-            self.unit: True,
-            "sums": self.sums is not None,
-            "votes": self.sums is None,
-            "local": self.sums is None and self.secure is None,
-            "secure votes": self.sums is None and self.secure is not None,
-            "several silos": bool(self.several),
-        }
-
-    def values(self) -> Mapping[str, object]:  # noqa: D102
+    def facts(self) -> Mapping[str, object]:  # noqa: D102
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             charged = "; ".join(charge.summary() for charge in silo.charges) or "none"
@@ -210,6 +200,11 @@ class SilosStatement(PrivacyStatement):
         shared: Any = self.sums or self.secure
         names_shared = ("threshold", "num_parties", "num_honest", "colluding", "least_silos")
         return {
+            self.unit: True,
+            "sums": self.sums is not None,
+            "votes": self.sums is None,
+            "local": self.sums is None and self.secure is None,
+            "secure votes": self.sums is None and self.secure is not None,
             **{name: getattr(shared, name, None) for name in names_shared},
             "root": f"{getattr(shared, 'num_honest', 1) ** 0.5:.3g}",
             "trained_on": f"the private records of {len(self.silos):,} silos",
@@ -222,23 +217,15 @@ class SilosStatement(PrivacyStatement):
             "num_charged": f"{self._num_charged:,}",
             "table_of_silos": markdown_table(table),
             "several": several_text(self.several, self.several_delta),
-            "verified_with": "--ledger=LEDGER_OF_A_SILO,COORDINATOR",
+            "verified_with": "--ledger=LEDGER_OF_A_SILO",
             "evidence": f"Run `{cell(self.run_id)}`",
-        }
-
-    def details(self) -> Mapping[str, Any]:  # noqa: D102
-        return {
-            "method": self.method,
-            "epsilon": self.epsilon,
-            "several": [{"number": key, "epsilon": each} for key, each in self.several.items()],
-            "several_delta": self.several_delta,
         }
 
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that each silo's epsilon is that of its charges, and ledgers hold these.
 
         A silo's ledger may hold more: of other runs, and of answers that came too late. It says
-        nothing of the other silos; the coordinator's journal has all of them.
+        nothing of the other silos.
         """
         for silo in self.silos:
             due, _ = smallest_epsilon(silo.charges, self.delta)
@@ -258,17 +245,3 @@ class SilosStatement(PrivacyStatement):
                         f"statement: expected charges that the ledger of {name} holds, got "
                         f"{charge.several(number)}"
                     )
-
-    def check_journal(self, charges: Mapping[str, Mapping[Charge, int]]) -> None:
-        """Checks that each silo answered what the coordinator's journal of the run has.
-
-        Args:
-            charges: what the answers of each silo were charged as, and how many, by its name.
-
-        Raises:
-            ValueError: if a silo is missing, or answered otherwise.
-        """
-        stated = {silo.name: dict(silo.charges) for silo in self.silos}
-        for name in {**stated, **charges}:
-            if stated.get(name) != dict(charges.get(name, {})):
-                raise ValueError(f"statement: the journal says otherwise what {name} answered")

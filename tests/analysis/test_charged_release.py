@@ -13,42 +13,26 @@ from analysis_helpers import (
     DELTA,
     REPOSITORY,
     GivenNoise,
-    analysed,
     golden_counts,
     read_ledger,
-    read_run,
     release_labels,
-    release_of,
 )
 from statement_helpers import state
 
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
 from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.analysis import release as analysis_release
-from pate_tf.analysis.release_planning import ReleaseRequest
+from pate_tf.analysis.run import AnalysisSettings, run
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
 from pate_tf.release.noise import SeededNoise
-from pate_tf.run.analysis import ReleaseSettings
 from pate_tf.statement.check import check_statement
 
-SANITISED = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
-OTHER = ReleaseRequest(kinds=("sanitised",), delta=DELTA, planned=PlannedRelease(sigma=20.0))
 
-
-@pytest.mark.parametrize("name", ["moment", "smoothness", "sigma"])
-def test_a_plan_without_a_positive_scale_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name}: expected"):
-        PlannedRelease(**{name: -1.0})
-
-
-def test_a_threshold_may_be_negative():
-    mechanism = ConfidentGaussianNoisyMax(threshold=-5.0, sigma_threshold=150.0, sigma=40.0)
-    assert mechanism.threshold == -5.0
-
-
-def release(folder, noise, request=SANITISED, **options):
-    source = read_ledger(folder).source
-    return release_of(source, request, GivenNoise(noise), folder / "elsewhere", **options)
+def release(folder, noise, planned=None):
+    source = read_ledger(folder)
+    return analysis_release.release(
+        source, GivenNoise(noise), folder=folder / "elsewhere", delta=DELTA, planned=planned
+    )
 
 
 def kinds(folder):
@@ -104,34 +88,20 @@ def test_labels_that_are_charged_later_stand_on_top_of_it(tmp_path):
     assert kinds(tmp_path).count("release") == 1
 
 
-def test_a_discarded_draw_stays_charged(tmp_path):
-    release_labels(tmp_path, golden_counts("H1", 30))
-    release(tmp_path, zero)
-    one = spent(tmp_path)
-    release_labels(tmp_path, golden_counts("H1", 5))
-    with pytest.raises(ValueError, match="discard_earlier"):
-        release(tmp_path, no_noise)
-    second = release(tmp_path, zero, discard_earlier=True)
-    assert second.num_discarded == 1
-    assert spent(tmp_path) > one
-    assert second.sanitised.worst_case_epsilon == spent(tmp_path)
-    assert release(tmp_path, no_noise) == second
-
-
-@pytest.mark.parametrize("discard", [False, True])
 @pytest.mark.parametrize("drawn", [False, True])
-def test_no_plan_but_the_one_from_before_there_were_votes(tmp_path, discard, drawn):
+def test_no_plan_but_the_one_from_before_there_were_votes(tmp_path, drawn):
     """The reviewer's attack: bounds at the true votes are printed, then a plan is chosen."""
     release_labels(tmp_path, golden_counts("H1", 30))
     if drawn:
-        assert release(tmp_path, zero).plan_was_fixed
+        assert release(tmp_path, zero).sanitised.plan_was_fixed
     before = kinds(tmp_path)
-    smooth = ReleaseRequest(kinds=("smooth_sensitivity",), delta=DELTA)
-    planned = PlannedRelease(profile=0.5)
-    profile = ReleaseRequest(kinds=("sanitised",), delta=DELTA, planned=planned)
-    for request, differing in ((OTHER, "sigma"), (profile, "profile 0.8"), (smooth, "log_cost")):
+    for planned, differing in (
+        (PlannedRelease(sigma=20.0), "sigma"),
+        (PlannedRelease(profile=0.5), "profile 0.8"),
+        (PlannedRelease(release="smooth_sensitivity"), "log_cost"),
+    ):
         with pytest.raises(BudgetMismatch, match=f"expected .*{differing}.* before there were"):
-            release(tmp_path, no_noise, request, discard_earlier=discard)
+            release(tmp_path, no_noise, planned)
     assert kinds(tmp_path) == before
 
 
@@ -144,10 +114,9 @@ def test_a_plan_of_ones_own_is_fixed_with_the_ledger(tmp_path):
             tmp_path, ensemble_digest="ab" * 32, delta=DELTA, planned_release=PlannedRelease()
         )
     with pytest.raises(BudgetMismatch):
-        release(tmp_path, no_noise)
-    request = ReleaseRequest(kinds=("sanitised",), delta=DELTA, planned=own)
-    found = release(tmp_path, zero, request)
-    assert (found.plan_was_fixed, found.sanitised.confidence) == (True, 0.95)
+        release(tmp_path, no_noise, PlannedRelease())
+    sanitised = release(tmp_path, zero).sanitised
+    assert (sanitised.plan_was_fixed, sanitised.confidence) == (True, 0.95)
 
 
 def test_a_ledger_of_an_earlier_version_takes_one_plan_late(tmp_path):
@@ -172,21 +141,19 @@ def test_what_can_not_be_released_is_not_charged(tmp_path):
     assert kinds(tmp_path) == before
 
 
-def account(folder, *, optional, noise):
-    request = ReleaseSettings(kinds=None if optional else ("sanitised",))
-    return analysed(folder, SANITISED, noise=noise, release=request)
+def account(folder, *, noise, asked="sanitised"):
+    """What an analysis of a run reports."""
+    return run(AnalysisSettings(run=folder, release=asked), noise=noise)
 
 
-def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
+def test_a_budget_refuses_it_and_nothing_is_charged(tmp_path):
     folder = tmp_path / "sensitive"
     release_labels(folder, golden_counts("H1", 30))
     budget = spent(folder) * 1.001
     release_labels(folder, golden_counts("H1", 0), budget=budget)
     with pytest.raises(BudgetExceeded, match="epsilon_budget: expected at most 0 new releases"):
-        account(tmp_path, optional=False, noise=GivenNoise(no_noise))
-    report = account(tmp_path, optional=True, noise=GivenNoise(no_noise))
-    assert report.released is None
-    assert "epsilon_budget: expected at most 0 new releases" in report.refusal
+        account(tmp_path, noise=GivenNoise(no_noise))
+    assert "epsilon_sanitised" not in account(tmp_path, noise=None, asked=None).values
     assert "release" not in kinds(folder)
     assert spent(folder) <= budget
 
@@ -194,17 +161,16 @@ def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
 def test_reports_state_labels_and_releases_apart(tmp_path):
     release_labels(tmp_path / "sensitive", golden_counts("H1", 30))
     first, second = (
-        account(tmp_path, optional=False, noise=GivenNoise(noise)).publishable
-        for noise in (zero, no_noise)
+        account(tmp_path, noise=GivenNoise(noise)).values for noise in (zero, no_noise)
     )
-    assert first == second
+    assert first["epsilon_sanitised"] == second["epsilon_sanitised"]
     # The release is included, as in what the ledger has spent.
     assert second["epsilon_data_independent"] == spent(tmp_path / "sensitive")
     assert second["epsilon_labels_alone"] < second["epsilon_data_independent"]
-    assert second["ledger_charged"] is True
-    history = read_run(tmp_path).ledgers[0].history
+    assert second["is_uncharged"] is False
+    history = second["ledgers"][0]["history"]
     assert "charged 1 release of the data-dependent cost (log_cost, sigma" in history[3]
-    assert "stored the release that row 4 charged" in history[4]
+    assert "stored what row 4 charged" in history[4]
 
 
 def test_a_statement_made_after_it_must_include_it(tmp_path):
@@ -223,16 +189,17 @@ def test_a_seeded_draw_is_on_record_for_ever(tmp_path):
     folder = tmp_path / "sensitive"
     release_labels(folder, golden_counts("H1", 30))
     for noise in (SeededNoise(3), GivenNoise(no_noise)):
-        report = account(tmp_path, optional=False, noise=noise)
-        assert report.publishable["secure_noise"] is False
+        values = account(tmp_path, noise=noise).values
+        assert values["secure_noise"] is False
     with Ledger.read(folder) as ledger:
         assert not ledger.is_secure
-    assert "SEEDED NOISE" in read_run(tmp_path).ledgers[0].history[3]
+    again = account(tmp_path, noise=None).values
+    assert "SEEDED NOISE" in again["ledgers"][0]["history"][3]
 
 
 def test_others_may_write_while_the_exact_cost_is_computed(tmp_path, monkeypatch):
     release_labels(tmp_path, golden_counts("H1", 30))
-    exact = analysis_release._prepared
+    exact = analysis_release.prepare_draw
 
     def slow(*arguments):
         release_labels(
@@ -240,7 +207,7 @@ def test_others_may_write_while_the_exact_cost_is_computed(tmp_path, monkeypatch
         )  # would wait two minutes for a lock, then fail
         return exact(*arguments)
 
-    monkeypatch.setattr(analysis_release, "_prepared", slow)
+    monkeypatch.setattr(analysis_release, "prepare_draw", slow)
     with pytest.raises(LedgerError, match="expected 30 answered queries, got 31"):
         release(tmp_path, no_noise)
     assert "release" not in kinds(tmp_path)
@@ -264,12 +231,13 @@ def test_a_draw_that_fails_once_it_is_charged_is_charged_again(tmp_path):
 CHILD = """
 import json, pathlib, sys
 from pate_tf.release.noise import SystemNoise
-from pate_tf.analysis.release import ReleaseRequest, release
-from pate_tf.run.analysis import SourceSettings, read_votes
+from pate_tf.analysis.release import release
+from pate_tf.analysis.votes import read_ledgers
+from pate_tf.ledger import Ledger
 folder = pathlib.Path(sys.argv[1])
-source = read_votes(SourceSettings(ledgers=(folder,))).source
-request = ReleaseRequest(kinds=("sanitised",), delta=1e-5)
-found = release(source, request, SystemNoise(), folder=folder)
+with Ledger.read(folder) as ledger:
+    source = read_ledgers([ledger], votes_needed=False)
+found = release(source, SystemNoise(), folder=folder)
 print(json.dumps(found.sanitised.epsilon))
 """
 

@@ -9,11 +9,10 @@ from analysis_helpers import (
     golden_counts,
     read_run,
     release_labels,
-    release_of,
 )
 from statement_helpers import check, state
 
-from pate_tf.analysis.release_planning import ReleaseRequest
+from pate_tf.analysis.release import release as release_of
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.statement.check import add_release
@@ -36,9 +35,8 @@ def values(run) -> dict:
 
 
 def release(run):
-    request = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
-    source = read_run(run.root).source
-    return release_of(source, request, GivenNoise(lambda sigma: 1), run.sensitive).sanitised
+    noise = GivenNoise(lambda sigma: 1)
+    return release_of(read_run(run.root), noise, folder=run.sensitive, delta=DELTA).sanitised
 
 
 def test_a_release_is_added_to_the_statement_with_what_it_cost(tmp_path):
@@ -136,7 +134,7 @@ def test_a_page_that_the_release_does_not_cover_is_left_as_it_was(tmp_path, caps
     assert add_release(run) is None
     ended = Script().run(tmp_path, capsys, f"--train_dir={tmp_path}", "--release=sanitised")
     assert (ended.code, ended.err) == (0, "")
-    assert "left as it was" in ended.out
+    assert "now with the sanitised epsilon" not in ended.out
     assert values(run) == before
 
 
@@ -158,13 +156,14 @@ def test_the_script_states_what_it_released(tmp_path, capsys):
     assert ended.code == 0, ended.err
     published = json.loads((tmp_path / "out" / "released" / "analysis.json").read_text())
     stated = values(run)["sanitised"]
-    assert stated["epsilon"] == published["sanitised"]["epsilon"]
-    assert stated["confidence"] == published["sanitised"]["confidence"]
+    assert stated["epsilon"] == published["epsilon_sanitised"]
+    assert stated["confidence"] == published["confidence"]
     assert stated["worst_case_epsilon"] == pytest.approx(published["epsilon_data_independent"])
     assert "now with the sanitised epsilon" in ended.out
     statement = f"--statement={run.released / 'privacy_statement.json'}"
-    checked = Script().run(tmp_path, capsys, f"--ledger={run.sensitive}", statement)
-    assert "agrees with the ledger" in checked.out
+    for more in ([f"--ledger={run.sensitive}"], [f"--train_dir={tmp_path}"], []):
+        checked = Script().run(tmp_path, capsys, statement, *more)
+        assert "agrees with the ledger" in checked.out
     # Asked again, it is the same draw and the same page.
     page = (run.released / "privacy_statement.md").read_text()
     assert Script().run(tmp_path, capsys, f"--train_dir={tmp_path}").code == 0

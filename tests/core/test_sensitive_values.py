@@ -44,11 +44,10 @@ SENSITIVE = {
 OF_PARTS = {
     "Fitted": ("source",),
     "AnsweredVotes": ("counts",),
-    "VoteSource": ("groups", "labels"),
+    "VoteSource": ("groups",),
     "Data": ("private",),
     "Work": ("examples",),
     "StoredCounts": ("counts",),
-    "AnalysisReport": ("analysis",),
 }
 
 

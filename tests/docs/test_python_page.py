@@ -37,7 +37,10 @@ def test_a_program_runs_as_it_is_printed(name, tmp_path):
     assert ended.out.strip()
     (released,) = tmp_path.glob("runs/*/released")
     run = f"--train_dir={released.parent}"
-    for words in (("report", run), ("analysis", f"--statement={released}/privacy_statement.json")):
+    for words in (
+        ("audit", "run", run),
+        ("analysis", f"--statement={released}/privacy_statement.json"),
+    ):
         signed = run_script("pate_tf/cli/main.py", *words, folder=tmp_path)
         assert signed.code == 0, signed.err
     assert (released / "privacy_report.html").is_file()

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from serving_helpers import serialized_example
 
 import pate_tf
 from pate_tf.core.dataset import Dataset, to_input_type
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import augmentation
-from pate_tf.serving import signatures
+from pate_tf.serving import export
 
 RANDOM = np.random.default_rng(0)
 FLOATS = RANDOM.uniform(0, 1, (40, 6, 5, 3))
@@ -190,10 +191,10 @@ def test_labels_may_be_names_of_classes():
 
 def test_floats_are_served_as_floats():
     dataset = made().dataset
-    assert signatures.input_spec(dataset).dtype == tf.float32
+    assert export.input_spec(dataset).dtype == tf.float32
     raw = FLOATS[0].astype(np.float32)
-    examples = tf.constant([signatures.serialized_example(raw, dataset)])
-    np.testing.assert_array_equal(signatures.parse_examples(examples, dataset)[0], raw)
+    examples = tf.constant([serialized_example(raw, dataset)])
+    np.testing.assert_array_equal(export.parse_examples(examples, dataset)[0], raw)
 
 
 def test_a_repr_shows_shapes_alone():

@@ -9,7 +9,7 @@ from PIL import Image
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.data.schema import schema_of
-from pate_tf.serving import published as served
+from pate_tf.serving import served
 from pate_tf.serving.export import export_student
 from pate_tf.students import evaluation
 
@@ -75,7 +75,7 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
     with pytest.raises(ValueError, match="expected labels of no, yes in ill, got 'maybe'"):
         served.evaluate(run, tmp_path / "other.csv")
     with pytest.raises(ValueError, match="student: expected a student in"):
-        served.PublishedStudent(tmp_path)
+        served.newest_version(tmp_path)
 
 
 def test_images_are_predicted_by_file(tmp_path):

@@ -4,11 +4,12 @@ import docstring_sentences
 import numpy as np
 import pytest
 import tensorflow as tf
+from serving_helpers import serialized_example
 from sklearn.linear_model import LogisticRegression
 
 import pate_tf
 from pate_tf.data import text
-from pate_tf.serving import signatures
+from pate_tf.serving import export
 from pate_tf.serving.served import ServedStudent
 
 
@@ -54,7 +55,7 @@ def test_a_text_student_learns_and_is_served_strings(texts, data, published):
     sentences, labels = texts
     held_out, truth = sentences[-len(data.held_out) :], np.array(labels[-len(data.held_out) :])
     loaded = tf.saved_model.load(str(published.student_folder))
-    serve = loaded.signatures[signatures.SERVING_DEFAULT]
+    serve = loaded.signatures[export.SERVING_DEFAULT]
     assert serve.structured_input_signature[1]["text"].dtype == tf.string
     answer = serve(text=tf.constant(held_out))
     assert (answer["label"].numpy() == truth).mean() > 0.65  # a constant answer gets half
@@ -64,11 +65,11 @@ def test_a_text_student_learns_and_is_served_strings(texts, data, published):
 def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     sentences = texts[0][:7]
     loaded = tf.saved_model.load(str(published.student_folder))
-    examples = [signatures.serialized_example(one.encode(), data.dataset) for one in sentences]
+    examples = [serialized_example(one.encode(), data.dataset) for one in sentences]
     asked = {
-        signatures.SERVING_DEFAULT: {"text": tf.constant(sentences)},
-        signatures.SERIALIZED_EXAMPLES: {"examples": tf.constant(examples)},
-        signatures.FEATURES: {"features": tf.constant(text.encode(sentences))},
+        export.SERVING_DEFAULT: {"text": tf.constant(sentences)},
+        export.SERIALIZED_EXAMPLES: {"examples": tf.constant(examples)},
+        export.FEATURES: {"features": tf.constant(text.encode(sentences))},
     }
     found = [
         loaded.signatures[name](**inputs)["probabilities"].numpy() for name, inputs in asked.items()
@@ -77,7 +78,7 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     np.testing.assert_allclose(found[2], found[0], atol=1e-6)
     served = ServedStudent(published.student_folder)
     assert np.array_equal(served.classify(text.encode(sentences)), found[0].argmax(axis=1))
-    assert loaded.signatures[signatures.SERVING_DEFAULT](text=tf.constant([], tf.string))[
+    assert loaded.signatures[export.SERVING_DEFAULT](text=tf.constant([], tf.string))[
         "label"
     ].shape == (0,)
 

@@ -10,8 +10,7 @@ import pytest
 from pate_tf.core.dataset import Dataset
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
-from pate_tf.serving.export import export_student
-from pate_tf.serving.signatures import student_digest
+from pate_tf.serving.export import export_student, student_digest
 
 NUM_IMAGES = 1_000
 ROUNDING = 1e-3  # between two logits; other batches and runtimes round otherwise

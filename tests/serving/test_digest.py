@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.models import forest
-from pate_tf.serving.export import export_student
+from pate_tf.serving.export import export_student, student_digest
 from pate_tf.serving.served import matches_statement, served_digest
-from pate_tf.serving.signatures import student_digest
 from pate_tf.students.kinds.random_forest import ForestModel
 
 

@@ -8,17 +8,13 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serving_helpers import serialized_example
 
 from pate_tf.core.public import PublicExamples
 from pate_tf.data.schema import read_schema, schema_of
 from pate_tf.models import catalogue
-from pate_tf.serving.export import export_student
+from pate_tf.serving.export import column_features, export_student, student_digest
 from pate_tf.serving.served import EXTRA, SCHEMA, ServedStudent, matches_statement
-from pate_tf.serving.signatures import (
-    column_features,
-    serialized_example,
-    student_digest,
-)
 
 VISITS = schema_of(
     {

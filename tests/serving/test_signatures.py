@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from pate_tf.serving.signatures import serialized_example
+from serving_helpers import serialized_example
 
 BYTES, FLOATS, INTEGERS = tf.train.BytesList, tf.train.FloatList, tf.train.Int64List
 

@@ -9,7 +9,6 @@ from silo_helpers import NUM_CLASSES, SECURE, pool, queries, silo, teacher
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.core.public import Pool
-from pate_tf.run.analysis import check_by_paths
 from pate_tf.silos import Asking, Coordinator, Member, Roster
 from pate_tf.silos.coordinator import UNIT
 from pate_tf.silos.messages import Answer
@@ -126,18 +125,6 @@ def test_truncated_geometric_goes_through_its_channel():
     with ten_lines(silos, roster, asking=asking) as coordinator:
         labels = coordinator.ask(POOL, np.arange(100))
     assert (labels.labels == TRUE[:100]).mean() > 0.8
-
-
-def test_the_journal_verifies_the_statement(tmp_path):
-    silos, roster = group(3)
-    with ten_lines(silos, roster, folder=tmp_path) as coordinator:
-        coordinator.ask(POOL, np.arange(7))
-        fields = coordinator.statement(pool_name="lines").to_dict()
-    assert check_by_paths(fields, (tmp_path,)) == "agrees with the ledger"
-    with ten_lines(silos, roster, folder=tmp_path) as coordinator:
-        coordinator.ask(POOL, np.arange(7, 9))
-    with pytest.raises(ValueError, match="the journal says otherwise what s0 answered"):
-        check_by_paths(fields, (tmp_path,))
 
 
 def test_silos_and_roster_must_fit():
