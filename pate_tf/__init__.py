@@ -113,22 +113,17 @@ _NAMES = {
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {
-    **{name: name for name in ("accounting", "analysis", "audit")},
-    "datasets": "data.datasets",
-}
+_MODULES = {name: name for name in ("accounting", "analysis", "audit")}
+_MODULES["datasets"] = "data.datasets"
 
 __all__ = sorted([*_HOMES, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value: Any = importlib.import_module(f"pate_tf.{_MODULES[name]}")
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(f"pate_tf.{_HOMES[name]}"), name)
-    else:
+    if name not in __all__:
         raise AttributeError(f"module 'pate_tf' has no attribute {name!r}")
-    globals()[name] = value
+    module = importlib.import_module(f"pate_tf.{_MODULES.get(name) or _HOMES[name]}")
+    globals()[name] = value = module if name in _MODULES else getattr(module, name)
     return value
 
 

@@ -14,12 +14,10 @@ from matplotlib.figure import Figure
 import pate_tf
 from benchmarks.harness import Measurement, Measurements, data_dir_of, separate_registry
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.analysis.accounting import AnalysisConfig, analyse
-from pate_tf.analysis.release import release_log_cost
-from pate_tf.analysis.release_planning import SANITISED, ReleaseRequest
-from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
+from pate_tf.analysis.accounting import analyse
+from pate_tf.analysis.release import log_cost_epsilon, prepare_draw
+from pate_tf.analysis.release_planning import plan_release
 from pate_tf.core import artifacts
-from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.data.tfds_source import SOURCES
 from pate_tf.queries.strategies import find_strategy
@@ -273,29 +271,24 @@ def costs(
         delta: of all epsilons.
         is_adaptive: whether queries depend on earlier labels; then only the worst case is known.
     """
-    source = VoteSource(
-        groups=(AnsweredVotes(mechanism, VoteCounts(counts)),),
-        num_charged={mechanism: mechanism.number_charged(len(counts))},
-        identity=lambda: order_free_digest(counts),
-    )
-    worst_case = analyse(source, AnalysisConfig(delta=delta, bounds=())).data_independent
+    worst_case = analyse(counts, mechanism, delta=delta, bounds=()).epsilon
     epsilons: dict[str, float | None] = dict.fromkeys(("paper", "exact", "sanitised"))
-    epsilons["worst_case"] = worst_case.epsilon
+    epsilons["worst_case"] = worst_case
     if "paper" in mechanism.bounds:
-        config = AnalysisConfig(delta=delta, num_moments=8, conversion="classic", bounds=("paper",))
-        epsilons["paper"] = analyse(source, config).bounds["paper"].epsilon
+        as_published = {"num_moments": 8, "conversion": "classic", "bounds": ("paper",)}
+        paper = analyse(counts, mechanism, delta=delta, **as_published)
+        epsilons["paper"] = paper.bounds["paper"][0]
     if is_adaptive or not mechanism.bounds:
         return epsilons
-    exact = analyse(source, AnalysisConfig(delta=delta, bounds=("exact",))).bounds["exact"]
-    epsilons["exact"] = min(exact.epsilon, worst_case.epsilon)
-    plan = ReleaseRequest(kinds=(SANITISED,), delta=delta).plan(
+    exact = analyse(counts, mechanism, delta=delta, bounds=("exact",)).bounds["exact"][0]
+    epsilons["exact"] = min(exact, worst_case)
+    plan = plan_release(
         mechanism,
         num_queries=len(counts),
         num_teachers=int(counts[0].sum()),
         num_classes=counts.shape[1],
+        delta=delta,
     )
-    release = release_log_cost(
-        counts, mechanism, plan, adaptive=False, noise=SystemNoise().discrete_gaussian
-    )
-    epsilons["sanitised"] = release.sanitised_epsilon(delta).epsilon
+    drawn = prepare_draw(counts, mechanism, plan, delta)(SystemNoise().discrete_gaussian)
+    epsilons["sanitised"] = log_cost_epsilon(drawn["steps"], mechanism, plan, delta).epsilon
     return epsilons

@@ -73,11 +73,18 @@ LEDGER: Final[Labels] = (
         "this ledger was reset: an earlier one, or rows of it, were gone; what is not known of "
         "them is not counted",
     ),
-    ("epsilon_source", "all releases of {source}", "epsilon {epsilon_source} at delta {delta:g}, "
-     "data-independent, as far as known on this machine: {num_ledgers} ledger(s)"),
-    ("is_unknown", "all releases of {source}", "NOT KNOWN: no registry of ledgers, or ledgers that "
-     "protect something else"),
-)  # fmt: skip
+    (
+        "epsilon_source",
+        "all releases charged to {source}",
+        "epsilon {epsilon_source} at delta {delta:g}, data-independent, as far as known on this "
+        "machine: ledgers: {num_ledgers}",
+    ),
+    (
+        "is_unknown",
+        "all releases charged to {source}",
+        "NOT KNOWN: no registry of ledgers, or ledgers that protect something else",
+    ),
+)
 
 
 def shown(epsilon: float) -> str:

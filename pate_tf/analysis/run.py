@@ -25,7 +25,7 @@ from pate_tf.analysis.votes import (
     read_votes_file,
 )
 from pate_tf.core import artifacts
-from pate_tf.core.reporting import QUIET, Reporting, Table, TablesReport
+from pate_tf.core.reporting import QUIET, Reporting, ReportTable, TablesReport
 from pate_tf.core.settings import Settings, setting
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
 from pate_tf.release.noise import NoiseSource, SystemNoise
@@ -221,25 +221,25 @@ def run(
     values = reports.json_values(publishable)
     artifacts.write_json(folder.sensitive / FILE, reports.json_values(sensitive), private=True)
     artifacts.write_json(folder.released / FILE, values)
-    tables = list[Table]()
+    tables = list[ReportTable]()
     for ledger_values in ledgers:
         if settings.run is None:
             title = f"History of {ledger_values['folder']}"
-            tables.append(Table(title=title, lines=ledger_values["history"]))
+            tables.append(ReportTable(title=title, lines=ledger_values["history"]))
         rows = reports.rows_of(ledger_values, reports.LEDGER)
-        tables.append(Table(title="Ledger, publishable", rows=rows))
+        tables.append(ReportTable(title="Ledger, publishable", rows=rows))
     rows = reports.rows_of(publishable, reports.PUBLISHABLE)
-    tables.append(Table(title="Publishable", rows=rows))
+    tables.append(ReportTable(title="Publishable", rows=rows))
     if rows := reports.sensitive_rows(analysis):
-        tables.append(Table(title="SENSITIVE, do not publish", rows=rows, is_sensitive=True))
+        tables.append(ReportTable(title="SENSITIVE, do not publish", rows=rows, is_sensitive=True))
     if refusal is not None:
-        tables.append(Table(title="Left out", rows=[("epsilon, sanitised", refusal)]))
+        tables.append(ReportTable(title="Left out", rows=[("epsilon, sanitised", refusal)]))
     files = [
         ("publishable", str(folder.root / artifacts.RELEASED / FILE)),
         ("SENSITIVE", str(folder.root / artifacts.SENSITIVE / FILE)),
         *((f"plot, {path.parent.name}", str(path)) for path in plots),
     ]
-    tables.append(Table(title="Written to", rows=files))
+    tables.append(ReportTable(title="Written to", rows=files))
     values |= {
         **reports.json_values(sensitive),
         "sensitive": list(sensitive),

@@ -17,7 +17,7 @@ from typing import Any
 from absl import app, flags
 
 from pate_tf.core import artifacts
-from pate_tf.core.reporting import Reporting, Table
+from pate_tf.core.reporting import Reporting, ReportTable
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 # Flags of the first release that a command does not have any more.
@@ -371,7 +371,7 @@ def print_sensitive_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
             print("\x1b[0m", end="", flush=True)
 
 
-def print_titled(table: Table) -> None:
+def print_titled(table: ReportTable) -> None:
     """Prints a table of a run, with flags in the place of arguments."""
     if table.lines:
         print(f"\n{table.title}")

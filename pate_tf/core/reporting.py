@@ -83,7 +83,7 @@ class RunReport:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class ReportTable:
     """Rows, or lines, under a title.
 
     Attributes:
@@ -109,7 +109,7 @@ class TablesReport:
         values: JSON values.
     """
 
-    tables: Sequence[Table] = dataclasses.field(repr=False)
+    tables: Sequence[ReportTable] = dataclasses.field(repr=False)
     values: dict[str, Any] = dataclasses.field(repr=False)
 
 

@@ -38,7 +38,7 @@ from pate_tf.accounting.planning import (
     recommend,
 )
 from pate_tf.analysis.report import shown
-from pate_tf.core.reporting import Table, TablesReport
+from pate_tf.core.reporting import ReportTable, TablesReport
 from pate_tf.core.settings import Settings, setting
 
 PATE, FEATURE_SUMS = "pate", "feature_sums"
@@ -510,4 +510,6 @@ def calibrate(
         "epsilon_data_independent": cost,
         "sensitive": [],
     }
-    return TablesReport(tables=[Table(title="Calibration, publishable", rows=rows)], values=values)
+    return TablesReport(
+        tables=[ReportTable(title="Calibration, publishable", rows=rows)], values=values
+    )

@@ -57,7 +57,6 @@ COMMANDS = {
         6 + 1 + 1 + 2 + 1,
         LONG,
     ),
-    "audit": ("audit.py", ("--seconds=1", "--only", "gaussian_feature_sums"), 1, ()),
     "own_data": ("own_data.py", ("--quick", "--only", "breast_cancer"), 1, LONG),
 }
 
@@ -113,7 +112,7 @@ def test_a_cost_model_finds_the_constants_that_sizes_were_made_by(power):
 def test_pages_are_what_their_json_says(tmp_path, monkeypatch, capsys):
     docs = tmp_path / "notes"
     shutil.copytree(NOTES, docs, ignore=shutil.ignore_patterns("pictures"))
-    names = ("results", "instead", "own_data", "audit_results")
+    names = ("results", "instead", "own_data")
     before = {name: (docs / f"{name}.md").read_text() for name in names}
     for name in set(names) - {"instead"}:
         (docs / f"{name}.md").unlink()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from script_processes import PATIENCE, run_script
-from tensorflow_serving.apis import prediction_log_pb2
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -194,22 +193,3 @@ def test_a_missing_or_broken_student_is_one_clear_line(exported, tmp_path, damag
     with pytest.raises(ValueError, match="student: expected a SavedModel") as caught:
         ServedStudent(folder)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["digits", "table"])
-def test_the_warm_up_requests_are_answered(request, name):
-    student = request.getfixturevalue(name)
-    empty = np.zeros([1, *student.dataset.input_shape], np.float32)
-    expected = tf.nn.softmax(student.model(empty))[0]
-    signatures = tf.saved_model.load(str(student.folder)).signatures
-    asked = []
-    path = student.folder / "assets.extra" / "tf_serving_warmup_requests"
-    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-        asking = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-        inputs = {key: tf.constant(tf.make_ndarray(one)) for key, one in asking.inputs.items()}
-        answer = signatures[asking.model_spec.signature_name](**inputs)
-        asked.append((asking.model_spec.signature_name, len(answer["label"])))
-        for probabilities in answer["probabilities"]:
-            np.testing.assert_allclose(probabilities, expected, atol=1e-5)
-    names = ("serving_default", "serialized_examples")
-    assert sorted(asked) == sorted((one, size) for one in names for size in (1, 16))
