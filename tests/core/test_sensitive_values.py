@@ -18,7 +18,7 @@ from pate_tf.beam import pipelines, sources
 SENSITIVE = {
     "PrivateExamples": ("inputs", "labels", "owners"),
     "VoteCounts": ("values",),
-    "FeatureSums": ("values",),
+    "SumsByClass": ("values",),
     "Votes": ("labels",),
     "Partition": ("assignment",),
     "LedgerRow": ("details",),

@@ -23,9 +23,8 @@ from pate_tf.models.encoder import CONSTANT, record_vectors
 from pate_tf.queries.labels import load_labels
 from pate_tf.release.feature_sums import FeatureSums, StoredSums, sums_folder
 from pate_tf.release.labeller import Labeller
-from pate_tf.release.labelling import plan_release
 from pate_tf.release.noisy_sums import sums_by_class
-from pate_tf.release.settings import LabelSettings
+from pate_tf.release.plan import LabelSettings, plan_release
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import encoder_of
 from pate_tf.run.planning import PlanSettings, compare_methods
@@ -54,7 +53,7 @@ def fitted(folder, images=RECORDS, labels=LABELS, owners=None, representation="r
 
 
 def steps_between(one: FeatureSums, other: FeatureSums) -> float:
-    moved = (one.stored.sums.values - other.stored.sums.values).ravel().tolist()
+    moved = (one.sums.values - other.sums.values).ravel().tolist()
     return math.sqrt(sum(step * step for step in moved)) / LATTICE
 
 
@@ -82,7 +81,7 @@ def test_what_is_released_is_what_a_comparison_of_methods_names(tmp_path, augmen
         named = compare_methods(asked).sums
         labelled_by = LabelSettings(method="feature_sums", epsilon=epsilon)
         try:
-            released = plan_release(labelled_by, sums.stored, pool, delta=1e-5).mechanism
+            released = plan_release(labelled_by, sums, pool, delta=1e-5).mechanism
         except ValueError as error:
             assert "records say more than noise" in str(error)
             released = None
@@ -101,7 +100,7 @@ def test_they_are_the_sums_of_the_records_vectors(tmp_path):
     encoder = encoder_of(POOL, "raw")
     vectors = record_vectors(encoder.features(RECORDS), encoder.scale)
     for name, owners in (("records", None), ("owners", OWNERS)):
-        found = fitted(tmp_path / name, owners=owners).stored
+        found = fitted(tmp_path / name, owners=owners)
         expected = sums_by_class(vectors, LABELS, num_classes=3, owners=owners)
         # Features of other batches differ by rounding.
         np.testing.assert_allclose(found.sums.values / LATTICE, expected / LATTICE, atol=1e-3)
@@ -122,7 +121,7 @@ def test_one_record_replaced_moves_them_by_two_and_nothing_else(tmp_path, image,
     before = fitted(tmp_path / "before", representation=representation)
     after = fitted(tmp_path / "after", changed, other, representation=representation)
     assert 0 < steps_between(before, after) <= 2.0
-    assert before.stored.digest != after.stored.digest
+    assert before.digest != after.digest
     assert plan_of(before) == plan_of(after)
 
 
@@ -161,7 +160,7 @@ def test_the_order_of_records_changes_no_bit(tmp_path, representation):
                 LABELS[rows],
                 owners=None if owners is None else owners[rows],
                 representation=representation,
-            ).stored
+            )
             for number, rows in enumerate((equal, order))
         ]
         np.testing.assert_array_equal(found[0].table, found[1].table)
@@ -171,8 +170,8 @@ def test_the_order_of_records_changes_no_bit(tmp_path, representation):
 def test_a_folder_holds_the_sums_of_one_set_of_records_and_settings(tmp_path):
     first = fitted(tmp_path, owners=OWNERS)
     again = fitted(tmp_path, owners=OWNERS)
-    assert again.stored.digest == first.stored.digest == FeatureSums.load(tmp_path).stored.digest
-    assert str(first.stored.sums.values[0, 0]) not in repr(first) + repr(first.stored.sums)
+    assert again.digest == first.digest == FeatureSums.load(tmp_path).digest
+    assert str(first.sums.values[0, 0]) not in repr(first) + repr(first.sums)
     assert (sums_folder(artifacts.RunDirectory(tmp_path)).stat().st_mode & 0o777) == 0o700
     run = described_run(tmp_path)
     assert (run.method, run.unit, run.representation) == ("feature_sums", "owner", "raw")
@@ -329,7 +328,7 @@ def test_sums_of_a_table_tell_its_classes_apart(tmp_path):
         held_out=0.25,
     )
     sums = FeatureSums(directory=tmp_path).fit(table.private, table.pool)
-    assert isinstance(sums.stored, StoredSums) and sums.stored.representation == "bins"
+    assert isinstance(sums, StoredSums) and sums.representation == "bins"
     with Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
         found = labeller.label(table.pool)
     truth = (table.pool.inputs[:, 0] + 0.5 * table.pool.inputs[:, 1] > 1.0).astype(np.int64)
@@ -345,7 +344,7 @@ def test_heavy_noise_is_planned_for_counts_of_clusters_with_a_pure_epsilon(tmp_p
         monkeypatch.setattr(contrastive, name, 30)
     data = pate_tf.datasets.load("digits")
     sums = FeatureSums(directory=tmp_path / "run").fit(data.private, data.pool)
-    stored = sums.stored
+    stored = sums
     assert sorted(stored.centres) == sorted(stored.cluster_counts) == [10, 20]
     for number, counts in stored.cluster_counts.items():
         assert counts.values.shape == (number, 10)
@@ -418,17 +417,17 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     charge = labels.cost.charge
     assert charge.num_rounds == 3 and "in 3 rounds" in labels.choice
     noisy = labels.released.noisy_sums
-    assert noisy.shape[0] == 3 * len(sums.stored.sums.values)
+    assert noisy.shape[0] == 3 * len(sums.sums.values)
     assert (noisy == again.released.noisy_sums).all()
     # The model is that of the released sums and the pool alone.
-    weights = sums.stored.weights(noisy.reshape(3, -1, 3), charge.sigma)
-    expected = (sums.stored.vectors(POOL.inputs) @ weights).argmax(axis=1)
+    weights = sums.weights(noisy.reshape(3, -1, 3), charge.sigma)
+    expected = (sums.vectors(POOL.inputs) @ weights).argmax(axis=1)
     assert (labels.released.labels == expected).all()
     # And it is a student, once exported.
     student = pate_tf.Student("linear_head").fit(POOL, labels)
     np.testing.assert_allclose(
         student.model(RECORDS.astype(np.float32)).numpy(),
-        sums.stored.vectors(RECORDS.astype(np.float32)) @ weights,
+        sums.vectors(RECORDS.astype(np.float32)) @ weights,
         rtol=1e-3,
         atol=1e-3,
     )
@@ -443,7 +442,7 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
 
 
 def test_a_linear_head_follows_from_one_round_too_and_not_from_stored_labels(run, labels, data):
-    sums = FeatureSums.load(run).stored
+    sums = FeatureSums.load(run)
     noisy = labels.released.noisy_sums
     weights = sums.weights(noisy[None], labels.cost.charge.sigma)
     student = pate_tf.Student("linear_head").fit(data.pool, labels)

@@ -44,16 +44,16 @@ def parts(tmp_path_factory):
 
 def test_they_are_those_of_all_records_in_any_order(parts, tmp_path):
     order = np.concatenate([np.arange(300)[place::3] for place in range(3)])
-    whole = summed(tmp_path / "all", INPUTS[order], LABELS[order]).stored
-    merged = pate_tf.FeatureSums.merge(parts, directory=tmp_path / "merged").stored
+    whole = summed(tmp_path / "all", INPUTS[order], LABELS[order])
+    merged = pate_tf.FeatureSums.merge(parts, directory=tmp_path / "merged")
     np.testing.assert_array_equal(merged.table, whole.table)
     left = [{**one.description, "records": None} for one in (merged, whole)]
     assert left[0] == left[1] and merged.num_records == 300 and not merged.has_vectors
     pate_tf.FeatureSums.merge(parts[:2], directory=tmp_path / "two")
     again = pate_tf.FeatureSums.merge([parts[2], tmp_path / "two"], directory=tmp_path / "again")
-    assert again.stored.digest == merged.digest
+    assert again.digest == merged.digest
     # The same parts are not added again, others are refused.
-    assert pate_tf.FeatureSums.merge(parts, directory=tmp_path / "again").stored.digest
+    assert pate_tf.FeatureSums.merge(parts, directory=tmp_path / "again").digest
     with pytest.raises(ValueError, match=r"holds .*feature sums"):
         pate_tf.FeatureSums.merge(parts[:2], directory=tmp_path / "again")
 
@@ -73,15 +73,15 @@ def test_whether_a_record_is_in_two_parts_changes_nothing_but_its_sum(parts, tmp
                 [parts[0], second], directory=tmp_path / f"merged {second.name}"
             )
         files = {path.relative_to(merged.directory) for path in merged.directory.rglob("*")}
-        outcomes.append((merged.stored.num_records, files))
-        moved = merged.stored.table - pate_tf.FeatureSums.load(parts[0]).stored.table
-        np.testing.assert_array_equal(moved, pate_tf.FeatureSums.load(second).stored.table)
+        outcomes.append((merged.num_records, files))
+        moved = merged.table - pate_tf.FeatureSums.load(parts[0]).table
+        np.testing.assert_array_equal(moved, pate_tf.FeatureSums.load(second).table)
     assert outcomes[0] == outcomes[1]
 
 
 def test_nothing_on_disk_is_a_digest_without_a_key(parts, tmp_path):
     """Whoever knows all records but one can't confirm a guess by what two folders hold."""
-    twice = [summed(tmp_path / name, INPUTS[0::3], LABELS[0::3]).stored for name in "ab"]
+    twice = [summed(tmp_path / name, INPUTS[0::3], LABELS[0::3]) for name in "ab"]
     np.testing.assert_array_equal(twice[0].table, twice[1].table)
     assert twice[0].digest != twice[1].digest
     known = [one.description["records"] for one in twice]
@@ -93,9 +93,9 @@ def test_nothing_on_disk_is_a_digest_without_a_key(parts, tmp_path):
 def test_records_are_recognised_in_any_order_and_by_label_and_owner(tmp_path):
     owners = np.arange(300) // 3
     order = np.random.default_rng(1).permutation(300)
-    first = summed(tmp_path / "o", INPUTS, LABELS, owners=owners).stored
+    first = summed(tmp_path / "o", INPUTS, LABELS, owners=owners)
     same = summed(tmp_path / "o", INPUTS[order], LABELS[order], owners=owners[order].astype(str))
-    assert same.stored.digest == first.digest
+    assert same.digest == first.digest
     for place in range(3):
         changed = [INPUTS.copy(), LABELS.copy(), owners.copy()]
         changed[place][7] = changed[place][200] if place != 1 else 1 - LABELS[7]
@@ -135,7 +135,7 @@ def test_what_may_not_be_merged_is_one_line(parts, tmp_path):
 
     def regrouped(*groups):
         def write(folder):
-            stored = pate_tf.FeatureSums.load(folder.parents[1]).stored
+            stored = pate_tf.FeatureSums.load(folder.parents[1])
             arrays = artifacts.read_arrays(folder / "sums.npz")
             arrays["groups"] = np.array(groups)
             digest = digest_of(stored.description, arrays, stored.encoder_digest)
@@ -167,7 +167,7 @@ def test_what_may_not_be_merged_is_one_line(parts, tmp_path):
         refused("expected complete ones", changed(f"d{number}", described(**fields)), parts[1])
     for name in ("sums.npz", "description.json", "encoder/saved_model.pb"):
         refused("expected complete ones", changed(f"cut {name[:4]}", truncated(name)), parts[1])
-    width = len(pate_tf.FeatureSums.load(parts[0]).stored.scale)
+    width = len(pate_tf.FeatureSums.load(parts[0]).scale)
     refused("feature sums of one representation", parts[1], changed("g", regrouped(width - 1, 1)))
     refused("expected complete ones", changed("g1", regrouped(width + 1)), parts[1])
     refused("expected complete ones", changed("g2", regrouped(width + 1, -1)), parts[1])
@@ -188,7 +188,7 @@ def test_a_ledger_knows_the_sums_that_it_is_of(parts, tmp_path):
         sums_folder(artifacts.RunDirectory(folder)) for folder in (tmp_path / "run", parts[1])
     )
     shutil.copytree(own, tmp_path / "right")
-    stored = pate_tf.FeatureSums.load(tmp_path / "run").stored
+    stored = pate_tf.FeatureSums.load(tmp_path / "run")
     arrays = artifacts.read_arrays(own / "sums.npz")
     arrays["sums"][0, 0] += 1
     digest = digest_of(stored.description, arrays, stored.encoder_digest)
@@ -214,6 +214,6 @@ def test_merged_sums_are_charged_to_the_source_of_the_parts_or_the_one_that_is_n
     parts, tmp_path
 ):
     merged = pate_tf.FeatureSums.merge(parts, directory=tmp_path / "merged")
-    assert merged.stored.source == pate_tf.FeatureSums.load(parts[0]).stored.source
+    assert merged.source == pate_tf.FeatureSums.load(parts[0]).source
     named = pate_tf.FeatureSums.merge(parts, directory=tmp_path / "named", name="others")
-    assert named.stored.source.name == "others"
+    assert named.source.name == "others"
