@@ -66,6 +66,7 @@ from pate_tf.representations.catalogue import (
 from pate_tf.representations.label_propagation import cluster_centres
 from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
 from pate_tf.teachers.run_folder import DataSource, RunDescription, described_run
+from pate_tf.teachers.voters import Voter
 
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
@@ -693,6 +694,9 @@ class FeatureSums:
         vectors, labels, moments = self._of_single_records
         weights = weights_of_rounds(values, moments, self.num_records, noise)
         return residual_sums(vectors, labels, weights)
+
+
+LabelSource = Voter | FeatureSums  # what labels come from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

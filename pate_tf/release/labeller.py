@@ -29,7 +29,7 @@ from pate_tf.ledger.chain import DATABASE
 from pate_tf.queries import propagation, rounds
 from pate_tf.queries.labels import Labels, asked_inputs
 from pate_tf.queries.strategies import find_strategy
-from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.release.feature_sums import FeatureSums, LabelSource
 from pate_tf.release.graph import VoteAggregation
 from pate_tf.release.noisy_sums import release_sums
 from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
@@ -43,7 +43,7 @@ from pate_tf.teachers.voters import Voter
 aggregation_of = functools.cache(VoteAggregation)  # each is traced once
 
 
-def has_linear_model(plan: LabelPlan, source: Voter | FeatureSums) -> bool:
+def has_linear_model(plan: LabelPlan, source: LabelSource) -> bool:
     """Whether labels of a plan come with a linear model, for the student `linear_head`."""
     mechanism = plan.mechanism
     return (
@@ -160,7 +160,7 @@ class Labeller:
     @classmethod
     def from_settings(
         cls,
-        source: Teachers | FeatureSums | Voter,
+        source: Teachers | LabelSource,
         settings: LabelSettings,
         budget: Budget,
         *,
@@ -288,7 +288,7 @@ class Labeller:
         settings = dataclasses.replace(self._settings, **changes)
         return plan_release(settings, self._for_pool(pool), pool, delta=self.delta)
 
-    def _for_pool(self, pool: Pool) -> Voter | FeatureSums:
+    def _for_pool(self, pool: Pool) -> LabelSource:
         if isinstance(self.source, Voter):
             return self.source
         return self.source.for_pool(pool)

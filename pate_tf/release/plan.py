@@ -47,7 +47,7 @@ from pate_tf.release.noise import (
 from pate_tf.teachers.voters import Voter
 
 if TYPE_CHECKING:
-    from pate_tf.release.feature_sums import FeatureSums
+    from pate_tf.release.feature_sums import FeatureSums, LabelSource
 
 METHODS = ("pate", "feature_sums")
 DEFAULT_NUM_QUERIES = 100
@@ -230,7 +230,7 @@ class LabelPlan:
         return self.description or f"{self.mechanism.summary()}, {number} queries by {strategy}"
 
 
-def check_teachers(source: Voter | FeatureSums, pool: Pool) -> None:
+def check_teachers(source: LabelSource, pool: Pool) -> None:
     """Raises ValueError unless teachers or feature sums are of the data set of a pool."""
     if difference := source.dataset.difference(pool.dataset):
         what = "feature sums" if source.num_teachers is None else "teachers"
@@ -241,7 +241,7 @@ def check_teachers(source: Voter | FeatureSums, pool: Pool) -> None:
 
 
 def plan_release(
-    settings: LabelSettings, source: Voter | FeatureSums, pool: Pool, *, delta: float
+    settings: LabelSettings, source: LabelSource, pool: Pool, *, delta: float
 ) -> LabelPlan:
     """Completes and checks what settings ask for. Reads no votes and no records.
 
@@ -282,7 +282,7 @@ def plan_release(
 
 
 def _queries(
-    settings: LabelSettings, source: Voter | FeatureSums, num_queries: int, strategy: str
+    settings: LabelSettings, source: LabelSource, num_queries: int, strategy: str
 ) -> QueryConfig:
     """Returns the queries; by the source's representation where none is named and it is used."""
     representation = settings.representation

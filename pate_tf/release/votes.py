@@ -5,7 +5,6 @@ Nothing here knows teachers or TensorFlow: who votes and what picks noisy winner
 
 import dataclasses
 import hashlib
-import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -67,7 +66,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             debit = int(row.details["debit"])
             if mechanisms[debit].releases_feature_sums:  # of which no teacher voted
                 continue
-            path = _counts_file(ledger, debit)
+            path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
                 arrays = artifacts.read_arrays(path)
                 counts, answered = VoteCounts(arrays["counts"]), arrays["answered"]
@@ -81,10 +80,6 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
                 )
             adaptive = bool(arrays.get("adaptive", False))  # not in version 1
             yield StoredCounts(debit, mechanisms[debit], counts, answered, adaptive)
-
-
-def _counts_file(ledger: Ledger, debit: int) -> pathlib.Path:
-    return ledger.folder / VOTES / f"{debit:09d}.npz"
 
 
 def cost_of_labels(
@@ -292,7 +287,7 @@ def _charge_and_draw(
     else:
         drawn = mechanism.draw(counts.values, noise, noisy_winners=noisy_winners)
     fault_point("noise_drawn")
-    path = _counts_file(ledger, debit)
+    path = ledger.folder / VOTES / f"{debit:09d}.npz"
     arrays = {
         "counts": counts.values,
         "answered": np.array([label is not None for label in drawn.labels], np.bool_),

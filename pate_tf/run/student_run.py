@@ -22,7 +22,7 @@ from pate_tf.core.public import PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
-from pate_tf.release.feature_sums import FeatureSums, SumsSource
+from pate_tf.release.feature_sums import LabelSource, SumsSource
 from pate_tf.release.labeller import Labeller, has_linear_model
 from pate_tf.release.plan import Budget, LabelPlan, LabelSettings
 from pate_tf.release.votes import stored_counts
@@ -46,7 +46,6 @@ from pate_tf.students.config import (
 from pate_tf.students.evaluation import ByClass, by_class
 from pate_tf.students.kinds import AUTO, LINEAR_HEAD, StudentConfig
 from pate_tf.teachers.run_folder import DataSource, TeacherSource
-from pate_tf.teachers.voters import Voter
 
 # What the labels of one student cost at the true votes. SENSITIVE.
 
@@ -226,7 +225,7 @@ def make_student(
     public: PublicSplit,
     *,
     plan: LabelPlan,
-    teachers: Voter | FeatureSums,
+    teachers: LabelSource,
     labeller: Labeller,
     directory: artifacts.RunDirectory,
     output: OutputSettings = OutputSettings(),  # noqa: B008 (frozen)
@@ -449,7 +448,7 @@ class Sources:
 
     def load(
         self, reporting: Reporting, delta: float | None = None
-    ) -> tuple[PublicSplit, Voter | FeatureSums, artifacts.RunDirectory, artifacts.RunDirectory]:
+    ) -> tuple[PublicSplit, LabelSource, artifacts.RunDirectory, artifacts.RunDirectory]:
         """Returns public samples, teachers or sums, their run folder and that of the student.
 
         Args:
@@ -465,7 +464,7 @@ class Sources:
         public = examples.split(self.pool_size or examples.dataset.pool_size)
         source_directory = self.labels_from.directory(examples.dataset.name)
         directory = artifacts.RunDirectory(self.folder) if self.folder else source_directory
-        source: Voter | FeatureSums
+        source: LabelSource
         if isinstance(self.labels_from, SumsSource):
             source = self.labels_from.load(public.pool, reporting, delta)
         else:
@@ -692,7 +691,7 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
 
 def unanswered_report(
     error: NothingAnsweredError,
-    teachers: Voter | FeatureSums,
+    teachers: LabelSource,
     *,
     epsilon_ledger: float,
     seconds: float,

@@ -17,7 +17,7 @@ from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels, asked_inputs
-from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.release.feature_sums import FeatureSums, LabelSource
 from pate_tf.release.noisy_sums import sums_in_ledger
 from pate_tf.release.plan import check_teachers
 from pate_tf.release.votes import cost_of_labels, query_digests
@@ -28,7 +28,6 @@ from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.check import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
-from pate_tf.teachers.voters import Voter
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
 NOT_CHARGED: Final = "labels: expected labels that were charged to this ledger, got others"
@@ -85,7 +84,7 @@ def publish_model(
     model: Any,
     labels: Labels,
     *,
-    teachers: Voter | FeatureSums,
+    teachers: LabelSource,
     ledger: Ledger,
     folder: pathlib.Path,
     export_formats: Sequence[str] = (),
@@ -129,7 +128,7 @@ def publish_model(
     )
 
 
-def vouched_encoder(source: Voter | FeatureSums) -> str | None:
+def vouched_encoder(source: LabelSource) -> str | None:
     """Returns name and digest of the encoder that a person brought; None where there is none."""
     if isinstance(source, FeatureSums):
         name: Any = source.representation
