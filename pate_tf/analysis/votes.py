@@ -18,7 +18,7 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, compose, distinct_rows
 from pate_tf.ledger.chain import charges_of
-from pate_tf.release import drawing
+from pate_tf.release import votes
 
 LEDGER_FILE = "ledger.sqlite3"
 MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each
@@ -203,12 +203,12 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     # Votes are counted by ensemble: branches share what they have in common.
     are_forks = len({ledger.ensemble_digest for ledger in ledgers}) < len(ledgers)
     have_votes = all(
-        ledger.num_answered == 0 or (ledger.folder / drawing.VOTES).is_dir() for ledger in ledgers
+        ledger.num_answered == 0 or (ledger.folder / votes.VOTES).is_dir() for ledger in ledgers
     )
     is_countable = not are_forks and (votes_needed or have_votes)
-    groups: dict[tuple[Mechanism, int], list[drawing.StoredCounts]] = {}
+    groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers if is_countable else ():
-        for batch in drawing.stored_counts(ledger):
+        for batch in votes.stored_counts(ledger):
             try:
                 batch.counts.check_totals()
             except ValueError as error:

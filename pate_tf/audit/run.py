@@ -176,10 +176,10 @@ class _Run:
 
     def sums(self) -> Any:
         """Returns the stored feature sums; ValueError if they are broken."""
-        from pate_tf.release.feature_sums import StoredSums
+        from pate_tf.release.feature_sums import FeatureSums
 
-        folder = self.sensitive / "feature_sums"
-        return StoredSums(folder) if folder.exists() else None
+        is_there = (self.sensitive / "feature_sums").exists()
+        return FeatureSums.load(self.root) if is_there else None
 
     def assignment(self) -> tuple[Any, dict[str, Any]] | None:
         """Returns the teacher of each record and the teachers' facts; None without teachers."""
@@ -475,8 +475,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
     stored = run.sums()
     if stored is None:
         return
-    if stored.has_vectors:
-        stored.check_vectors()  # raises ValueError
+    _ = stored.has_vectors and stored.moments  # raises ValueError where vectors are others
     with run.ledger() as ledger:
         if ledger is None:
             return
