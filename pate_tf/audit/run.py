@@ -501,12 +501,12 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
 
 
 CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
+    "sensitive files": _mode_checks,  # before others open folders
     "ledger": _ledger_checks,
     "released files": _file_checks,
     "released labels": _label_checks,
     "statement": _statement_checks,
     "versions": _version_checks,
-    "sensitive files": _mode_checks,
     "teachers": _teacher_checks,
     "feature sums": _sum_checks,
 }

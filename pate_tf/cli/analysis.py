@@ -90,7 +90,7 @@ def main() -> None:
         command_line.print_table("Statement", [(FLAGS.statement, told)])
         command_line.write_report(FLAGS.report_file, {"statement": told})
         return
-    if run_folder is not None:  # read before a draw is charged
+    if run_folder is not None and FLAGS.release is not None:  # read before a draw is charged
         check.read_statement(artifacts.RunDirectory(run_folder))
     settings = own_flags.read(AnalysisSettings)
     report = run_analysis(settings, mechanism(), command_line.reporting())

@@ -354,8 +354,8 @@ def test_queries_that_depend_on_answers_have_no_data_dependent_epsilon(tmp_path)
     adaptive = run(tmp_path, ensemble, query_strategy="uncertain", query_rounds=2)
     assert adaptive.epsilon_data_dependent is None
     assert statement(tmp_path)["query_strategy"] == "uncertain"
-    source = read_run(tmp_path).source
-    assert source.groups is None
+    source = read_run(tmp_path)
+    assert source.groups == ()
     assert source.num_queries == NUM_QUERIES
     # Who learns from the same labels again, by whichever way, has none either.
     ledger_rows = adaptive.published.statement.ledger_rows
@@ -365,7 +365,7 @@ def test_queries_that_depend_on_answers_have_no_data_dependent_epsilon(tmp_path)
     fixed = run(tmp_path / "other", FakeEnsemble(table(95)), query_strategy="random")
     assert 0.0 < fixed.epsilon_data_dependent <= fixed.published.statement.epsilon
     assert statement(tmp_path / "other")["query_strategy"] == "random"
-    assert read_run(tmp_path / "other").source.groups is not None
+    assert read_run(tmp_path / "other").groups
 
 
 @pytest.mark.usefixtures("few_steps")
