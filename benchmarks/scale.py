@@ -143,13 +143,21 @@ def write_table(folder: pathlib.Path, number: int) -> None:
 
 
 def beam(number: int, folder: pathlib.Path) -> dict[str, float]:
-    """Computes feature sums of files by `pate sums`."""
+    """Computes feature sums of files by Apache Beam."""
+    from pate_tf.beam import pipelines
+    from pate_tf.data.data import FileSource
+    from pate_tf.release.feature_sums import SumsSettings
+    from pate_tf.teachers.run_folder import DataSource
+
     write_table(folder, number)
-    files = [f"--{side}={folder}/{side}.parquet" for side in ("private", "public")]
-    flags = [*files, f"--schema={folder}/schema.toml", f"--train_dir={folder}/run"]
+    files = FileSource(public=folder / "public.parquet", schema=folder / "schema.toml")
     began = time.monotonic()
-    command = [sys.executable, "-m", "pate_tf.cli.main", "sums", *flags, "--representation=raw"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    pipelines.sums(
+        DataSource(files=files),
+        directory=folder / "run",
+        settings=SumsSettings(representation="raw"),
+        private=str(folder / "private.parquet"),
+    )
     return {"on the clock": time.monotonic() - began}
 
 

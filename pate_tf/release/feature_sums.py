@@ -25,22 +25,22 @@ from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.planning import cluster_numbers
 from pate_tf.core import artifacts, partition, sensitive
 from pate_tf.core.dataset import Dataset, check_inputs
-from pate_tf.core.private_digest import private_digest
 from pate_tf.core.public import Pool
-from pate_tf.core.record_set import (
+from pate_tf.core.reporting import QUIET, Reporting, reporting
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import (
     RECORD_KEY,
     Digests,
+    PrivateSource,
+    Records,
+    check_same_settings,
     keyed_sum,
     owner_digests,
+    private_digest,
     record_digests,
 )
-from pate_tf.core.reporting import QUIET, Reporting, reporting
-from pate_tf.core.run_settings import check_same_settings
-from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import (
     Encoder,
     nearest_centres,
@@ -456,8 +456,6 @@ def fit(
     )
     if (stored := stored_before(directory, described, examples.source)) is not None:
         return stored
-    content = keyed_sum(b"", digests, examples.labels).tobytes()
-    warn_of_same_records(examples.source, content, directory.sensitive)
     summands = summands_of(pool, encoder)
     vectors = None
     if owners is None:

@@ -37,7 +37,7 @@ from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.chain import DATABASE
+from pate_tf.ledger.journal import DATABASE
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import nearest_centres
 from pate_tf.queries import propagation, rounds

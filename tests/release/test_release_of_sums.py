@@ -26,7 +26,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.ledger.chain import DATABASE
+from pate_tf.ledger.journal import DATABASE
 from pate_tf.release.drawing import stored_counts
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import (
