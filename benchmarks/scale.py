@@ -144,20 +144,13 @@ def write_table(folder: pathlib.Path, number: int) -> None:
 
 def beam(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Computes feature sums of files by Apache Beam."""
-    from pate_tf.beam import pipelines
-    from pate_tf.data.data import FileSource
-    from pate_tf.release.feature_sums import SumsSettings
-    from pate_tf.teachers.run_folder import DataSource
+    from pate_tf.beam import pipelines as beams
 
     write_table(folder, number)
-    files = FileSource(public=folder / "public.parquet", schema=folder / "schema.toml")
-    began = time.monotonic()
-    pipelines.sums(
-        DataSource(files=files),
-        directory=folder / "run",
-        settings=SumsSettings(representation="raw"),
-        private=str(folder / "private.parquet"),
-    )
+    files = beams.FileSource(public=folder / "public.parquet", schema=folder / "schema.toml")
+    settings = beams.SumsSettings(representation="raw")
+    began, private = time.monotonic(), str(folder / "private.parquet")
+    beams.sums(beams.DataSource(files=files), directory=folder, settings=settings, private=private)
     return {"on the clock": time.monotonic() - began}
 
 

@@ -52,8 +52,9 @@ def print_help(description: str, *, full: bool) -> None:
     """
     print(description.strip())
     for group in dict.fromkeys((*_ORDER, *_HELP)):
-        names = _HELP.get(group, {})
-        names = [name for name, is_advanced in names.items() if full or not is_advanced]
+        names = [
+            name for name, is_advanced in _HELP.get(group, {}).items() if full or not is_advanced
+        ]
         if names:
             print(f"\n{group}:")
         for name in names:
@@ -102,7 +103,7 @@ def parse_flags(arguments: list[str]) -> list[str]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
-        others = flags.FLAGS(arguments)
+        others: list[str] = flags.FLAGS(arguments)
     except flags.Error as error:
         hint = ""
         if getattr(error, "flagname", "") in GONE:
