@@ -453,8 +453,10 @@ class Store:
                 # The published head is a hash of everything from here on; the salt keeps it from
                 # confirming a guess at the private data.
                 details = {**opening, "salt": secrets.token_hex(32), "source": source}
+                # The limit of a store that is gone is not known any more.
+                details |= dict.fromkeys(("acknowledged", "raised"), missing is not None)
                 with self.transaction():
-                    self.append("opened", {**details, "acknowledged": missing is not None})
+                    self.append("opened", details)
                     if missing is not None:
                         self._append_missing(missing)
                 verify()
@@ -679,9 +681,7 @@ class Store:
                 is_higher = row.kind == "budget" and (
                     delta > self.delta or budget > (self.epsilon_budget or math.inf)
                 )
-                # The limit of a store that is gone is not known any more.
                 self.was_raised |= details.get("raised", is_higher)
-                self.was_raised |= row.kind == "opened" and details.get("acknowledged", False)
                 self.epsilon_budget, self.delta = budget, delta
             self._sequences[row.digest] = row.sequence
             self._record(row)
