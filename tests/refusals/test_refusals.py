@@ -60,19 +60,19 @@ OF_NUMBERS = [
         flags=("--teachers_dir=run", "--mechanism=gaussian_noisy_max", "--lap_scale=50"),
         told="lap_scale: expected --sigma",
     ),
-    teach("--learning_rate=5", told="learning_rate: expected above 0 and at most 1"),
-    ask("--learning_rate=5", told="learning_rate: expected above 0 and at most 1"),
+    teach("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
+    ask("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
     *(
         teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")
         for number in (10**9, 2**63, 2**64 + 1)
     ),
     *(
-        call(f"--max_steps={number}", told="max_steps: expected from 1 to")
+        call(f"--max_steps={number}", told="max_steps: expected in [1, ")
         for call in (teach, ask)
         for number in (2**62, 2**63 + 1)
     ),
     *(
-        call(f"--batch_size={10**9}", told="batch_size: expected from 1 to 65536")
+        call(f"--batch_size={10**9}", told="batch_size: expected in [1, 65536]")
         for call in (teach, ask)
     ),
     *(
@@ -85,7 +85,7 @@ OF_NUMBERS = [
     ask("--lap_scale=1e300", told="lap_scale", code=2),
     analyse("--noise_eps=1e300", told="noise_eps", code=2),
     analyse("--noise_eps=1e-300", told="noise_eps", code=2),
-    analyse("--moments=100000", told="moments: expected from 1 to 4096"),
+    analyse("--moments=100000", told="moments: expected in [1, 4096]"),
     analyse("--nb_labels=1000000", told="nb_labels: expected a whole number from 1 to 100000"),
     analyse("--queries=10", told="queries: expected with --calibrate, got"),
     analyse("--target_epsilon=10", told="epsilon: expected with --calibrate, got"),

@@ -136,7 +136,7 @@ def test_what_is_wrong_is_one_line(changes, message):
         (
             ("--epsilon=1", "--nb_labels=1"),
             2,
-            "error: nb_labels: expected at least 2 and finite, got 1\n",
+            "error: nb_labels: expected in [2, inf), got 1\n",
         ),
         (("--epsilon=1", "--nb_records=9"), 1, "error: nb_teachers: expected at most --nb_records"),
         (("--epsilon=1", "--mechanism=gaussian_histogram"), 0, "Recommended: pate\n"),
