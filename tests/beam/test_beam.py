@@ -19,7 +19,7 @@ pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as
 
 from pate_tf.beam import pipelines
 from pate_tf.core.reporting import Reporting
-from pate_tf.release.feature_sums import FeatureSums, StoredSums, SumsSettings
+from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.run_folder import DataSource, described_run
@@ -55,25 +55,25 @@ def files_of(folder: pathlib.Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def alone(here, data) -> dict[str, StoredSums]:
+def alone(here, data) -> dict[str, FeatureSums]:
     """The sums of one process, with owners and without."""
     pool = data.files.load_public().split(40).pool
     return {
-        unit: FeatureSums(directory=here / f"one {unit}")
-        .fit(helpers.examples(data, ROWS, owners=unit == "owner"), pool)
-        .stored
+        unit: FeatureSums(directory=here / f"one {unit}").fit(
+            helpers.examples(data, ROWS, owners=unit == "owner"), pool
+        )
         for unit in ("record", "owner")
     }
 
 
-def assert_same(found: StoredSums, other: StoredSums) -> None:
+def assert_same(found: FeatureSums, other: FeatureSums) -> None:
     """To the last bit; but records are told apart with the key of each folder."""
     np.testing.assert_array_equal(found.table, other.table)
     left = [{**stored.description, "records": None} for stored in (found, other)]
     assert left[0] == left[1] and found.encoder_digest == other.encoder_digest
 
 
-def summed(data, folder, pattern, **given) -> StoredSums:
+def summed(data, folder, pattern, **given) -> FeatureSums:
     return pipelines.sums(data, directory=folder, private=str(pattern), pool_size=40, **given)
 
 
@@ -81,10 +81,9 @@ def summed(data, folder, pattern, **given) -> StoredSums:
 def published_digits(tmp_path_factory):
     """A student of labels from the sums that a pipeline computed, and its data."""
     folder, data = tmp_path_factory.mktemp("digits"), pate_tf.datasets.load("digits")
-    settings = SumsSettings(representation="raw")
-    pipelines.sums(DataSource(dataset="digits"), directory=folder, settings=settings)
+    pipelines.sums(DataSource(dataset="digits"), directory=folder, representation="raw")
     alone = FeatureSums(directory=folder / "alone", representation="raw")
-    assert_same(FeatureSums.load(folder).stored, alone.fit(data.private, data.pool).stored)
+    assert_same(FeatureSums.load(folder), alone.fit(data.private, data.pool))
     with Labeller(FeatureSums.load(folder), epsilon=8.0, delta=1e-5) as labeller:
         labels = labeller.label(data.pool)
         assert labeller.spent().epsilon <= 8.0

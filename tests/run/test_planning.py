@@ -116,9 +116,9 @@ def test_the_page_prints_the_commands_of_both_methods_and_the_report_is_json(fou
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epsilon": 0.0}, "epsilon: expected above 0"),
+        ({"epsilon": 0.0}, "epsilon: expected in"),
         ({"num_records": 59}, "num_teachers: expected at most `num_records`"),
-        ({"unit": "person"}, "unit: expected record or owner"),
+        ({"unit": "person"}, "unit: expected one of record, owner"),
         ({"mechanism": "plurality"}, "mechanism: expected"),
         ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
     ],
