@@ -10,13 +10,10 @@ from script_processes import REPOSITORY
 
 from pate_tf.accounting.planning import ROUNDS, ROUNDS_LEAD
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.settings import described
 from pate_tf.models.catalogue import default_model
 from pate_tf.release.plan import DEFAULT_NUM_QUERIES, LabelSettings
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
 from pate_tf.selective_sgd.settings import Settings as Sgd
-from pate_tf.students.config import TRAINING, StudentSettings
-from pate_tf.students.kinds import kind_of
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
 from pate_tf.teachers.settings import (
     BATCH_SIZE,
@@ -28,43 +25,7 @@ from pate_tf.teachers.settings import (
 from pate_tf.teachers.teacher_training import RECORDS_A_CLASS, RECORDS_A_TEACHER, chosen_model
 
 SOURCES = sorted((REPOSITORY / "pate_tf").rglob("*.py"))
-NUMBER = re.compile(r"Default:[^.;]*?\b(\d[\d,._]*)")
 LITERAL = re.compile(r"Default: (\d[\d.,_]*\d|\d|\"[\w+]+\"|True|False|None)(?=[.;, \n]|$)")
-
-
-def typed_in(node: ast.expr) -> str:
-    """What a text holds that is not computed."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(
-            part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
-        )
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def numbers_in_help(source: str) -> list[str]:
-    """Numbers that the help of a flag or setting has typed in as a default."""
-    return [
-        found[1]
-        for call in ast.walk(ast.parse(source))
-        if isinstance(call, ast.Call)
-        for text in (*call.args, *(keyword.value for keyword in call.keywords))
-        for found in NUMBER.finditer(typed_in(text))
-    ]
-
-
-def test_help_computes_its_defaults():
-    found = {
-        path.name: numbers for path in SOURCES if (numbers := numbers_in_help(path.read_text()))
-    }
-    assert found == {}
-    assert numbers_in_help('setting(None, help="How many. Default: 8 " f"for {x}.")') == ["8"]
-    assert numbers_in_help('setting(None, help=f"How many. Default: {ROUNDS}.")') == []
-
-
-def test_help_names_the_numbers_of_the_supervised_student():
-    for name in TRAINING:
-        number = getattr(kind_of("supervised"), name)
-        assert f"{number:g} for supervised" in described(StudentSettings)[name].help
 
 
 def wrong_defaults(source: str) -> Iterator[str]:

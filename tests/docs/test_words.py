@@ -57,14 +57,6 @@ def test_the_code_uses_the_words_of_the_field(folder):
     assert found.keys() - NAMED == set(), found
 
 
-def test_a_banned_word_is_found():
-    assert banned_in(in_code('x = f"it is Paid"  # by nobody\nfront_door = 1\n')) == [
-        *((1, "Paid"), (1, "nobody")),
-        (2, "door"),
-    ]
-    assert banned_in(in_code('x = "prepaid"\n')) == []
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_a_page_is_short_and_no_diary(path):
     kind = path.relative_to(DOCS).parts[0] if path.is_relative_to(DOCS) else ""
