@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from absl import flags
@@ -54,7 +54,7 @@ def define(
 def _define(kind: type, name: str, flag: str, each: Setting, default: Any) -> None:
     is_of, is_list = value_type(kind, name)
     if is_list:
-        flags.DEFINE_list(flag, [str(value) for value in default or ()] or default, each.help)
+        flags.DEFINE_list(flag, [str(one) for one in default or ()] or default, each.help)
     elif is_of is bool:
         flags.DEFINE_boolean(flag, default, each.help)
     elif is_of is int:
@@ -94,15 +94,23 @@ def values_of(kind: type) -> dict[str, Any]:
             continue
         is_of, is_list = value_type(kind, name)
         value = FLAGS[flag].value
-        if value is None or (value == "" and is_of is pathlib.Path):
-            values[name] = None
-            continue
+        if is_list and value is not None:
+            values[name] = tuple(_converted(name, is_of, one) for one in value)
+        else:
+            is_none = value is None or (value == "" and is_of is pathlib.Path)
+            values[name] = None if is_none else is_of(value)
         try:
-            values[name] = tuple(map(is_of, value)) if is_list else is_of(value)
             each.check(name, values[name])
         except ValueError as error:
             raise command_line.FlagValueError(str(error)) from None
     return values
+
+
+def _converted(name: str, is_of: type, text: str) -> Any:
+    try:
+        return is_of(text)
+    except ValueError:
+        raise ValueError(f"{name}: expected numbers with commas between, got {text!r}") from None
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
@@ -156,7 +164,11 @@ def own_files(*, with_private: bool) -> FileSource | None:
         if FLAGS[name].present:
             raise ValueError(f"{name}: expected --{name} or --public, got both")
     files = read(FileSource)
-    files.check_images()  # before TensorFlow is imported, which takes seconds
+    try:
+        files.check_images()  # before TensorFlow is imported, which takes seconds
+    except ValueError as error:
+        in_flags = command_line.in_flags(str(error), {name: name for name in NAMES})
+        raise ValueError(in_flags) from None
     return files
 
 
@@ -192,12 +204,18 @@ def define_mechanism_flags(
             flags.DEFINE_integer(flag.name, None, help_of_flag, lower_bound=0)
             continue
         flags.DEFINE_float(flag.name, None, help_of_flag)
-        least, most = (LEAST, MOST) if flag.is_positive else (-MOST, MOST)
-        flags.register_validator(
-            flag.name,
-            lambda value, least=least, most=most: value is None or least <= value <= most,
-            message=f"expected a number from {least:g} to {most:g}",
-        )
+        if flag.is_positive:
+            flags.register_validator(
+                flag.name,
+                lambda value: value is None or LEAST <= value <= MOST,
+                message=f"expected a number from {LEAST:g} to {MOST:g}",
+            )
+        else:
+            flags.register_validator(
+                flag.name,
+                lambda value: value is None or abs(value) < float("inf"),
+                message="expected a finite number",
+            )
 
 
 def default_in_words(flag: Flag) -> str:
@@ -208,13 +226,15 @@ def default_in_words(flag: Flag) -> str:
     return f"{share} of --{flag.same_as}"
 
 
+def names(*, in_analysis: bool = False) -> list[str]:
+    """Returns the names of the parameters' flags."""
+    return [flag.name for flag in _distinct(in_analysis)]
+
+
 def given(*, in_analysis: bool = False) -> list[str]:
     """Returns the names of the parameters' flags that were given."""
-    return [
-        flag.name
-        for flag in _distinct(in_analysis)
-        if flag.name not in _SHARED and FLAGS[flag.name].value is not None
-    ]
+    own = [name for name in names(in_analysis=in_analysis) if name not in _SHARED]
+    return [name for name in own if FLAGS[name].value is not None]
 
 
 def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
@@ -226,16 +246,18 @@ def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
     Raises:
         ValueError: if a parameter was given that the mechanism does not have.
     """
-    present = set(given(in_analysis=in_analysis))
-    names = [FLAGS.mechanism] if FLAGS.mechanism else ["laplace_noisy_max", "gaussian_noisy_max"]
-    kinds = [base.offered()[name] for name in names]
-    for kind in kinds:
-        if present <= set(names_of_kind(kind, in_analysis=in_analysis)):
-            return kind
-    parameters = names_of_kind(kinds[0], in_analysis=in_analysis)
-    name = min(present - set(parameters))
-    expected = " and ".join(f"--{parameter}" for parameter in parameters) or "no parameter"
-    raise ValueError(f"{name}: expected {expected} for {kinds[0].name}, got --{name}")
+    offered, said = base.offered(), set(given(in_analysis=in_analysis))
+    kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
+    kind = offered[FLAGS.mechanism] if FLAGS.mechanism else kinds[0]
+    if not FLAGS.mechanism:
+        kind = next(
+            (one for one in kinds if said <= set(names_of_kind(one, in_analysis=in_analysis))), kind
+        )
+    own = names_of_kind(kind, in_analysis=in_analysis)
+    for name in sorted(said - set(own)):
+        expected = " and ".join(f"--{one}" for one in own) or "no parameter"
+        raise ValueError(f"{name}: expected {expected} for {kind.name}, got --{name}")
+    return kind
 
 
 def chosen(*, in_analysis: bool = False) -> Mechanism:
@@ -248,24 +270,29 @@ def chosen(*, in_analysis: bool = False) -> Mechanism:
     values = {}
     for parameter in kind.parameters:
         flag = _flag(parameter, in_analysis)
-        value = FLAGS[flag.name].value
-        if value is None:
+        said = FLAGS[flag.name].value
+        if said is None:
             others = {"delta": DEFAULT_DELTA}  # of an analysis that was given none
             if flag.same_as and FLAGS[flag.same_as].value is not None:
                 others[flag.same_as] = FLAGS[flag.same_as].value
-            value = flag.by_default(others)
-        values[parameter.field] = flag.to_field(value)
+            said = flag.by_default(others)
+        values[parameter.field] = flag.to_field(said)
     return kind(**values)
 
 
 def said_fields() -> dict[str, object]:
     """Returns what an analysis was told of a ledger's mechanism: its name and fields."""
-    fields: dict[str, object] = {"name": FLAGS.mechanism} if FLAGS.mechanism else {}
-    for parameter in (each for kind in base.offered().values() for each in kind.parameters):
+    said: dict[str, object] = {"name": FLAGS.mechanism} if FLAGS.mechanism else {}
+    for parameter in _parameters(base.offered().values()):
         flag = _flag(parameter, in_analysis=True)
         if FLAGS[flag.name].value is not None:
-            fields[parameter.field] = flag.to_field(FLAGS[flag.name].value)
-    return fields
+            said[parameter.field] = flag.to_field(FLAGS[flag.name].value)
+    return said
+
+
+def _parameters(kinds: Iterable[type[Mechanism]]) -> Iterator[Parameter]:
+    for kind in kinds:
+        yield from kind.parameters
 
 
 def _flag(parameter: Parameter, in_analysis: bool) -> Flag:
@@ -278,5 +305,5 @@ def names_of_kind(kind: type[Mechanism], *, in_analysis: bool = False) -> list[s
 
 
 def _distinct(in_analysis: bool) -> list[Flag]:
-    parameters = (each for kind in base.offered().values() for each in kind.parameters)
+    parameters = _parameters(base.offered().values())
     return list(dict.fromkeys(_flag(parameter, in_analysis) for parameter in parameters))

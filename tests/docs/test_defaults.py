@@ -1,12 +1,7 @@
 """Defaults that help, docstrings and pages name are those of the code."""
 
-import ast
-import re
-from collections.abc import Iterator
-
 import pytest
 from code_blocks import DOCS
-from script_processes import REPOSITORY
 
 from pate_tf.accounting.planning import ROUNDS, ROUNDS_LEAD
 from pate_tf.core.dataset import Dataset
@@ -23,43 +18,6 @@ from pate_tf.teachers.settings import (
     TeacherSettings,
 )
 from pate_tf.teachers.teacher_training import RECORDS_A_CLASS, RECORDS_A_TEACHER, chosen_model
-
-SOURCES = sorted((REPOSITORY / "pate_tf").rglob("*.py"))
-LITERAL = re.compile(r"Default: (\d[\d.,_]*\d|\d|\"[\w+]+\"|True|False|None)(?=[.;, \n]|$)")
-
-
-def wrong_defaults(source: str) -> Iterator[str]:
-    """Arguments whose docstring names another literal than their signature."""
-    for function in ast.walk(ast.parse(source)):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        text, arguments = ast.get_docstring(function) or "", function.args
-        positional = [*arguments.posonlyargs, *arguments.args]
-        defaults = dict(
-            zip(
-                [one.arg for one in positional[len(positional) - len(arguments.defaults) :]]
-                + [one.arg for one in arguments.kwonlyargs],
-                [*arguments.defaults, *arguments.kw_defaults],
-                strict=True,
-            )
-        )
-        for name, default in defaults.items():
-            entry = re.search(rf"^    {name}: ((?:.|\n     +)*)", text, re.MULTILINE)
-            literal = entry and LITERAL.search(entry[1])
-            is_fixed = isinstance(default, ast.Constant) and default.value is not None
-            if (
-                literal
-                and is_fixed
-                and ast.literal_eval(literal[1].replace(",", "")) != default.value
-            ):
-                yield f"{function.name}({name}): {literal[1]}"
-
-
-def test_docstrings_name_the_defaults_of_signatures():
-    wrong = {path.name: found for path in SOURCES if (found := [*wrong_defaults(path.read_text())])}
-    assert wrong == {}
-    invented = 'def f(*, b=2):\n    """F.\n\n    Args:\n        b: it. Default: 3."""'
-    assert [*wrong_defaults(invented)] == ["f(b): 3"]
 
 
 def dataset(kind: str, *shape: int) -> Dataset:
