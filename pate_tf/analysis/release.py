@@ -45,7 +45,7 @@ from pate_tf.analysis.votes import VoteSource, order_free_digest
 from pate_tf.core import artifacts, validation
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.journal import DEBITS, charge_of
 from pate_tf.release.noise import NoiseSource
 
 DiscreteGaussian = Callable[[float], int]
@@ -294,7 +294,7 @@ def release(
     is_of_ledger = source.folder is not None
     with _opened(source, folder) as ledger:
         if is_of_ledger:
-            ledger.plan_release(planned)
+            ledger.check_plan(planned)
         stored, spent = earlier(ledger), ledger.spent(delta).epsilon
     if stored is None:
         # Outside of the lock: the exact cost may take longer than others wait for a ledger.
@@ -339,7 +339,7 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
         place = source.folder
         if place is None:
             releases = artifacts.make_sensitive_folder(folder / FOLDER)
-            stack.enter_context(artifacts.one_at_a_time(releases))
+            stack.enter_context(artifacts.only_writer(releases, waits=True))
             place = releases / secrets.token_hex(8)
             for path in sorted(releases.glob("*/ledger.sqlite3")):
                 with Ledger.read(path.parent) as ledger:

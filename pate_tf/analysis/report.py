@@ -13,7 +13,7 @@ from pate_tf.analysis.accounting import Analysis
 from pate_tf.analysis.release import Released
 from pate_tf.core.reporting import Row
 from pate_tf.ledger import Ledger
-from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.journal import DEBITS, charge_of
 
 # For each table: name of a value, its label, and what is shown of it.
 Labels = tuple[tuple[str, str, str], ...]

@@ -17,7 +17,7 @@ from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, compose, distinct_rows
-from pate_tf.ledger.chain import charges_of
+from pate_tf.ledger.journal import charges_of
 from pate_tf.release import votes
 
 LEDGER_FILE = "ledger.sqlite3"

@@ -23,9 +23,8 @@ from pate_tf.audit.report import PAGE, STATEMENTS, ledger_folders, read_store
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
-from pate_tf.ledger.store import Store
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE
 from pate_tf.statement.check import JSON_FILE, check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
@@ -233,7 +232,8 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
             return _skipped(name, "this user has no registry of ledgers")
         resets = [row.details["missing"] for row in rows if row.kind == "acknowledged"]
         gone = {digest for missing in resets for digest in missing}
-        missing = guard.missing_from(opened, {row.digest: row.sequence for row in rows}, gone)
+        known = {row.digest: row.sequence for row in rows}
+        missing = guard.missing_from(opened.digest, known, gone)
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
     return verdict(name, problems, "no row that this user's registry has seen is missing", blind)

@@ -9,8 +9,7 @@ from typing import ClassVar, Final
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.ledger import Head
-from pate_tf.ledger.chain import charges_of
-from pate_tf.ledger.store import Store
+from pate_tf.ledger.journal import Store, charges_of
 from pate_tf.statement.privacy_statement import (
     REPLACE_ONE,
     SEVERAL,

@@ -23,7 +23,6 @@ from analysis_helpers import (
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
 from pate_tf.analysis.votes import read_votes_file
-from pate_tf.cli import command_line
 from pate_tf.ledger import Ledger
 
 
@@ -169,16 +168,6 @@ def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_what_was_no
     for change in (["--release=smooth_sensitivity"], [RELEASE, "--max_examples=50"]):
         with pytest.raises(AssertionError):
             succeed(h1, "--input_is_counts", *change)
-
-
-def test_sensitive_rows_are_red_on_a_terminal_alone(capsys, monkeypatch):
-    rows = [("epsilon", "1")]
-    command_line.print_sensitive_table("SENSITIVE", rows)
-    plain = capsys.readouterr().out
-    assert "\x1b" not in plain
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    command_line.print_sensitive_table("SENSITIVE", rows)
-    assert capsys.readouterr().out == f"\x1b[31m{plain}\x1b[0m"
 
 
 def test_the_release_is_noisy(succeed, tmp_path, monkeypatch, h1):

@@ -7,7 +7,7 @@ import pytest
 from script_processes import NUM_TEACHERS, run_script
 from toy_mechanisms import register_toys
 
-from pate_tf.accounting.mechanisms import base, stability_gate
+from pate_tf.accounting.mechanisms import stability_gate
 from pate_tf.cli import flags as mechanism_flags
 
 FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
@@ -114,12 +114,3 @@ def test_a_gate_takes_a_third_of_delta_unless_told_otherwise():
     assert flag.by_default({"delta": 3e-6}) == pytest.approx(1e-6)
     assert mechanism_flags.default_in_words(flag) == "a third of --delta"
     assert mechanism_flags.default_in_words(stability_gate.EPSILON.flag) == "0.25"
-
-
-def test_every_parameter_of_every_mechanism_is_in_help(tmp_path):
-    shown = run_script("train_student.py", "--helpfull", folder=tmp_path).out
-    without_breaks = "".join(shown.split())
-    for name, kind in base.offered().items():
-        assert name in without_breaks
-        assert all(f"--{flag.name}=" in shown for one in kind.parameters for flag in one.flags[:1])
-    assert "athirdof--delta" in without_breaks
