@@ -227,12 +227,13 @@ def _limit(epsilon_budget: float | None, delta: float) -> str:
 
 def _history(ledger: Ledger) -> Iterator[str]:
     """Yields a line for each row, with the epsilon of everything charged by then."""
-    charges = Counter[Charge]()
+    charges, of_sums = Counter[Charge](), set[int]()
     for row in ledger.history():
         details = row.details
         if row.kind in DEBITS:
             charge, number = charge_of(row)
             charges[charge] += number
+            of_sums |= {row.sequence} if charge.releases_feature_sums else set()
             text = f"charged {charge.several(number)}"
             if "carried_from" in details:
                 text += "; by a row that is gone, or of another ledger"
@@ -250,7 +251,7 @@ def _history(ledger: Ledger) -> Iterator[str]:
             text = f"RESET: {len(details['missing']):,} rows that were seen are gone"
         elif row.kind == "planned":
             text = "fixed how the data-dependent cost is released, later than the ledger was opened"
-        elif "num_answered" in details:
+        elif "num_answered" in details and details["debit"] not in of_sums:
             text = (
                 f"answered {details['num_answered']:,} of the {details['num_queries']:,} queries "
                 f"that row {details['debit']} charged"

