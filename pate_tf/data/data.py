@@ -19,8 +19,8 @@ import numpy.typing as npt
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
-from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.reporting import QUIET, Reporting
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource, source_of

@@ -39,6 +39,7 @@ from pate_tf.core.run_settings import check_same_settings
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray
+from pate_tf.data.data_source import DataSource
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import (
@@ -68,7 +69,7 @@ from pate_tf.representations.catalogue import (
 from pate_tf.representations.label_propagation import cluster_centres
 from pate_tf.students.kinds.linear_head import LinearHead
 from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
-from pate_tf.teachers.run_folder import DataSource, RunDescription, described_run
+from pate_tf.teachers.run_folder import RunDescription, described_run
 
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
@@ -629,7 +630,7 @@ class FeatureSums:
     """SENSITIVE: feature sums of private records, for a `Labeller`; no teacher is trained.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "sums", representation="raw")
     >>> sums = sums.fit(data.private, data.pool)
     >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:

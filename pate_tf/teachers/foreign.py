@@ -153,7 +153,9 @@ def _loaded(path: pathlib.Path) -> Any:
 
 def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> npt.NDArray[Any]:
     if isinstance(model, keras.Model):
-        answer = _in_batches(lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs)
+        answer = _in_batches(
+            lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs
+        )
     elif classifier.is_estimator(model):
         answer = classifier.Estimator(model).predict(inputs)
     elif hasattr(model, "predict"):

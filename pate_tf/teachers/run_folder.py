@@ -275,7 +275,7 @@ class RunDescription:
             )
         if files is not None:
             return DataSource(files=files)
-        flags = {
+        flags: dict[str, Any] = {
             name: pathlib.Path(value)
             if value is not None and name in ("data_dir", "public", "private", "schema")
             else value
@@ -283,10 +283,11 @@ class RunDescription:
         }
         if self.source and stored is None:
             return DataSource(files=FileSource(**flags))
-        renewed = {"dataset": dataset, "data_dir": data_dir}
-        return DataSource(
-            **{**flags, **{name: value for name, value in renewed.items() if value is not None}}
-        )
+        if dataset is not None:
+            flags["dataset"] = dataset
+        if data_dir is not None:
+            flags["data_dir"] = data_dir
+        return DataSource(**flags)
 
 
 def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:

@@ -118,7 +118,9 @@ class TeacherConfig(TeacherSettings):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as JSON values; `from_dict` is its inverse."""
-        fields = {name: value for name, value in vars(self).items() if value is not None}
+        fields: dict[str, Any] = {
+            name: value for name, value in vars(self).items() if value is not None
+        }
         names = {
             name: name_of(fields[name]) for name in ("model", "representation") if name in fields
         }

@@ -116,7 +116,5 @@ class TeacherStore:
             losses = {number: arrays.pop(f"{number}/losses") for number in parts}
             for name, array in arrays.items():  # in the order that they were written in
                 parts[int(name.partition("/")[0])].append(array)
-            teachers |= {
-                number: TrainedTeacher(parts[number], losses[number]) for number in parts
-            }
+            teachers |= {number: TrainedTeacher(parts[number], losses[number]) for number in parts}
         return [teachers[number] for number in sorted(teachers)]

@@ -202,8 +202,11 @@ class Teachers:
         kind, config, partition = self._configured(private, pool, partition_file, show)
         number = config.num_teachers
         chosen = range(number) if teachers is None else teachers
-        if not set(chosen) <= set(range(number)):
-            raise ValueError(f"teachers: expected teachers from 0 to {number - 1}, got others")
+        if not 0 <= chosen.start < chosen.stop <= number:
+            raise ValueError(
+                f"teachers: expected teachers from 0 to {number - 1}, got {chosen.start} to "
+                f"{chosen.stop - 1}"
+            )
         directory = artifacts.RunDirectory(
             self.directory or default_folder(private.dataset.name, number)
         )
@@ -339,7 +342,10 @@ class Teachers:
             )
         majority = public.majority_share
         rows: list[Row] = [
-            ("data set", f"{public.dataset.name}, {len(data.private):,} private records; sensitive"),
+            (
+                "data set",
+                f"{public.dataset.name}, {len(data.private):,} private records; sensitive",
+            ),
             ("teachers", words),
             ("mean teacher accuracy", accuracy),
             ("majority-class baseline", NOT_MEASURED if majority is None else f"{majority:.2%}"),
@@ -541,9 +547,7 @@ def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encod
         )
 
 
-def _opened_store(
-    kind: TeacherKind, work: Work, directory: artifacts.RunDirectory
-) -> TeacherStore:
+def _opened_store(kind: TeacherKind, work: Work, directory: artifacts.RunDirectory) -> TeacherStore:
     """Opens the folder of trained teachers; it stores all that they depend on.
 
     Raises:

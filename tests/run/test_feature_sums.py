@@ -215,7 +215,7 @@ def hasty_network():
 
 @pytest.fixture(scope="module")
 def data():
-    return pate_tf.datasets.load("digits")
+    return pate_tf.Data.load("digits")
 
 
 @pytest.fixture(scope="module")
@@ -343,7 +343,7 @@ def test_heavy_noise_is_planned_for_counts_of_clusters_with_a_pure_epsilon(tmp_p
     """Twelve hundred records of digits at epsilon 0.5, where sums of features would be noise."""
     for name in ("STEPS", "STUDENT_STEPS"):
         monkeypatch.setattr(contrastive, name, 30)
-    data = pate_tf.datasets.load("digits")
+    data = pate_tf.Data.load("digits")
     sums = FeatureSums(directory=tmp_path / "run").fit(data.private, data.pool)
     stored = sums.stored
     assert sorted(stored.centres) == sorted(stored.cluster_counts) == [10, 20]

@@ -79,9 +79,7 @@ class Work:
         """Whether workers on other hosts train."""
         return hasattr(self.devices, "num_workers")
 
-    def shards(
-        self, teachers: Sequence[int]
-    ) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
+    def shards(self, teachers: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
         """Yields each teacher with inputs `[num_records, ...]` and labels of its shard, ascending.
 
         Inputs are features where there is an encoder: a record's depend on that record and on the
