@@ -25,7 +25,6 @@ def data_of(inputs, labels, *, pool=POOL, owners=None) -> pate_tf.Data:
         value_range=(0, 1),
         owners=owners,
         name="parts",
-        categories={},
     )
 
 
