@@ -14,7 +14,7 @@ from pate_tf.core.reporting import QUIET
 from pate_tf.data import catalogue as data
 from pate_tf.data.data import Data
 from pate_tf.data.data_source import DataSource
-from pate_tf.release.settings import Budget, LabelSettings
+from pate_tf.release.plan import Budget, LabelSettings
 from pate_tf.run import student_run as student_report
 from pate_tf.students.config import StudentSettings
 from pate_tf.teachers import run_folder
