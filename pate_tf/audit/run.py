@@ -588,7 +588,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
 
 
 def _partition_check(run: _Run, name: str) -> Check:
-    from pate_tf.teachers.run_folder import partition_of
+    from pate_tf.teachers.run_folder import shards_of
 
     examples, assignment, config = run.examples, run.assignment, run.teacher_config
     if examples is None or assignment is None or len(examples) != len(assignment):
@@ -597,9 +597,7 @@ def _partition_check(run: _Run, name: str) -> Check:
         _, first, place = np.unique(examples.owners, return_index=True, return_inverse=True)
         if (assignment[first][place] != assignment).any():
             return verdict(name, ["records of one owner have two teachers"])
-    again = partition_of(
-        examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"])
-    )
+    again = shards_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
     if np.array_equal(again.assignment, assignment):
         return verdict(name, [], "dealt out by owner or seed, it is the same")
     found = "dealt out by owner or seed, it is another one, as from --partition_file"

@@ -434,9 +434,7 @@ class FeatureSums:
             ValueError: as `fit`.
         """
         if difference := pool.dataset.difference(dataset):
-            raise ValueError(
-                f"pool: expected inputs of the records' data set, got others: {difference}"
-            )
+            raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
         self.directory = self.directory or default_folder(dataset.name)
         name = self._name or default_of_sums(dataset)
         check_representation(name, dataset)

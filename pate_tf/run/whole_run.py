@@ -179,12 +179,9 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             folder=folder,
         )
     else:
-        Teachers(TEACHER, num_teachers=number, directory=folder).fit(
-            private,
-            public.split(dataset.pool_size).pool,
-            data_source=data,
-            reporting=reporting,
-        )
+        teachers = Teachers(TEACHER, num_teachers=number, directory=folder)
+        pool = public.split(dataset.pool_size).pool
+        teachers.fit(private, pool, data_source=data, reporting=reporting)
         labels_from = TeacherSource(num_teachers=number, folder=folder)
     report = student_run.run(
         student_run.StudentRun(

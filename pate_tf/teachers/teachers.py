@@ -38,8 +38,8 @@ from pate_tf.teachers.run_folder import (
     RunDescription,
     default_folder,
     ensemble_folder,
-    partition_of,
     recommended_num_teachers,
+    shards_of,
 )
 from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
 from pate_tf.teachers.store import TeacherStore, finished_teachers
@@ -283,7 +283,7 @@ class Teachers:
                 f"{number} teachers, as recommended for {len(private)} records; the number of "
                 f"private records counts as public"
             )
-        partition = partition_of(
+        partition = shards_of(
             private,
             num_teachers=number or DEFAULT_NUM_TEACHERS,
             seed=settings.seed,

@@ -155,7 +155,7 @@ def test_another_seed_is_another_ensemble_and_is_refused_in_the_same_folder(trai
         (["--model=nosuch"], "model: expected one of"),
         (["--model=nosuch:nosuch"], "model: can't import"),
         (["--deeper", "--model=cnn"], "expected --deeper or --model"),
-        (["--nb_labels=9"], "nb_labels: digits has 10 classes, got 9"),
+        (["--nb_labels=9"], "nb_labels: expected 10, got 9"),
         (["--train_dir=a_file/run"], "a_file"),
         (["--train_dir=/proc/nosuch/run"], "/proc/nosuch"),
     ],
