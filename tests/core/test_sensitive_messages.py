@@ -18,6 +18,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition, assigned_partition, owner_partition
 from pate_tf.data.named_function import call_function
 from pate_tf.data.schema import schema_of
+from pate_tf.data.tables import TextTable
 from pate_tf.teachers.store import TrainedTeacher
 
 TYPES = {
@@ -231,7 +232,9 @@ def reads_private_data(side):
         lambda: assigned_partition(np.array([[0, 0], [SECRET + 1, 1]]), num_teachers=2),
         lambda: SCHEMA.encode_columns({"age": [f"{SECRET}x"], "sex": ["f"]}, "file", ["line 2"]),
         lambda: SCHEMA.encode_columns({"age": ["1"], "sex": [str(SECRET)]}, "file", ["line 2"]),
-        lambda: SCHEMA.encode_labels([str(SECRET)], "file", ["line 2"], may_be_empty=False),
+        lambda: TextTable(fields={"y": [str(SECRET)]}, places=["line 2"], what="file").labels(
+            SCHEMA, "y", may_be_empty=False
+        ),
         lambda: call_function(reads_private_data, "private", flag="dataset", is_private=True),
     ],
 )
