@@ -228,8 +228,7 @@ def reads_private_data(side):
         lambda: Partition(np.zeros(SECRET, int), 2),
         lambda: Partition(np.array([0, 1]), 2, "owner").numbered(np.array([SECRET, SECRET])),
         lambda: owner_partition([SECRET + 0.5], num_teachers=2, seed=0),
-        lambda: assigned_partition(np.array([[SECRET, 0], [SECRET, 1]]), num_teachers=2),
-        lambda: assigned_partition(np.array([[0, 0], [SECRET + 1, 1]]), num_teachers=2),
+        lambda: assigned_partition(np.array([SECRET, 0]), num_teachers=2),
         lambda: SCHEMA.encode_columns({"age": [f"{SECRET}x"], "sex": ["f"]}, "file", ["line 2"]),
         lambda: SCHEMA.encode_columns({"age": ["1"], "sex": [str(SECRET)]}, "file", ["line 2"]),
         lambda: TextTable(fields={"y": [str(SECRET)]}, places=["line 2"], what="file").labels(
