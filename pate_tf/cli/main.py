@@ -24,7 +24,7 @@ usage: pate COMMAND [--flag=value ...]
 # By heading and in the order of use: a subcommand's module in `pate_tf.cli`, and what it does.
 COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "One holder of private data": {
-        "demo": ("demo", "runs teachers, student and analysis on embedded data, in a minute"),
+        "demo": ("demo", "runs all steps on embedded data, in a minute; --silos: of five holders"),
         "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
         "run": ("whole_run", "does all of it: from two files to a published student"),
         "schema": ("schema", "drafts the schema of a table from its public file"),
@@ -40,9 +40,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "sums": ("sums", "computes feature sums, or merges those of several parts"),
     },
     "Several holders, each with a teacher of its own": {
-        "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),
         "silo": ("silo", "answers public queries for one holder, within its own budget"),
-        "party": ("party", "adds up the silos' votes under secret sharing, with other parties"),
+        "aggregator": ("aggregator", "adds up silos' sums or votes under secret sharing"),
         "coordinator": ("coordinator", "asks silos, trains a student on the answers, writes it"),
     },
     "Several participants who train one model together": {

@@ -11,7 +11,7 @@ from script_processes import run_script
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
 from pate_tf.accounting.local.estimates import survival
-from pate_tf.silos import Roster
+from pate_tf.silos import SiloRoster
 from pate_tf.statement.check import check_statement, opened_stores
 
 PAGES = ("explanation/silos.md", "notes/silos.md")
@@ -34,7 +34,7 @@ FILES = {
 
 def test_the_files_of_five_silos_are_what_the_commands_take(tmp_path):
     (tmp_path / "roster.toml").write_text(FILES["roster.toml"])
-    assert Roster.read(tmp_path / "roster.toml").names == ("silo-1",)
+    assert SiloRoster.read(tmp_path / "roster.toml").names == ("silo-1",)
     (tmp_path / "five_files.py").write_text(FILES["five_files.py"])
     assert run_script(str(tmp_path / "five_files.py"), folder=tmp_path).code == 0
     for number in range(1, 6):
@@ -62,7 +62,7 @@ def test_the_program_runs_as_it_is_printed(tmp_path):
     (tmp_path / "five_silos.py").write_text(FILES["five_silos.py"])
     ended = run_script(str(tmp_path / "five_silos.py"), folder=tmp_path)
     assert ended.code == 0, ended.err
-    assert float(re.search(r"right: ([\d.]+)", ended.out)[1]) > 0.5
+    assert float(re.search(r"accuracy: ([\d.]+)", ended.out)[1]) > 0.5
     fields = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
     assert len(fields["silos"]) == 5 and fields["student_digest"]
     assert fields["unit"] == "record" and fields["epsilon"] <= 1.0

@@ -15,7 +15,7 @@ DELTA = 1e-5
 
 
 def honest_law(scale, honest, reach):
-    """The law of the sum of the honest parties' noise, in lattice steps around 0."""
+    """The law of the sum of the honest aggregators' noise, in lattice steps around 0."""
     support = np.arange(-reach, reach + 1)
     one = np.exp(-(support**2) / (2.0 * scale**2))
     one /= one.sum()
