@@ -176,7 +176,7 @@ def make_sums(run: SiloRun) -> SiloSums:
         OSError: if a file can't be read.
     """
     examples = _records(run)
-    from pate_tf.release.feature_sums import summands_of, sums_of_records
+    from pate_tf.release.feature_sums import Summands, sums_of_records
     from pate_tf.representations import catalogue as representations
 
     dataset = examples.dataset
@@ -187,7 +187,7 @@ def make_sums(run: SiloRun) -> SiloSums:
         name = run.representation or representations.default_of_sums(dataset)
         encoder = representations.encoder_of(public.split(dataset.pool_size).pool, name, 0)
     return SiloSums(
-        values=sums_of_records(examples, encoder, summands_of(None, encoder)),
+        values=sums_of_records(examples, encoder, Summands.of(encoder, None)),
         representation=encoder.digest,
         unit="record" if examples.owners is None else "owner",
         num_records=len(examples),

@@ -46,13 +46,12 @@ class SiloSums:
     @classmethod
     def of(cls, sums: FeatureSums) -> Self:
         """Returns the sums of fitted `pate_tf.FeatureSums`."""
-        stored = sums.stored
         return cls(
-            values=stored.sums.values,
-            representation=stored.representation_digest,
-            unit=stored.unit,
-            source=stored.source,
-            num_records=stored.num_records,
+            values=sums.sums.values,
+            representation=sums.representation_digest,
+            unit=sums.unit,
+            source=sums.source,
+            num_records=sums.num_records,
         )
 
 

@@ -127,8 +127,8 @@ def test_parties_that_swap_open_nothing(setting):
 def test_a_share_that_is_replaced_leaves_its_silo_out(setting):
     """The attack that read a silo's votes: one aggregator gets a share of the adversary's making.
 
-    Aggregator 4 and the coordinator know that share; were it added up with the others' true ones, the
-    other aggregators' sums would tell the silo's table.
+    Aggregator 4 and the coordinator know that share; were it added up with the others' true ones,
+    the other aggregators' sums would tell the silo's table.
     """
     aggregators, silos, terms, sealed = setting
     made = deal(shamir.from_integers(np.zeros(terms.shape, np.int64)), terms, SystemNoise())

@@ -2,8 +2,8 @@
 
 The adversary holds the keys of t aggregators, deals for silos of its own and in the names of honest
 ones, and relays what it likes to whom it likes, after it has heard all honest aggregators. It
-chooses moves at random among the standard ones: replace, replay, reorder, equivocate, answer last, drop,
-repeat. After each game two questions are asked, neither of which knows which move was made:
+chooses moves at random among the standard ones: replace, replay, reorder, equivocate, answer last,
+drop, repeat. After each game two questions are asked, neither of which knows which move was made:
 
 - *Reads*: everything that it holds is linear in what it does not know (votes, the coefficients of
   honest sharings, honest noise), modulo the prime. All relations that it can form are compared with
@@ -285,7 +285,7 @@ class Adversary:
         return encode(commitment)
 
     def fitting(self, step, honest, target):
-        """Values by which the shares of t + 1 honest aggregators open; for the check: to a target."""
+        """Values by which t + 1 honest aggregators' shares open; for the check: to a target."""
         silos = self.common
         size = self.terms.num_queries if step is Step.MASK else 1
         try:
@@ -698,7 +698,7 @@ def test_totals_of_too_few_silos_are_found(monkeypatch):
 
 
 class LyingParty:
-    """One of the adversary's aggregators as the coordinator asks it; hears honest aggregators first."""
+    """One of the adversary's aggregators as the coordinator asks it; hears honest ones first."""
 
     def __init__(self, number, adversary, sealed):
         self.number, self.adversary, self.sealed = number, adversary, sealed
@@ -778,7 +778,7 @@ def opened_against(game, adversary):
 
 
 def dealt_noise(game):
-    """The noise that the adversary's aggregators fixed at the first step, by honest aggregators' shares."""
+    """The noise that the adversary fixed at the first step, by honest aggregators' shares."""
     total = np.zeros(game.terms.size, np.int64)
     story = [protocol.Commitment.of(each, game.terms) for each in game.told[Step.REVEAL][1]]
     for dealer in game.bad:
