@@ -383,13 +383,7 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
         sums = np.full((num_features + 1, NUM_CLASSES), 10**9)
         members = [
             Silo(
-                Policy(
-                    silo=name,
-                    epsilon_budget=1e9,
-                    delta=1e-6,
-                    queries_per_day=10**9,
-                    allowed=(SecureFeatureSums.name,),
-                ),
+                Policy(silo=name, epsilon_budget=1e9, delta=1e-6, allowed=(release.name,)),
                 SiloSums(values=sums, representation=encoder.digest),
                 folder=folder / name,
                 roster=roster,

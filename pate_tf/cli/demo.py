@@ -36,7 +36,7 @@ def commands(folder: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-def command(name: str, *arguments: str, **flags: object) -> list[str]:
+def command(name: str, /, *arguments: str, **flags: object) -> list[str]:
     """Returns how a command of this package is started."""
     values = [f"--{flag}={value}" for flag, value in flags.items()]
     return [sys.executable, "-m", f"pate_tf.cli.{name}", *arguments, *values]

@@ -23,6 +23,7 @@ from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
+from pate_tf.core.settings import described
 from pate_tf.silos import serving
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.roster import Member
@@ -35,7 +36,7 @@ def define_init() -> None:
     """Defines the flags of `pate silo init`."""
     command_line.shown_in_help("silo_dir", "silo")
     flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, ledger, teacher.")
-    others = set(own_flags.described(Policy)) - set(INIT)
+    others = set(described(Policy)) - set(INIT)
     own_flags.define(Policy, group="policy", without=others)
     command_line.shown_in_help("policy", "policy")
     flags.DEFINE_string("policy", None, "A TOML file with further lines of the policy.")

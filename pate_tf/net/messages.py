@@ -48,7 +48,7 @@ def encode(message: object) -> bytes:
                 "shape": value.shape,
                 "data": plain(little.tobytes()),
             }
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields: dict[str, Any] = {_TYPE: type(value).__name__}
             for name, kind in _field_types(type(value)).items():
                 entry = getattr(value, name)
@@ -109,7 +109,7 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
         name = value.get(_TYPE) if isinstance(value, dict) else None
         named = [member for member in members if member.__name__ == name]
         return _value((named or members)[0], value, body)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         fields = _field_types(kind)
         if not isinstance(value, dict) or value.keys() != {_TYPE, *fields}:
             _refuse()

@@ -7,7 +7,7 @@ import pathlib
 import re
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +131,7 @@ class ParameterService:
             ValueError: if the address can't be listened on.
             OSError: if a file can't be read.
         """
-        methods = {
+        methods: dict[str, Any] = {
             "Join": (JoinRequest, self.join),
             "Pull": (PullRequest, self.pull),
             "Push": (bytes, self.push),
@@ -298,7 +298,7 @@ class ParameterConnection(Connection):
         if pulled is None:
             return None
         try:
-            return pulled.parameters(self._num_parameters)  # type: ignore[no-any-return]
+            return pulled.parameters(self._num_parameters)
         except ValueError as error:
             raise ConnectionError(f"the server sent no parameters: {error}") from None
 

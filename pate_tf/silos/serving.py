@@ -205,6 +205,7 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
         ValueError: if there is neither a teacher nor records, or they do not fit the data set.
         OSError: if a file can't be read.
     """
+    model: Any
     if run.teacher is None:
         from pate_tf.teachers.teachers import Teachers
 
@@ -213,16 +214,13 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
         public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
         teachers = Teachers(run.model, num_teachers=1, directory=folder / "teacher")
         teachers.fit(examples, public.split(dataset.pool_size).pool)
-
-        def model(queries: Any) -> Any:
-            return teachers.votes(queries)[0]
-
+        model = lambda queries: teachers.votes(queries)[0]  # noqa: E731
     else:
         dataset, model = catalogue.load_dataset(run.dataset, data_dir=run.data_dir), run.teacher
-        if is_named_function(model) and not pathlib.Path(model).exists():
-            model = call_function(model, dataset, flag="teacher", is_private=True)
+        if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
+            model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
         else:
-            model = pathlib.Path(model)
+            model = pathlib.Path(run.teacher)
     return SiloTeacher(
         model,
         num_classes=dataset.num_classes,

@@ -191,11 +191,6 @@ def test_a_total_of_records_is_never_refused(seed, number, noise):
     check_total(total + random.normal(scale=noise, size=total.shape), noise)
 
 
-def test_fewer_silos_than_can_open_are_not_asked(tmp_path):
-    with pytest.raises(ValueError, match="least_silos: expected at most the 3 silos"):
-        sums_child.coordinator(tmp_path, subset=3)
-
-
 def test_one_record_moves_a_silo_s_table_by_at_most_2():
     """Features that are huge, infinite, or none make no longer vector than others."""
     strange = [np.zeros(30), np.full(30, 1e30), np.full(30, np.inf), np.full(30, np.nan)]

@@ -84,20 +84,20 @@ def test_mistakes_in_a_roster_are_one_line(tmp_path, old, new, match):
     assert "\n" not in str(error.value) and str(path) in str(error.value)
 
 
-def changed(mechanism, **changes):
-    return dataclasses.replace(mechanism, **changes)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "changes", "reason"),
     [
         (RANDOMISED, {}, None),
-        (changed(RANDOMISED, epsilon=1.1), {}, Reason.QUERY_TOO_DEAR),
+        (dataclasses.replace(RANDOMISED, epsilon=1.1), {}, Reason.QUERY_TOO_DEAR),
         (RANDOMISED, {"allowed": ("secure_histogram",)}, Reason.MECHANISM_NOT_ALLOWED),
         (SECURE, {}, None),
-        (changed(SECURE, sigma=39.0), {}, Reason.QUERY_TOO_DEAR),
+        (dataclasses.replace(SECURE, sigma=39.0), {}, Reason.QUERY_TOO_DEAR),
         (SECURE, {"least_aggregators": 5}, Reason.MECHANISM_NOT_ALLOWED),
-        (changed(SECURE, num_parties=7), {"least_threshold": 2}, Reason.MECHANISM_NOT_ALLOWED),
+        (
+            dataclasses.replace(SECURE, num_parties=7),
+            {"least_threshold": 2},
+            Reason.MECHANISM_NOT_ALLOWED,
+        ),
         (RANDOMISED, {"most_per_batch": 2}, Reason.MALFORMED),
     ],
 )

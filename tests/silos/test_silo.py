@@ -22,7 +22,6 @@ from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.ledger import LedgerError, SensitiveWarning
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SeededNoise
-from pate_tf.silos.account import SiloAccount
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
 from pate_tf.silos.secure import sealing
 
@@ -215,11 +214,3 @@ def test_an_account_is_of_one_silo_and_remembers_that_its_budget_was_raised(tmp_
         assert raised.account.num_queries == 3
     with silo(tmp_path, epsilon_budget=10.0) as lowered:
         assert lowered.account.was_raised
-
-
-def test_labels_of_queries_that_nobody_paid_for_are_not_stored():
-    account = SiloAccount(None, silo="clinic", epsilon_budget=1.0, delta=1e-6)
-    with pytest.raises(LedgerError, match="that were charged"):
-        account.store_labels({bytes(32): 1})
-    with pytest.raises(LedgerError, match="charged batch"):
-        account.store_sealed("b", [b"1"])

@@ -150,15 +150,6 @@ def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, s
                 assert silo.account.num_queries <= 1
 
 
-@pytest.mark.parametrize("copies", [2, 3])
-def test_records_of_several_silos_cost_what_the_statement_says(copies):
-    """A record in k silos moves the total by k times as much."""
-    moved = dataclasses.replace(RELEASE, sigma=RELEASE.sigma / copies)
-    delta = 1e-6 * copies * np.exp((copies - 1) * 0.5)
-    assert copies * 0.4 < moved.composed_epsilon(1, delta=delta) <= copies * 0.5
-    assert moved.composed_epsilon(1, delta=1e-6) > copies * 0.5  # epsilon alone does not suffice
-
-
 def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
     refusing = {"least_silos": 5}  # their policies refuse a total of four
     silos = [open_silo(tmp_path, name, **(refusing if name in "ab" else {})) for name in NAMES]

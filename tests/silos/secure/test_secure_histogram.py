@@ -109,13 +109,6 @@ def test_bad_votes_are_left_out_and_their_silo_named(tmp_path, change, num_parti
     assert np.abs(batch.noise(opened)).max() <= 3 * num_parties
 
 
-def test_bad_votes_alone_open_nothing(tmp_path):
-    batch = Batch(tmp_path)
-    batch.sealed = {VICTIM: forged(batch.terms, BAD["thousand"])}
-    with pytest.raises(ProtocolError, match="or more whose shares open"):
-        batch.open()
-
-
 def sealed_otherwise(labels, keys, **changes):
     return sealing.seal_votes(labels[VICTIM], some_terms(keys, **changes), silo=VICTIM)
 
@@ -200,10 +193,6 @@ def test_what_checks_open_and_one_party_knows_has_one_law_for_all_votes():
     assert opened_by_a_model((1, 0)) != opened_by_a_model((1, 1))
 
 
-def test_without_the_mask_the_checks_would_tell_votes():
-    assert opened_by_a_model((1, 0), masked=False) != opened_by_a_model((0, 1), masked=False)
-
-
 def check_number(one_hot, seed, error=0):
     """What opens on the last check of a vector of votes, in Python's whole numbers, and by us."""
     one_hot = np.array([one_hot], np.uint64)
@@ -235,21 +224,6 @@ def test_the_last_check_is_zero_for_votes_alone(seed):
     for wrong in ([0, 0, 0], [1, 1, 0], [2, shamir.PRIME - 1, 0], [half, half, 0], [1000, 0, 0]):
         assert check_number(wrong, seed) != 0
     assert check_number([0, 1, 0], seed, error=1) != 0
-
-
-def test_challenges_are_those_of_all_seeds():
-    batch = some_terms(some_keys())
-    seeds = [bytes([number]) * 32 for number in range(4)]
-    first = protocol.challenge_seed(seeds, batch, bytes(32))
-    others = [
-        ([*seeds[:3], b"4" * 32], batch, bytes(32)),
-        (seeds, some_terms(some_keys(), batch_id="c"), bytes(32)),
-        (seeds, batch, bytes(31) + b"1"),
-    ]
-    assert len({first, *(protocol.challenge_seed(*arguments) for arguments in others)}) == 4
-    challenge = protocol.Challenge.of_seed(first, batch)
-    parts = np.concatenate([challenge.rho.ravel(), challenge.tau, challenge.chi])
-    assert len(set(parts.tolist())) == len(parts) == 12 + 4 + 4
 
 
 # ---- an aggregator that is not there -------------------------------------------------------------
@@ -352,35 +326,6 @@ def test_the_scale_is_never_below_the_promise():
             scale = Fraction(noise_scale(one))
             assert scale**2 * one.num_honest >= (Fraction(sigma) * LATTICE) ** 2
             assert float(scale) <= sigma * LATTICE / math.sqrt(one.num_honest) * (1 + 1e-14)
-
-
-def test_keys_are_kept_for_their_owner(tmp_path):
-    path = tmp_path / "keys" / "aggregator.json"
-    keys = Keys.load_or_create(path, "aggregator-1")
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert Keys.load_or_create(path, "aggregator-1").identity == keys.identity
-    with pytest.raises(ValueError, match="expected the keys of aggregator-2"):
-        Keys.load_or_create(path, "aggregator-2")
-    path.write_text("{}")
-    with pytest.raises(ValueError, match="expected the keys of aggregator-1"):
-        Keys.load_or_create(path, "aggregator-1")
-    assert path.read_text() == "{}"
-    identity = keys.identity
-    listed = identity.to_hex()
-    assert Identity.of_hex("aggregator-1", listed) == identity
-    assert keys.sealing.private_bytes_raw().hex() not in repr(keys)
-    for text in ("", "zz", listed[:-2]):
-        with pytest.raises(ValueError, match="128 hexadecimal digits"):
-            Identity.of_hex("aggregator-1", text)
-
-
-@pytest.mark.parametrize(
-    "labels", [np.array([0, 1]), np.array([0, 1, 2, 3]), np.array([-1, 0, 0, 0])]
-)
-def test_labels_that_are_no_votes_are_refused_without_being_told(labels):
-    batch = some_terms(some_keys())
-    with pytest.raises(ValueError, match=r"labels: expected (one class|classes 0 to 2)"):
-        sealing.seal_votes(labels, batch, silo="a")
 
 
 @pytest.mark.parametrize(
