@@ -11,6 +11,10 @@ restore it from a copy.
 
 With --method=feature_sums no teacher votes: features of the records are summed by class and shared
 with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
+
+    pate silo certificates --demo --names=clinic,school --certificates=certificates
+
+makes a certificate authority for trying it out. Real ones come from an authority of your own.
 """
 
 import importlib
@@ -53,6 +57,13 @@ def define_serve() -> None:
 def define_keys() -> None:
     """Defines the flags of `pate silo keys`."""
     flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, ledger, keys.")
+
+
+def define_certificates() -> None:
+    """Defines the flags of `pate silo certificates`."""
+    flags.DEFINE_string("certificates", "certificates", "Folder that the certificates go to.")
+    flags.DEFINE_boolean("demo", False, "Must be given: the authority is one to try out alone.")
+    flags.DEFINE_list("names", None, "Names of all who dial, separated by commas.")
 
 
 def require(what: str, *names: str) -> None:
@@ -106,10 +117,21 @@ def keys() -> None:
     print(Member(name=name, identity=identity).entry())
 
 
+def certificates() -> None:
+    """Makes an authority for trying silos out."""
+    from pate_tf.net.certificates import write_demo_certificates
+
+    require("--demo, as these certificates are to try out alone", "demo")
+    require("the names of all who dial", "names")
+    files = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
+    print(f"{len(files)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
+
+
 COMMANDS = {
     "init": (init, define_init),
     "keys": (keys, define_keys),
     "serve": (serve, define_serve),
+    "certificates": (certificates, define_certificates),
 }
 
 

@@ -103,8 +103,8 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     assert (tmp_path / "run/released/student/1/saved_model.pb").exists()
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
-    error = refused("silo", *("serve", f"--silo_dir={tmp_path / 'clinic'}", f"--data={data}"),
-                    certificates)  # fmt: skip
+    flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--data={tmp_path / 'clinic.npz'}")
+    error = refused("silo", "serve", *flags, certificates)
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
     assert "--reset_account_i_understand goes on without it" in error
 
@@ -125,7 +125,7 @@ def test_what_is_missing_is_said_in_one_line(name, flags, expected):
 
 
 def test_commands_that_are_none_and_help():
-    assert "expected one of init, keys, serve" in said("silo", "start", code=2)
+    assert "expected one of init, keys, serve, certificates" in said("silo", "start", code=2)
     assert "policy.toml" in said("silo", "--help")
     assert "pate aggregator" in said("coordinator", "--help", code=None)
 

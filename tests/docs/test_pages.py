@@ -22,7 +22,7 @@ COMMANDS = [
     CLI / f"{name}.py"
     for name in (
         *("teachers", "student", "analysis", "flags"),
-        *("selective_sgd", "silo", "party", "coordinator"),
+        *("selective_sgd", "silo", "aggregator", "coordinator"),
         *("sums", "predict", "audit", "report"),
     )
 ]
