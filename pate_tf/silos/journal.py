@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pate_tf.core import artifacts
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger.chain import LedgerError, fault_point
+from pate_tf.ledger.journal import LedgerError, fault_point
 from pate_tf.net.messages import decode, encode
 from pate_tf.silos.messages import (
     Answer,

@@ -11,7 +11,7 @@ from silo_helpers import FAULT_POINTS, RANDOMISED, answer_until, check_killed_at
 from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, sums_of
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.ledger.chain import LedgerError
+from pate_tf.ledger.journal import LedgerError
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import SiloSums
 from pate_tf.silos.journal import LocalConnection

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-import secrets
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -21,9 +20,8 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.validation import check_name
-from pate_tf.ledger.chain import LedgerError, LedgerRow
+from pate_tf.ledger.journal import LedgerError, LedgerRow, Store
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE
-from pate_tf.ledger.store import Store
 from pate_tf.net.messages import decode, encode
 from pate_tf.release.noise import NoiseSource, SystemNoise
 from pate_tf.silos.secure import sealing, shamir
@@ -93,9 +91,8 @@ class AggregatorJournal(Store):
         super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
         self._latest: tuple[bytes, Step, Transcript] | None = None  # batch and step of a transcript
-        opening = {"party": identity.name, "key": key, "salt": secrets.token_hex(32)}
         try:
-            self.open_or_verify(lambda is_missing: opening)
+            self.open_or_verify({"party": identity.name, "key": key})
             if self.opened is None or self.opened.details["key"] != key:
                 raise LedgerError(f"{folder}: expected the journal of {identity.name}, got another")
         except LedgerError as error:
