@@ -33,6 +33,8 @@ OF_OTHERS = {
     # of benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
     *("stored", "output_dir"),
+    # of `pate demo`
+    "silos",
     # of Apache Beam
     *("runner", "direct_num_workers", "direct_running_mode", "flink_master"),
     "direct_runner_bundle_repeat",
