@@ -236,23 +236,6 @@ def _records(run: SiloRun) -> PrivateExamples:
     return read_records(run.records, dataset)
 
 
-<<<<<<< HEAD
-def _trained_single_teacher(
-    run: TeacherRun, folder: pathlib.Path, records: PrivateExamples
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Trains an ensemble of one teacher, in all as train_teachers.py does."""
-    from pate_tf.teachers.kinds import find_kind
-    from pate_tf.teachers.teachers import Teachers
-
-    pool = None
-    if find_kind(run.model, records.dataset).representation == "required":
-        public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
-        pool = public.split(public.dataset.pool_size).pool
-    teachers = Teachers(
-        run.model, num_teachers=1, seed=run.seed, directory=folder, num_processes=None
-    ).fit(records, pool)
-    return lambda queries: teachers.identified.votes(queries).labels[0]
-=======
 def serve_aggregator(
     run: AggregatorRun, *, on_event: Callable[[str], None] = lambda event: None
 ) -> None:
@@ -283,4 +266,3 @@ def serve_aggregator(
     ):
         on_event(f"{name} dials {run.coordinator}")
         connection.serve(on_event=on_event)
->>>>>>> main
