@@ -112,7 +112,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     """Verifies what a run folder holds; docs/how-to/audit.md lists the checks.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "audited", representation="raw")
     >>> student = pate_tf.Student("supervised", steps=20)
     >>> fitted = pate_tf.fit(

@@ -26,7 +26,7 @@ SENSITIVE = {
     "DistinctHistograms": ("rows", "weights"),
     "Forest": ("children", "features", "thresholds", "probabilities"),
     "Estimator": ("fitted",),
-    "TeacherState": ("*",),
+    "TrainedTeacher": ("*",),
     "Analysis": ("bounds", "smooth_sensitivity"),
     "RunReport": ("*",),
     "LocalState": ("*",),
@@ -35,7 +35,6 @@ SENSITIVE = {
     "TextTable": ("fields", "places"),
     "TablesReport": ("*",),
     "StudentReport": ("epsilon_data_dependent",),
-    "Accuracies": ("*",),
 }
 # Sensitive as a whole, of parts that hide themselves.
 OF_PARTS = {
