@@ -19,6 +19,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+import numpy.typing as npt
 
 import pate_tf
 from benchmarks.harness import (
@@ -32,7 +33,6 @@ from benchmarks.harness import (
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
-from pate_tf.accounting.local.estimates import survival
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
@@ -51,6 +51,33 @@ from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
 from pate_tf.silos.secure.opening import simulated_parties
 
 SAMPLES = 400  # of the simulation of what randomized response leaves of a plurality
+
+
+def survival(
+    counts: IntArray, randomiser: RandomisedResponse, *, num_samples: int, seed: int = 0
+) -> npt.NDArray[np.float64]:
+    """Returns Pr[the plurality of the answers is that of the votes], by simulation.
+
+    Args:
+        counts: votes for each class, int64 `[num_queries, num_classes]`.
+        randomiser: of every silo.
+        num_samples: simulations of each query.
+        seed: fixes them.
+    """
+    generator = np.random.default_rng(seed)
+    channel = np.full((randomiser.num_classes, randomiser.num_classes), randomiser.other)
+    np.fill_diagonal(channel, 1.0 - randomiser.other * (randomiser.num_classes - 1))
+    correct = np.empty(len(counts))
+    for place, row in enumerate(counts):
+        answers = sum(
+            generator.multinomial(int(number), channel[label], num_samples)
+            for label, number in enumerate(row)
+        )
+        scores = answers + 0.5 * generator.random((num_samples, len(row)))
+        correct[place] = np.mean(np.argmax(scores, axis=1) == np.argmax(row))
+    return correct
+
+
 EVEN, TWO_CLASSES, USERS = "of all classes", "of two classes each", "of one person each"
 
 
@@ -168,7 +195,7 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
                 mechanism = {"name": RandomisedResponse.name, "epsilon": epsilon}
                 labels, _ = simulation.label(mechanism, num_silos, num_queries)
                 law = RandomisedResponse(num_classes=num_classes, epsilon=epsilon)
-                chance = survival(counts, law, num_samples=SAMPLES).probability
+                chance = survival(counts, law, num_samples=SAMPLES)
                 # Of the queries' coins, and of the simulation.
                 variance = (chance * (1 - chance)).sum() * (1 + 1 / SAMPLES)
                 return {

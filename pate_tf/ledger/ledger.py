@@ -13,9 +13,9 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, least
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.core import validation
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
@@ -251,7 +251,7 @@ class Ledger(Store):
     @property
     def planned_release(self) -> PlannedRelease | None:
         """How the data-dependent cost will be released; None if nothing fixed it."""
-        return None if self._planned is None else PlannedRelease.from_dict(self._planned)
+        return None if self._planned is None else PlannedRelease(**self._planned)
 
     def spent(self, delta: float | None = None, *, conversion: str = "improved") -> Spending:
         """Returns what all debits cost; see `compose`.
@@ -482,13 +482,13 @@ class Ledger(Store):
             BudgetMismatch: if something else was fixed.
         """
         if self._planned is None:
-            self.write("planned", {"release": planned.to_dict()})
+            self.write("planned", {"release": dataclasses.asdict(planned)})
         else:
             self._check_plan(planned)
 
     def _check_plan(self, planned: PlannedRelease) -> None:
         """Raises BudgetMismatch if another plan was fixed."""
-        given, fixed = planned.to_dict(), cast(PlannedRelease, self.planned_release).to_dict()
+        given, fixed = vars(planned), vars(cast(PlannedRelease, self.planned_release))
         if differing := [name for name in fixed if given[name] != fixed[name]]:
             raise BudgetMismatch(
                 f"{self.folder}: expected "

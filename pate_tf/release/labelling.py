@@ -23,12 +23,14 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.base import Planned, ReleasesFeatureSums, Target
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.accounting.planning import (
     DEFAULT_MARGIN,
     planned_sums,
     profile_counts,
-    recommend,
+)
+from pate_tf.accounting.planning import (
+    plan as planned,
 )
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
@@ -234,43 +236,41 @@ def _planned(
 ) -> ReleasePlan:
     """Returns the best plan of votes within an epsilon, or that of the mechanism named."""
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit)
-    size = {"num_teachers": teachers.num_teachers, "num_classes": pool.dataset.num_classes}
-    joint = None
+    size: dict[str, Any] = {
+        "num_teachers": teachers.num_teachers,
+        "num_classes": pool.dataset.num_classes,
+    }
+    joint, words = None, {}
     if are_joined(teachers, pool):
         joint = joint_plan(settings, target, pool_size=len(pool), **size)
-    found = recommend(
-        target_epsilon=target.epsilon,
+    if joint is not None:
+        words = {"strategy": joint.strategy, "purpose": joint.purpose}
+    plan = planned(
+        target.epsilon,
         delta=delta,
         num_queries=settings.num_queries if joint is None else joint.num_queries,
         pool_size=len(pool),
         unit=teachers.unit,
         margin=settings.margin,
-        num_exceptions=settings.num_exceptions,
         mechanism=kind if joint is None else joint.mechanism,
         adaptive=settings.strategy is not None and find_strategy(settings.strategy).is_adaptive,
         **size,
+        **words,
     )
-    if joint is not None:
-        found = dataclasses.replace(
-            found,
-            is_num_queries_planned=settings.num_queries is None,
-            strategy=joint.strategy,
-            purpose=joint.purpose,
-        )
-    elif kind is None and found.expected_share < LEAST_SHARE:
+    if joint is None and kind is None and plan.expected_share < LEAST_SHARE:
         raise ValueError(
-            f"epsilon: expected one that labels at least half of the queries right under the "
-            f"plan's assumption, got {target.epsilon:g}: {found.mechanism.name} would label "
-            f"{found.expected_share:.0%} of {found.num_queries} right. Take more teachers or a "
+            f"epsilon: expected one that labels at least half of the queries correctly under the "
+            f"plan's assumption, got {target.epsilon:g}: {plan.mechanism.name} would label "
+            f"{plan.expected_share:.0%} of {plan.num_queries} correctly. Take more teachers or a "
             f"larger epsilon, or name a mechanism to release such labels all the same"
         )
-    strategy = settings.strategy or found.strategy
+    strategy = settings.strategy or plan.settings.strategy
     return ReleasePlan(
-        mechanism=found.mechanism,
-        queries=_queries(settings, teachers, found.num_queries, strategy),
-        reason=found.reason,
-        description=found.in_words(),
-        values=found.to_dict(),
+        mechanism=plan.mechanism,
+        queries=_queries(settings, teachers, plan.num_queries, strategy),
+        reason=plan.reason,
+        description=plan.in_words(of_votes=True),
+        values=plan.to_dict(),
     )
 
 
@@ -317,7 +317,7 @@ def joint_plan(
         most = min(of_a_class * num_classes, pool_size, MOST_QUERIES)
         return most if settings.num_queries is None else settings.num_queries
 
-    def relative_noise(kind: type[Planned], of_a_class: int) -> float:
+    def relative_noise(kind: type[Mechanism], of_a_class: int) -> float:
         planned = dataclasses.replace(target, num_queries=number(of_a_class))
         assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
         return kind.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
@@ -396,8 +396,8 @@ def _plan_of_sums(
     if number is not None:
         of_class = number / pool.dataset.num_classes
         reason += (
-            f" There are about {of_class:,.0f} private records of a class, were all equally "
-            f"common, which is {of_class / sigma:,.1f} times the noise on a number of its sum."
+            f" With balanced classes, there are about {of_class:,.0f} records per class: "
+            f"{of_class / sigma:,.1f} standard deviations of the noise."
         )
     return ReleasePlan(
         mechanism=mechanism,

@@ -2,17 +2,12 @@
 
 import dataclasses
 
+from pate_tf.accounting.cost_release import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.delta import DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import check_mechanism
 from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
-from pate_tf.accounting.planning import (
-    DEFAULT_MARGIN,
-    DEFAULT_PROFILE,
-    ROUNDS,
-    ROUNDS_LEAD,
-    PlannedRelease,
-)
+from pate_tf.accounting.planning import DEFAULT_MARGIN, ROUNDS, ROUNDS_RATIO
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data.named_function import Named
 from pate_tf.queries.strategies import AUTO
@@ -59,7 +54,7 @@ class LabelSettings(Settings):
         advanced=True,
         help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
         "each later one of what a linear model of the earlier ones misses. Default: "
-        f"{ROUNDS} where a class has {ROUNDS_LEAD:g} times more records than a single release has "
+        f"{ROUNDS} where a class has {ROUNDS_RATIO:g} times more records than a single release has "
         "noise, else one.",
     )
     seed: int = 0
@@ -73,14 +68,6 @@ class LabelSettings(Settings):
         help="With --epsilon: what the plan assumes of every query: the first class leads the "
         "second by this share of the teachers. A guess from public values, never measured on the "
         "votes.",
-    )
-    num_exceptions: int = setting(
-        0,
-        group="privacy",
-        flag="exceptions",
-        least=0,
-        advanced=True,
-        help="With --epsilon: queries on which the plan assumes that teachers are divided.",
     )
     insecure_seed: int | None = setting(
         None,

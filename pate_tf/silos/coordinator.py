@@ -17,8 +17,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
-from pate_tf.accounting.local.estimates import ABSENT, class_scores, likeliest_shares
+from pate_tf.accounting.local import ABSENT, SecureFeatureSums, class_scores
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.batch_queue import BatchQueue, LocalConnection, Round
@@ -62,14 +61,13 @@ def plurality(
 ) -> IntArray:
     """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
 
-    The class of the highest score; of truncated geometric answers, the likeliest largest share.
-    Ties are broken at random, from the round's number alone.
+    The class of the highest score. Ties are broken at random, from the round's number alone.
 
     Args:
         round_: the round.
         replies: to it, by silo.
         roster: all silos.
-        asking: how silos with different epsilons count, and how many answers a label needs.
+        asking: how many answers a label needs.
     """
     answers = answers_of(round_, replies, roster)
     answered = (answers != ABSENT).any(axis=1)
@@ -81,10 +79,7 @@ def plurality(
         for name, is_there in zip(roster.names, answered, strict=True)
         if is_there
     ]
-    if all(isinstance(randomiser, RandomisedResponse) for randomiser in randomisers):
-        scores = class_scores(answers, randomisers, weighting=asking.weighting)
-    else:
-        scores = likeliest_shares(answers, randomisers)
+    scores = class_scores(answers, randomisers)
     order = np.random.default_rng(round_.number).permutation(round_.num_classes)
     winners = order[np.argmax(np.round(scores[:, order], 9), axis=1)]
     return np.where((answers != ABSENT).sum(axis=0) >= asking.least_answers, winners, WITHHELD)

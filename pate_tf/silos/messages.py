@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import (
-    LOCAL_RANDOMISERS,
     SILO_CHARGES,
     RandomisedResponse,
     SecureFeatureSums,
@@ -94,7 +93,7 @@ def charge_of(mechanism: Mapping[str, Any], num_classes: int) -> Charge:
     Raises ValueError if the mechanism is none, or a parameter is out of its range.
     """
     fields = dict(mechanism)
-    if fields.get("name") in LOCAL_RANDOMISERS:
+    if fields.get("name") == RandomisedResponse.name:
         fields["num_classes"] = num_classes
     return silo_charge_from_dict(fields)
 
@@ -145,8 +144,8 @@ class QueryBatch:
         digests: of each query, see `query_digest`; checked against the queries where they are
             given.
         num_classes: number of classes, at least 2.
-        mechanism: `name` and parameters. Of one silo alone: `randomised_response` or
-            `truncated_geometric` with `epsilon` (per query, for this silo). Of all together:
+        mechanism: `name` and parameters. Of one silo alone: `randomised_response` with
+            `epsilon` (per query, for this silo). Of all together:
             `secure_histogram` with `sigma` (votes), `num_parties` and `threshold` (parties that may
             pool what they know), and `secure_feature_sums` with its charge's fields, whose one
             query is that of `sums_query`.

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.local import SILO_CHARGES, LocalRandomiser, SecureHistogram
+from pate_tf.accounting.local import SILO_CHARGES, RandomisedResponse, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.settings import Settings, described, setting, value_type
 from pate_tf.core.validation import Fields, check_name
@@ -160,6 +160,6 @@ class Policy(Settings):
             if getattr(charge, name, bound) < bound:
                 return Reason.MECHANISM_NOT_ALLOWED
         is_dear = (
-            isinstance(charge, LocalRandomiser) and charge.epsilon > self.most_epsilon_per_query
+            isinstance(charge, RandomisedResponse) and charge.epsilon > self.most_epsilon_per_query
         ) or (isinstance(charge, SecureHistogram) and charge.sigma < self.least_sigma)
         return Reason.QUERY_TOO_DEAR if is_dear else None

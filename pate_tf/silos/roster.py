@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.local.estimates import WEIGHTINGS
 from pate_tf.core import artifacts, validation
 from pate_tf.core.settings import Settings, setting
 from pate_tf.core.validation import Fields, IntArray, check_name
@@ -129,12 +128,6 @@ class Asking(Settings):
         600.0, flag="round_seconds", above=0.0, help="How long a round waits for replies."
     )
     least_answers: int = setting(1, least=1, help="Answers that a label needs.")
-    weighting: str = setting(
-        "likelihood",
-        choices=WEIGHTINGS,
-        advanced=True,
-        help="How randomised votes of silos with different epsilons count.",
-    )
     unit: str = setting(
         "record",
         choices=("record", "owner"),

@@ -21,7 +21,8 @@ import numpy as np
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import fits
 from pate_tf.accounting.delta import check_delta
-from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
+from pate_tf.accounting.mechanisms.base import NoiseDraws
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.chain import fault_point
@@ -76,7 +77,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
         input_shape: tuple[int, ...] | None = None,
         input_type: str | None = None,
         sealer: PartySealer | None = None,
-        noise: LocalNoise | None = None,
+        noise: NoiseDraws | None = None,
         clock: Callable[[], float] = time.time,
         source: PrivateSource | None = None,
         acknowledge_reset: bool = False,
@@ -160,7 +161,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
             charge = self._allowed_charge(batch)
             with self.account.exclusive():
                 self._check_witness(batch)
-                if isinstance(charge, LocalRandomiser):
+                if isinstance(charge, RandomisedResponse):
                     labels = self._randomised(batch, charge)
                     return RandomisedVotes(**names, labels=labels, witness=self._witness())
                 sealed = self._shared(batch, charge)
@@ -230,7 +231,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
                 raise RefusedError(Reason.OTHER_SUMS)
         return charge
 
-    def _randomised(self, batch: QueryBatch, charge: LocalRandomiser) -> IntArray:
+    def _randomised(self, batch: QueryBatch, charge: RandomisedResponse) -> IntArray:
         """Returns the answer to each query, int64 `[num_queries]`; new ones are charged first."""
         account = self.account
         first = {query: place for place, query in reversed([*enumerate(batch.digests)])}

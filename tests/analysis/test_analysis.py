@@ -20,8 +20,10 @@ from analysis_helpers import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pate_tf.run.planning import calibrate
 
 from pate_tf.accounting import moments
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -30,7 +32,6 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     mechanism_from_dict,
 )
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.analysis import votes as analysis_votes
 from pate_tf.analysis.accounting import (
     AnalysisConfig,
@@ -44,7 +45,6 @@ from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.run.planning import calibrate
 
 LAPLACE = LaplaceNoisyMax(gamma=0.05)
 

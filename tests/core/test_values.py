@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels
-from pate_tf.accounting.mechanisms import Plurality
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.core.record_set import record_digests
@@ -40,7 +40,7 @@ def released(**changes: object) -> ReleasedLabels:
         "labels": [1, 0],
         "num_classes": 3,
         "num_queries": 3,
-        "cost": Cost(charge=Plurality(), number=3, epsilon=1.0, delta=1e-5),
+        "cost": Cost(charge=LaplaceNoisyMax(gamma=0.1), number=3, epsilon=1.0, delta=1e-5),
         "ledger_rows": (2,),
         "secure_noise": True,
     }

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_helpers import DELTA, MECHANISM, answers_of, label, open_ledger
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
@@ -21,9 +22,7 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.ledger import (
     BudgetExceeded,
     BudgetMismatch,
@@ -87,7 +86,7 @@ def test_costs_of_mixed_mechanisms_add_up_moment_by_moment(tmp_path):
         alphas = np.zeros_like(DEFAULT_MOMENTS)
         for mechanism in MECHANISMS:
             debit(ledger, mechanism, 30)
-            alphas += data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=30)
+            alphas += total_alphas({mechanism: 30}, DEFAULT_MOMENTS)
         for conversion in ("improved", "classic"):
             for delta in (None, 1e-6):
                 spent = ledger.spent(delta, conversion=conversion)
@@ -144,10 +143,7 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
                 assert ledger.spent().epsilon == before
             # A mixture may lose a single mechanism's closed form, so it is held to moments.
             moments, _ = epsilon_from_alphas(
-                sum(
-                    data_independent_alpha(m, DEFAULT_MOMENTS, num_queries=n)
-                    for m, n in ledger.charges.items()
-                )
+                sum(total_alphas({m: n}, DEFAULT_MOMENTS) for m, n in ledger.charges.items())
                 + np.zeros_like(DEFAULT_MOMENTS),
                 DEFAULT_MOMENTS,
                 DELTA,
@@ -155,7 +151,7 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
             assert ledger.spent().epsilon <= min(budget, moments)
 
 
-@pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(gamma=1e308)])
+@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(gamma=1e308)])
 def test_a_mechanism_without_a_finite_guarantee_is_refused_without_a_budget_too(
     tmp_path, mechanism
 ):
@@ -339,12 +335,8 @@ def test_several_ledgers_compose_by_their_moments(tmp_path):
         debit(first, LaplaceNoisyMax(gamma=0.05), 100)
         debit(second, GaussianNoisyMax(sigma=40.0), 50)
         debit(second, LaplaceNoisyMax(gamma=0.05), 10)
-        alphas = data_independent_alpha(
-            LaplaceNoisyMax(gamma=0.05), DEFAULT_MOMENTS, num_queries=110
-        )
-        alphas += data_independent_alpha(
-            GaussianNoisyMax(sigma=40.0), DEFAULT_MOMENTS, num_queries=50
-        )
+        alphas = total_alphas({LaplaceNoisyMax(gamma=0.05): 110}, DEFAULT_MOMENTS)
+        alphas += total_alphas({GaussianNoisyMax(sigma=40.0): 50}, DEFAULT_MOMENTS)
         together = compose([first, second], delta=1e-6)
         assert together.epsilon == pytest.approx(
             epsilon_from_alphas(alphas, DEFAULT_MOMENTS, 1e-6)[0], rel=1e-12

@@ -13,6 +13,7 @@ import pytest
 from ledger_helpers import DELTA, ENSEMBLE, answers_of, label, labeller_on, open_ledger, pool
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.cost_release import CostRelease
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -20,7 +21,6 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
 )
-from pate_tf.accounting.planning import ReleasePlan
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import BudgetExceeded, Head, Ledger, LedgerError
 from pate_tf.release.drawing import stored_counts
@@ -34,7 +34,7 @@ MECHANISMS = [
     ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),
 ]
 PLANS = [
-    ReleasePlan(
+    CostRelease(
         release=release,
         bound="two_sided",
         moment=10.0,

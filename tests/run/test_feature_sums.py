@@ -14,6 +14,7 @@ from api_helpers import HUGE, IMAGES, Standardised, pictures
 
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.planning import plan
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
@@ -28,7 +29,6 @@ from pate_tf.release.noisy_sums import sums_by_class
 from pate_tf.release.settings import LabelSettings
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import encoder_of
-from pate_tf.run.planning import PlanSettings, compare_methods
 from pate_tf.serving.served import ServedStudent
 from pate_tf.statement.check import check_statement
 from pate_tf.students import kinds
@@ -72,19 +72,20 @@ def test_what_is_released_is_what_a_comparison_of_methods_names(tmp_path, augmen
     sums = FeatureSums(directory=tmp_path, representation="raw").fit(examples, pool)
     kinds = set()
     for epsilon in (0.01, 0.05, 0.2, 1.0, 3.0, 100.0):
-        asked = PlanSettings(
-            epsilon=epsilon,
+        sums = plan(
+            epsilon,
             num_records=900,
             num_classes=3,
             pool_size=60,
             has_augmentation=augmentation != "none",
-        )
-        named = compare_methods(asked).sums
+            mechanism="exponential_mechanism",
+        ).sums
+        named = None if sums is None else sums.mechanism
         labelled_by = LabelSettings(method="feature_sums", epsilon=epsilon)
         try:
             released = plan_release(labelled_by, sums.stored, pool, delta=1e-5).mechanism
         except ValueError as error:
-            assert "records say more than noise" in str(error)
+            assert "records outweigh the noise" in str(error)
             released = None
         assert named == released
         kinds.add(type(named))

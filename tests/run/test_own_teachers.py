@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import pate_tf
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.ledger import SensitiveWarning
 
 MECHANISM = pate_tf.GaussianNoisyMax(sigma=0.01)  # hardly any noise: labels are pluralities
@@ -267,13 +268,13 @@ def test_a_lost_ledger_is_acknowledged_in_words(tmp_path):
 
 def test_a_release_is_planned_before_there_are_votes(tmp_path):
     teachers = pate_tf.Teachers.from_votes(np.full((30, 10), 3), directory=tmp_path)
-    planned = pate_tf.PlannedRelease(profile=0.6)
+    planned = PlannedRelease(profile=0.6)
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5, planned_release=planned) as labeller:
         labeller.label(api_helpers.digits().pool, 5)
         with labeller.ledger() as ledger:
             assert ledger.planned_release == planned
             assert not ledger.plan_is_late
-    other = pate_tf.PlannedRelease(profile=0.7)
+    other = PlannedRelease(profile=0.7)
     with pytest.raises(pate_tf.LedgerError, match=r"expected profile 0.6 of the release.*got 0.7"):
         pate_tf.Labeller(teachers, MECHANISM, delta=1e-5, planned_release=other)
 

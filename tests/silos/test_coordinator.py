@@ -120,14 +120,6 @@ def test_silos_choose_their_own_epsilon():
     assert (labels.labels == TRUE[:100]).mean() > 0.9
 
 
-def test_truncated_geometric_goes_through_its_channel():
-    silos, roster = group(60, allowed=("truncated_geometric",))
-    asking = Asking(mechanism={"name": "truncated_geometric"})
-    with ten_lines(silos, roster, asking=asking) as coordinator:
-        labels = coordinator.ask(POOL, np.arange(100))
-    assert (labels.labels == TRUE[:100]).mean() > 0.8
-
-
 def test_the_journal_verifies_the_statement(tmp_path):
     silos, roster = group(3)
     with ten_lines(silos, roster, folder=tmp_path) as coordinator:
@@ -144,7 +136,7 @@ def test_silos_and_roster_must_fit():
     silos, roster = group(3)
     with pytest.raises(ValueError, match="silos: expected those of the roster"):
         ten_lines(silos[:2], roster)
-    for wrong in ({"how": "any"}, {"seconds": 0.0}, {"least_answers": 0}, {"weighting": "no"}):
+    for wrong in ({"how": "any"}, {"seconds": 0.0}, {"least_answers": 0}):
         with pytest.raises(ValueError, match="expected"):
             Asking(**wrong)
     with pytest.raises(ValueError, match="subset: expected a whole number from 1 to 3"):

@@ -17,7 +17,7 @@ ROSTER = Roster(
 
 
 def test_a_policy_comes_back_as_written_and_explains_itself(tmp_path):
-    for one in (policy(), policy(allowed=("truncated_geometric",), delta=1e-9)):
+    for one in (policy(), policy(allowed=("secure_histogram",), delta=1e-9)):
         one.write(tmp_path / "policy.toml")
         assert Policy.read(tmp_path / "policy.toml") == one
     page = (tmp_path / "policy.toml").read_text()
@@ -85,7 +85,7 @@ def test_mistakes_in_a_roster_are_one_line(tmp_path, old, new, match):
         (RANDOMISED, {}, None),
         ({**RANDOMISED, "epsilon": 1.1}, {}, Reason.QUERY_TOO_DEAR),
         (RANDOMISED, {"allowed": ("secure_histogram",)}, Reason.MECHANISM_NOT_ALLOWED),
-        ({**RANDOMISED, "name": "truncated_geometric"}, {}, Reason.MECHANISM_NOT_ALLOWED),
+        ({**RANDOMISED, "name": "secure_histogram"}, {}, Reason.MECHANISM_NOT_ALLOWED),
         (SECURE, {}, None),
         ({**SECURE, "sigma": 39.0}, {}, Reason.QUERY_TOO_DEAR),
         (SECURE, {"least_parties": 5}, Reason.MECHANISM_NOT_ALLOWED),

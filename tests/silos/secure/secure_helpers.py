@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 
 import numpy as np
-
 from pate_tf.accounting.local.base import LATTICE, SecureHistogram
+
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import open_histogram
 from pate_tf.silos.secure.party import Party

@@ -26,11 +26,11 @@ import threading
 
 import numpy as np
 import pytest
+from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from secure_helpers import some_keys, some_terms, transcript_of
 from silo_helpers import Noted
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import protocol, shamir
 from pate_tf.silos.secure import shares as sealing

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from pate_tf.accounting.local.base import SecureHistogram
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import gaussian_dp_epsilon
 from pate_tf.accounting.local import base
-from pate_tf.accounting.local.base import SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianHistogram
 
 DELTA = 1e-5

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from scipy import stats
 from secure_helpers import (
     FAINT,
@@ -18,7 +19,6 @@ from secure_helpers import (
 from silo_helpers import SECURE
 from silo_helpers import batch as asked_batch
 
-from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import protocol, shamir, terms
 from pate_tf.silos.secure import shares as sealing

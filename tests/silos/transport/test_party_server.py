@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from pate_tf.accounting.local.base import LATTICE
 from silo_helpers import SECURE, batch
 from transport_helpers import LIMITS, PARTIES, made_up_core, serve
 
-from pate_tf.accounting.local.base import LATTICE
 from pate_tf.net.channel import call
 from pate_tf.silos import silos_pb2 as wire
 from pate_tf.silos.clients import PartyConnection
