@@ -60,6 +60,12 @@ CLUSTER_MARGIN: Final = 0.9
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
 _SCALE: Final = 1000.0  # votes that stand for one standard deviation of the sums' noise
 
+SUMS_ASSUME: Final = (
+    f"Assumed: an input's features are nearer to those of its own class by {FEATURE_MARGIN:g} of "
+    f"their length, and the first class of a cluster leads the second by {CLUSTER_MARGIN:g} of its "
+    f"records."
+)
+
 CLUSTERS_OF_CLASS: Final = (1, 2, 3, 5, 10)
 FEWEST_OF_CLUSTER: Final = 20  # inputs of the pool
 # Signal-to-noise ratios: records of a mean cluster over the noise on a count, records of a class
@@ -137,11 +143,6 @@ class PlanSettings(Settings):
         help="The inputs are images whose data set names an augmentation. Only then can "
         "feature_sums count records in clusters of the pool.",
     )
-    dataset: str | None = setting(
-        None,
-        group="output",
-        help="Name of the data set, for the commands that are printed; nothing of it is read.",
-    )
     adaptive: bool = False
     strategy: str = "medoids"
     purpose: str = ""
@@ -176,27 +177,6 @@ class PlanSettings(Settings):
         """Returns the assumed votes at a fraction of the margin; class 0 is correct."""
         row = profile_counts(self.num_teachers, self.num_classes, self.margin * share)
         return np.repeat(row, num_queries, axis=0)
-
-    def kinds(self) -> list[type[Mechanism]]:
-        """Returns the mechanisms to compare.
-
-        Raises:
-            ValueError: if one is named that can't answer queries chosen by earlier labels.
-        """
-        offered, kind = base.offered(), self.mechanism
-        if kind is None:
-            return [kind for kind in offered.values() if not self.is_ruled_out(kind)]
-        kind = offered[kind] if isinstance(kind, str) else kind
-        if self.is_ruled_out(kind):
-            raise ValueError(
-                f"mechanism: expected one that answers queries chosen by earlier labels, got "
-                f"{kind.name}, whose batch must be fixed in advance"
-            )
-        return [kind]
-
-    def is_ruled_out(self, kind: type[Mechanism]) -> bool:
-        """Whether queries are chosen by earlier labels, and a mechanism's batch is fixed."""
-        return self.adaptive and kind.charged_per_batch
 
     def in_words(self) -> str:
         """Returns what is assumed of votes, as a sentence."""
@@ -288,19 +268,10 @@ class Candidate:
     epsilon: float
     outlooks: tuple[Outlook, ...]
 
-    @property
-    def mean_correct(self) -> float:
-        """Mean over all margins of the expected number of correct labels."""
-        return sum(outlook.expected_correct for outlook in self.outlooks) / len(self.outlooks)
-
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
         outlooks = [outlook._asdict() for outlook in self.outlooks]
-        return {
-            "mechanism": self.mechanism.to_dict(),
-            "epsilon": self.epsilon,
-            "outlooks": outlooks,
-        }
+        return {**vars(self), "mechanism": self.mechanism.to_dict(), "outlooks": outlooks}
 
 
 def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries: int) -> Candidate:
@@ -344,7 +315,7 @@ def planned_num_queries(settings: PlanSettings, kinds: Sequence[type[Mechanism]]
     best, best_utility = numbers[0], (0, 0.0)
     for kind in (_SURROGATES.get(kind, kind) for kind in kinds):
         for number in numbers:
-            if settings.is_ruled_out(kind) or (kind.charged_per_batch and number > batch):
+            if kind.charged_per_batch and (settings.adaptive or number > batch):
                 continue
             try:
                 outlooks = planned_candidate(kind, settings, number).outlooks
@@ -372,24 +343,19 @@ def ranked(
     queries correctly.
     """
     good = GOOD_SHARE * num_queries
-    of_batch = [each for each in candidates if each.mechanism.charged_per_batch]
-    suited = [
-        each
-        for each in candidates
-        if each not in of_batch
-        or (num_queries <= num_in_batch and each.outlooks[-1].expected_labels >= good)
-    ] or candidates
-    compared = [
-        each
-        for each in suited
-        if each not in of_batch and each.outlooks[0].expected_correct >= good
-    ] or suited
-    enough = max(each.mean_correct for each in compared) - EQUALLY_GOOD * num_queries
+    single = [each for each in candidates if not each.mechanism.charged_per_batch]
+    correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
+    compared = [each for each in single if correct[each][0] >= good]
+    if not compared and num_queries <= num_in_batch:
+        opening = [each for each in candidates if each.outlooks[-1].expected_labels >= good]
+        compared = [each for each in candidates if each in single or each in opening]
+    compared = compared or single or list(candidates)
+    enough = max(np.mean(correct[each]) for each in compared) - EQUALLY_GOOD * num_queries
 
     def rank(candidate: Candidate) -> tuple[bool, float]:
-        is_best = candidate in compared and candidate.mean_correct >= enough
-        worst = candidate.outlooks[-1].expected_correct
-        return not is_best, -(worst if is_best else candidate.mean_correct)
+        mean = float(np.mean(correct[candidate]))
+        is_best = candidate in compared and mean >= enough
+        return not is_best, -(correct[candidate][-1] if is_best else mean)
 
     return tuple(sorted(candidates, key=rank))
 
@@ -618,99 +584,67 @@ class Plan:
     def commands(self, method: str) -> tuple[str, ...]:
         """Returns what to type for a method, a line for each command."""
         settings = self.settings
-        data = f"--dataset={settings.dataset or 'NAME'}"
         cost = f"--epsilon={settings.epsilon:.12g} --delta={settings.delta:.12g}"
         if method == FEATURE_SUMS:
-            return (f"pate student {data} --method=feature_sums {cost}",)
+            return (f"pate student --dataset=NAME --method=feature_sums {cost}",)
         chosen = f"--mechanism={self.mechanism.name} --queries={self.num_queries}"
         if settings.margin != DEFAULT_MARGIN:
             chosen += f" --margin={settings.margin:.12g}"
-        teachers = f"{data} --nb_teachers={settings.num_teachers}"
+        teachers = f"--dataset=NAME --nb_teachers={settings.num_teachers}"
         return f"pate teachers {teachers}", f"pate student {teachers} {cost} {chosen}"
 
     def in_words(self, *, of_votes: bool = False) -> str:
         """Returns the comparison as a table in text, with what it rests on.
 
         Args:
-            of_votes: leaves feature sums and commands away.
+            of_votes: leaves feature sums and commands out.
         """
-        settings, lines, notes = self.settings, list[str](), list[str]()
+        settings, method, best = self.settings, self.method, self.mechanism
+        of_votes = of_votes or settings.mechanism is not None
         rows = [(candidate.mechanism.name, candidate) for candidate in self.candidates]
-        if self.sums is not None and not of_votes and settings.mechanism is None:
+        notes = [
+            f"Assumed, not measured: {settings.in_words()}. That is a guess from public values, "
+            f"and an optimistic one where people disagree. If teachers agree less, fewer labels "
+            f"are correct; epsilon holds whatever the votes."
+        ]
+        if settings.purpose:
+            notes.append(settings.purpose)
+        elif self.expected_share < 0.9:
+            notes.append(
+                "No mechanism labels nine in ten queries correctly: take more teachers, a larger "
+                "epsilon or fewer queries."
+            )
+        if self.sums is not None and not of_votes:
             rows.append((FEATURE_SUMS, self.sums))
+            best = self.sums.mechanism if method == FEATURE_SUMS else best
+            notes.append(f"feature_sums asks no teacher and labels the whole pool. {SUMS_ASSUME}")
+        elif not of_votes:
+            notes.append(f"feature_sums is refused: {self.refusal}")
         width = max(len(name) for name, _ in rows)
         heads = [f"{100.0 * settings.margin * share:g} %" for share in MARGINS]
+        lines = ["  ".join(["", "margin".ljust(width), "epsilon", *(f"{h:>16}" for h in heads)])]
         for name, candidate in rows:
             cells = [f"{outlook.in_words():>16}" for outlook in candidate.outlooks]
             # Rounding up must not make a number that keeps to the target look as if it did not.
             epsilon = min(rounded_up(candidate.epsilon), f"{settings.epsilon:.12g}", key=float)
             cells = cells or ["not known without the number of records"]
             lines.append("  ".join(["", name.ljust(width), f"{epsilon:>7}", *cells]))
-        notes.append(
-            f"Assumed, not measured: {settings.in_words()}. That is a guess from public values, "
-            f"and an optimistic one where people disagree. If teachers agree less, fewer labels "
-            f"are correct; epsilon holds whatever the votes."
-        )
-        if settings.purpose:
-            notes.append(settings.purpose)
-        elif self.mechanism.charged_per_batch:
-            notes.append(
-                f"Labels of {self.mechanism.name} are released together or not at all, and the "
-                f"query that teachers agree on least decides: ask typical ones."
-            )
-        elif self.expected_share < 0.9:
-            notes.append(
-                "No mechanism labels nine in ten queries correctly: take more teachers, a larger "
-                "epsilon or fewer queries."
-            )
-        chosen = [f"Recommended: {self.mechanism.summary()}"]
-        if not of_votes:
-            notes.append(self._sums_in_words())
-            method = self.method if settings.mechanism is None else PATE
+        lines += ["", f"Recommended: {method}, {best.summary()}"]
+        if not of_votes or settings.mechanism is not None:
+            lines += [f"  {command}" for command in self.commands(method)]
+        if self.sums is not None and not of_votes:
             other = PATE if method == FEATURE_SUMS else FEATURE_SUMS
-            summary = self.mechanism if method == PATE or self.sums is None else self.sums.mechanism
-            chosen = [f"Recommended: {method}, {summary.summary()}"]
-            chosen += [f"  {line}" for line in self.commands(method)]
-            if settings.mechanism is None and self.sums is not None:
-                chosen += ["", f"Or {other}", *(f"  {line}" for line in self.commands(other))]
-        head = ["", "margin".ljust(width), "epsilon", *(f"{head:>16}" for head in heads)]
+            lines += ["", f"Or {other}", *(f"  {line}" for line in self.commands(other))]
         return "\n".join(
             [
                 f"Plan for epsilon {settings.epsilon:g} at delta {settings.delta:g}, for every "
                 f"{settings.unit}, and {self.num_queries:,} queries",
-                "",
-                "Expected labels that arrive, and their accuracy as far as noise decides:",
-                "",
-                *("  ".join(head), *lines, "", *chosen, ""),
-                *(textwrap.fill(note, WIDTH) for note in notes if note),
+                *("", "Expected labels that arrive, and their accuracy as far as noise decides:"),
+                *("", *lines, "", *(textwrap.fill(note, WIDTH) for note in notes)),
             ]
         )
 
-    def __str__(self) -> str:
-        return self.in_words()
-
-    def _sums_in_words(self) -> str:
-        """Returns what feature sums release, and what is assumed of them."""
-        if self.settings.mechanism is not None:
-            return ""
-        if self.sums is None:
-            return f"feature_sums is refused: {self.refusal}"
-        sums = self.sums.mechanism
-        if isinstance(sums, LaplaceClusterCounts):
-            return (
-                f"feature_sums asks no teacher: it counts the records of each class in "
-                f"{sums.num_clusters} clusters of the pool, adds noise, and labels the whole pool. "
-                f"Its guarantee has no delta. Assumed: the first class of a cluster leads the "
-                f"second by {CLUSTER_MARGIN:g} of its records."
-            )
-        rounds = getattr(sums, "num_rounds", 1)
-        return (
-            f"feature_sums asks no teacher: it adds noise to the sum of clipped feature vectors of "
-            f"each class, and labels the whole pool"
-            f"{f', in {rounds} rounds that are charged together' if rounds > 1 else ''}. Assumed: "
-            f"an input's features are nearer to those of its own class by {FEATURE_MARGIN:g} of "
-            f"their length."
-        )
+    __str__ = in_words
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
@@ -752,17 +686,24 @@ def plan(epsilon: float, **settings: Any) -> Plan:
             epsilon), unit ("record" or "owner"), num_classes, num_records, pool_size, num_teachers,
             num_queries (default: planned), mechanism (the only one to compare, by name or class),
             margin (by how many of the teachers, as a fraction, the first class is assumed to lead
-            the second on every query), has_augmentation, dataset, and adaptive (whether queries
+            the second on every query), has_augmentation, and adaptive (whether queries
             will be chosen by earlier noisy labels).
 
     Raises:
         ValueError: if a number is out of range, or no mechanism can be planned for.
     """
     stated = PlanSettings(epsilon=epsilon, **settings)
-    kinds, number = stated.kinds(), stated.num_queries
+    kinds, number, kind = [*base.offered().values()], stated.num_queries, stated.mechanism
+    if kind is not None:
+        kinds = [base.offered()[kind] if isinstance(kind, str) else kind]
+    kinds = [kind for kind in kinds if not (stated.adaptive and kind.charged_per_batch)]
+    if not kinds:
+        raise ValueError(
+            "mechanism: expected one that answers queries chosen by earlier labels, got one whose "
+            "batch must be fixed in advance"
+        )
     num_in_batch = number or largest_batch(stated.num_classes)
-    if number is None:
-        number = planned_num_queries(stated, kinds if stated.mechanism else _QUICK)
+    number = number or planned_num_queries(stated, kinds if kind is not None else _QUICK)
     candidates, refusal = list[Candidate](), ""
     for kind in kinds:
         try:
@@ -771,21 +712,18 @@ def plan(epsilon: float, **settings: Any) -> Plan:
             refusal = str(error)
     if not candidates:
         raise ValueError(f"mechanism: expected one that can be planned for: {refusal}")
-    target, is_of_records = stated.target(1), stated.unit == "record"
-    numbers = cluster_numbers(stated.pool_size, stated.num_classes)
-    sums, refusal = None, ""
+    target, is_of_records, sums, refusal = stated.target(1), stated.unit == "record", None, ""
     try:
         mechanism = planned_sums(
             target,
             stated.num_records if is_of_records else None,
             stated.num_classes,
-            numbers if stated.has_augmentation else (),
+            cluster_numbers(stated.pool_size, stated.num_classes) * stated.has_augmentation,
             None if is_of_records else 1,
         )
+        outlooks = sums_outlooks(mechanism, stated)
         sums = Candidate(
-            mechanism=mechanism,
-            epsilon=target.epsilon_of(mechanism),
-            outlooks=sums_outlooks(mechanism, stated),
+            mechanism=mechanism, epsilon=target.epsilon_of(mechanism), outlooks=outlooks
         )
     except ValueError as error:
         refusal = str(error).removeprefix("epsilon: ").removeprefix("delta: ")

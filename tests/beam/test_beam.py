@@ -347,7 +347,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path, monkeypatch):
         *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=.01"),
         folder=tmp_path,
     )
-    assert ended.code == 1 and "records say more than noise" in ended.err.splitlines()[-1]
+    assert ended.code == 1 and "records outweigh the noise" in ended.err.splitlines()[-1]
     assert not list((tmp_path / "run").rglob("ledger*"))
     shutil.copytree(tmp_path / "run", tmp_path / "small")
     with Labeller(FeatureSums.load(tmp_path / "small"), epsilon=0.5, delta=1e-5) as labeller:

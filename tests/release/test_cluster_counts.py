@@ -112,9 +112,9 @@ def test_a_plan_refuses_noise():
     from pate_tf.accounting.planning import planned_sums
 
     target = Target(epsilon=0.0005, delta=1e-5, num_queries=1)
-    with pytest.raises(ValueError, match="epsilon: expected one at which records say more"):
+    with pytest.raises(ValueError, match="epsilon: expected one at which records outweigh"):
         planned_sums(target, 60_000, 10, [10, 20, 30])
-    with pytest.raises(ValueError, match="epsilon: expected one at which records say more"):
+    with pytest.raises(ValueError, match="epsilon: expected one at which records outweigh"):
         planned_sums(target, 6_000, 10, [])
 
 
