@@ -7,8 +7,6 @@ import pytest
 from script_processes import NUM_TEACHERS, run_script
 from toy_mechanisms import register_toys
 
-from pate_tf.accounting.mechanisms import base
-from pate_tf.cli import flags as mechanism_flags
 from pate_tf.ledger import Ledger
 
 FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
@@ -120,10 +118,3 @@ def test_the_ledger_contradicts_what_was_said_of_any_parameter(teachers):
     assert "mechanism: the ledger has threshold 9.0" in refused.err
     with Ledger.read(teachers / "run/sensitive") as ledger:
         assert ledger.num_queries == 20
-
-
-def test_every_parameter_of_every_mechanism_is_in_help(tmp_path):
-    shown = run_script("train_student.py", "--helpfull", folder=tmp_path).out
-    for name, kind in base.offered().items():
-        assert name in "".join(shown.split())
-        assert all(f"--{flag}=" in shown for flag in mechanism_flags.parameters(kind).values())

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.accounting.charge import Cost, ReleasedLabels
-from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
-from pate_tf.core.record_set import record_digests
 from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
+from pate_tf.core.source import record_digests
 
 # So large that no shape, limit or number of classes contains its digits.
 CANARY = 7_130_451_966
@@ -34,19 +32,6 @@ counts_arrays = hnp.arrays(
 )
 
 
-def released(**changes: object) -> ReleasedLabels:
-    fields = {
-        "query_indices": [0, 2],
-        "labels": [1, 0],
-        "num_classes": 3,
-        "num_queries": 3,
-        "cost": Cost(charge=LaplaceNoisyMax(gamma=0.1), number=3, epsilon=1.0, delta=1e-5),
-        "ledger_rows": (2,),
-        "secure_noise": True,
-    }
-    return ReleasedLabels(**{**fields, **changes})
-
-
 @given(counts_arrays)
 def test_counts_keep_their_values_as_read_only_int64(values):
     counts = VoteCounts(values)
@@ -55,23 +40,6 @@ def test_counts_keep_their_values_as_read_only_int64(values):
     assert (counts.num_queries, counts.num_classes) == values.shape
     with pytest.raises(ValueError, match="read-only"):
         counts.values[...] = 0
-
-
-def test_changing_the_given_array_later_changes_no_value():
-    given_counts, given_labels = np.ones((2, 3), np.int64), np.ones((2, 3), np.int64)
-    counts, votes = VoteCounts(given_counts), Votes(given_labels, 3)
-    given_counts[...] = 5
-    given_labels[...] = 2
-    assert (counts.values == 1).all()
-    assert (votes.labels == 1).all()
-
-
-@given(
-    st.sampled_from([np.int8, np.int16, np.int32, np.uint8, np.uint64, np.float32, np.float64]),
-    hnp.arrays(np.int64, (3, 2), elements=st.integers(0, 100)),
-)
-def test_whole_numbers_of_any_type_are_taken(dtype, values):
-    np.testing.assert_array_equal(VoteCounts(values.astype(dtype)).values, values)
 
 
 BAD_NUMBERS = {
@@ -117,22 +85,6 @@ def test_other_types_and_shapes_are_refused(values):
     if np.shape(values) != (2, 0):  # two teachers and no query are votes
         with pytest.raises(ValueError, match="votes: expected"):
             Votes(values, 3)
-
-
-@given(
-    hnp.arrays(np.int64, (4, 3), elements=st.integers(CANARY, CANARY + 9)),
-    st.integers(0, 11),
-    st.sampled_from([-1, -CANARY]),
-)
-def test_no_count_is_in_a_repr_or_an_error(values, position, bad):
-    assert_one_line_without_values(repr(VoteCounts(values)) + str(VoteCounts(values)))
-    values.flat[position] = bad
-    with pytest.raises(ValueError) as caught:
-        VoteCounts(values)
-    assert_one_line_without_values(str(caught.value))
-    with pytest.raises(ValueError) as caught:
-        Votes(values, 3)
-    assert_one_line_without_values(str(caught.value))
 
 
 @given(hnp.arrays(np.int64, (3, 4), elements=st.integers(0, 1)))
@@ -185,14 +137,6 @@ def test_labels_out_of_range_are_refused(bad):
     with pytest.raises(ValueError, match="votes: expected") as caught:
         Votes(labels, 3)
     assert_one_line_without_values(str(caught.value))
-
-
-def test_votes_need_a_teacher_and_a_class():
-    with pytest.raises(ValueError, match="votes: expected"):
-        Votes(np.zeros((0, 3), np.int64), 3)
-    with pytest.raises(ValueError, match="num_classes"):
-        Votes(np.zeros((1, 3), np.int64), 0)
-    assert Votes(np.zeros((1, 0), np.int64), 3).counts().values.shape == (0, 3)
 
 
 def test_taking_queries():
@@ -261,34 +205,6 @@ def test_public_labels_may_be_absent_all_or_some():
         PrivateExamples(IMAGES, inputs, np.array([-1, 0, 0, 0, 0]))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_inputs_without_a_value_are_refused(value):
-    inputs = np.zeros((2, 2, 2, 1))
-    inputs[1, 1, 1, 0] = value
-    for make in (
-        lambda: PrivateExamples(IMAGES, inputs, np.zeros(2)),
-        lambda: PublicExamples(IMAGES, inputs),
-        lambda: Pool(IMAGES, inputs),
-    ):
-        with pytest.raises(ValueError, match="inputs of images: expected finite") as caught:
-            make()
-        assert "\n" not in str(caught.value)
-
-
-def test_what_differs_between_data_sets_is_named():
-    assert IMAGES.difference(IMAGES) == ""
-    other = dataclasses.replace(IMAGES, pool_size=IMAGES.pool_size + 1)
-    assert other.difference(IMAGES).startswith("pool_size is ")
-
-
-def test_what_leaves_a_label_unchanged_is_safe_by_default():
-    fields = {name: value for name, value in IMAGES.to_dict().items() if name != "augmentation"}
-    assert Dataset.from_dict(fields).augmentation == "shift"
-    assert dataclasses.replace(IMAGES, augmentation="none").augmentation == "none"
-    table = {**fields, "kind": "tabular", "input_shape": (4,)}
-    assert Dataset.from_dict(table).augmentation == "none"
-
-
 def test_a_dataset_survives_json():
     assert Dataset.from_dict(json.loads(json.dumps(IMAGES.to_dict()))) == IMAGES
 
@@ -311,26 +227,6 @@ def test_a_dataset_refuses_nonsense(change):
         Dataset.from_dict({**IMAGES.to_dict(), **change})
 
 
-def test_released_labels_check_their_shapes():
-    labels = released()
-    assert labels.num_answered == 2
-    with pytest.raises(ValueError, match="read-only"):
-        labels.labels[0] = 2
-    for change in (
-        {"labels": [1, 3]},
-        {"labels": [1, -1]},
-        {"labels": [1]},
-        {"labels": [[1, 0]], "query_indices": [[0, 2]]},
-        {"labels": [True, False]},
-        {"query_indices": [0, 0.5]},
-        {"query_indices": [0, np.nan]},
-        {"num_queries": 1},
-        {"num_classes": 0},
-    ):
-        with pytest.raises(ValueError, match="expected"):
-            released(**change)
-
-
 def assert_one_line_without_values(text: str) -> None:
     assert "\n" not in text
     assert str(CANARY)[:7] not in text.replace("_", "").replace(",", "").replace(".", "")
@@ -348,16 +244,6 @@ def assert_one_line_without_values(text: str) -> None:
 def test_weights_are_laws_of_the_classes(weights, message):
     with pytest.raises(ValueError, match=message):
         PoolLabels(query_indices=[0, 1], labels=[0, 1], num_classes=3, weights=np.asarray(weights))
-
-
-def test_what_a_model_learns_are_the_weights_if_there_are_some():
-    plain = PoolLabels(query_indices=[0, 1], labels=[0, 1], num_classes=3)
-    assert plain.targets.dtype == np.int64 and plain.weights is None
-    weights = np.array([[0.5, 0.25, 0.25], [0, 1, 0]])
-    weighted = PoolLabels(query_indices=[0, 1], labels=[0, 1], num_classes=3, weights=weights)
-    np.testing.assert_array_equal(weighted.targets, weights.astype(np.float32))
-    with pytest.raises(ValueError):
-        weighted.weights[0, 0] = 1.0
 
 
 def test_a_record_is_known_by_its_numbers_alone():

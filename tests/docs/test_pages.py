@@ -23,7 +23,7 @@ COMMANDS = [
     for name in (
         *("teachers", "student", "analysis", "flags"),
         *("selective_sgd", "silo", "party", "coordinator"),
-        *("sums", "predict", "audit", "report"),
+        *("predict", "audit", "report"),
     )
 ]
 OF_OTHERS = {
