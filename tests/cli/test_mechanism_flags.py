@@ -58,7 +58,7 @@ def test_a_parameter_of_another_mechanism_is_refused_before_anything_is_charged(
         ["--mechanism=toy_noisy_max"],
         ["--mechanism=confident_gaussian_noisy_max", "--threshold=nan"],
         ["--mechanism=confident_gaussian_noisy_max", "--threshold=inf"],
-        ["--mechanism=confident_gaussian_noisy_max", "--sigma_threshold=0"],
+        ["--mechanism=gaussian_noisy_max", "--sigma=0"],
     ],
 )
 def test_what_is_not_offered_or_out_of_range_is_a_wrong_flag(teachers, flags):
