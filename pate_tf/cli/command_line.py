@@ -132,8 +132,8 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
         flag_of_argument: the flag that sets an argument, where they have different names.
     """
     argument, colon, text = message.partition(":")
-    for name, flag in flag_of_argument.items():
-        text = text.replace(f"`{name}`", f"--{flag}")
+    for name, flag in {**dict.fromkeys(flags.FLAGS), **flag_of_argument}.items():
+        text = text.replace(f"`{name}`", f"--{flag or name}")
     return flag_of_argument.get(argument, argument) + colon + text
 
 

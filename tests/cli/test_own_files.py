@@ -66,17 +66,6 @@ def weighted(clinic):
     return teach(clinic, "weighted", "--class_weights=1,20")
 
 
-def test_weights_let_teachers_find_the_rare_class_and_reports_tell(clinic, weighted):
-    constant = teach(clinic, "constant", "--max_steps=20")
-    assert constant["constant_answer_accuracy"] > 0.9
-    assert constant["teachers_constant"] == 6
-    assert constant["teacher_balanced_accuracy_mean"] == 0.5
-    assert "6 of 6 teachers always give the same answer" in constant["out"]
-    assert weighted["teacher_balanced_accuracy_mean"] > 0.8
-    assert weighted["teachers_constant"] == 0
-    assert "mean balanced accuracy" in weighted["out"]
-
-
 def ask(folder: pathlib.Path, run: str, *flags: str) -> Ended:
     return run_script(
         *("train_student.py", f"--teachers_dir={run}", f"--train_dir={run}"),

@@ -29,7 +29,6 @@ from pate_tf.ledger import (
     Head,
     Ledger,
     LedgerError,
-    compose,
     journal,
 )
 from pate_tf.release.noise import SeededNoise
@@ -269,22 +268,6 @@ def test_a_quoted_head_is_found_again_and_a_foreign_one_is_not(tmp_path):
         assert ledger.holds(quoted) and ledger.holds(ledger.head)
         assert not other.holds(quoted)
         assert not ledger.holds(Head(sequence=3, digest=quoted.digest))
-
-
-def test_several_ledgers_compose_by_their_moments(tmp_path):
-    with open_ledger(tmp_path / "a") as first, open_ledger(tmp_path / "b") as second:
-        debit(first, LaplaceNoisyMax(gamma=0.05), 100)
-        debit(second, GaussianNoisyMax(sigma=40.0), 50)
-        debit(second, LaplaceNoisyMax(gamma=0.05), 10)
-        alphas = total_alphas({LaplaceNoisyMax(gamma=0.05): 110}, DEFAULT_MOMENTS)
-        alphas += total_alphas({GaussianNoisyMax(sigma=40.0): 50}, DEFAULT_MOMENTS)
-        together = compose([first, second], delta=1e-6)
-        assert together.epsilon == pytest.approx(
-            epsilon_from_alphas(alphas, DEFAULT_MOMENTS, 1e-6)[0], rel=1e-12
-        )
-        assert together.num_queries == 160
-        assert compose([first], delta=DELTA) == first.spent()
-    assert compose([], delta=DELTA).epsilon == 0.0
 
 
 MODES = """

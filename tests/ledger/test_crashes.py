@@ -153,38 +153,3 @@ def test_eight_processes_until_refusal(tmp_path):
         assert affordable - 3 < spent.num_queries <= affordable
         debits = [row.details["num_queries"] for row in ledger.history() if row.kind == "debit"]
         assert sum(debits) == spent.num_queries
-
-
-STARVED = """
-import pathlib, resource, sys
-import ledger_helpers
-from pate_tf.ledger import LedgerError
-folder = pathlib.Path(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-import signal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-try:
-    with ledger_helpers.open_ledger(folder) as ledger:
-        for start in range(0, 100_000, 200):
-            ledger_helpers.label(ledger, start, start + 200)
-except LedgerError as error:
-    text = str(error)
-    sys.exit(0 if "\\n" not in text else f"several lines: {text}")
-sys.exit("no error")
-"""
-
-
-@pytest.mark.parametrize("limit", [0, 50, 4_000, 30_000, 60_000, 200_000])
-def test_full_disk(tmp_path, limit):
-    folder = tmp_path / "sensitive"
-    with open_ledger(folder) as ledger:
-        kept = answers_of(label(ledger, 0, 400))
-    command = [sys.executable, "-c", STARVED, str(folder), str(limit)]
-    result = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    with open_ledger(folder) as ledger:
-        assert ledger.spent().num_queries >= ledger.num_answered >= 400
-        assert answers_of(label(ledger, 0, 400)) == kept
-        assert label(ledger, 0, 1000).num_answered == 1000

@@ -4,11 +4,8 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -25,10 +22,8 @@ from pate_tf.ledger import (
     LedgerWarning,
     compose,
 )
-from pate_tf.ledger.journal import FAULT_VARIABLE
 from pate_tf.ledger.ledger import source_facts
 from pate_tf.ledger.rollback_guard import REGISTRY as DATABASE
-from pate_tf.ledger.rollback_guard import RollbackGuard
 
 PATIENTS = PrivateSource.named("patients")
 
@@ -156,20 +151,6 @@ def test_an_acknowledgement_without_a_reset_says_nothing(folder):
         assert len(ledger.history()) == 1
 
 
-def test_a_restored_ledger_is_missed_by_its_statement_alone(folder, tmp_path, monkeypatch):
-    open_ledger(folder).close()
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    with open_ledger(folder) as ledger:
-        label(ledger, 0, 5)
-        quote(folder.parent, ledger.head)
-    shutil.rmtree(folder)
-    shutil.copytree(copy, folder)
-    without_registry(monkeypatch, tmp_path)
-    with pytest.raises(LedgerError, match="row 3 was seen"):
-        open_ledger(folder)
-
-
 def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
     spend(folder, 0, 5)
     copy = tmp_path / "copy"
@@ -190,22 +171,6 @@ def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
     with open_ledger(copy, acknowledge_reset=True) as ledger:
         assert ledger.spent().epsilon == epsilon_of(15)
         assert ledger.source_spending().charges == {MECHANISM: 15}
-
-
-def test_another_ledgers_gate_leaves_statements_finite(tmp_path):
-    """A gate that spent all of delta: together with it nothing is finite at that delta."""
-    gate = StabilityGate(epsilon=0.25, delta=DELTA)
-    first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
-    with open_ledger(first, source=PATIENTS) as ledger, ledger.exclusive():
-        ledger.debit(gate, [b"a" * 16], secure_noise=True)
-    with pytest.warns(LedgerWarning):
-        ledger = open_ledger(second, ensemble_digest="cd" * 32, source=PATIENTS)
-    with ledger:
-        label(ledger, 0, 5)
-        facts = source_facts(ledger)
-    assert facts["delta_source"] == pytest.approx(2 * DELTA)
-    expected = smallest_epsilon({gate: 1, MECHANISM: 5}, facts["delta_source"])[0]
-    assert facts["epsilon_source"] == expected < np.inf
 
 
 def test_a_gate_of_another_delta_is_charged_again_in_a_ledger_that_opens(folder):
@@ -242,22 +207,6 @@ def test_ledgers_of_one_name_add_up_whatever_the_records(tmp_path):
         with open_ledger(tmp_path / "five" / "sensitive") as ledger:  # and of none
             assert ledger.source_spending().charges == {}
             assert source_facts(ledger)["source_name"] is None
-
-
-def test_files_of_one_name_in_two_folders_are_two_sources(tmp_path):
-    january, again, february = (
-        PrivateSource.of_file(tmp_path / name)
-        for name in ("january/patients.csv", "january/../january/patients.csv", "patients.csv")
-    )
-    assert january == again != february
-    assert january.name == february.name == "patients"
-    spend(tmp_path / "one", 0, 5, source=january)
-    with open_ledger(tmp_path / "two", source=february) as ledger:
-        assert ledger.source_spending().num_ledgers == 1
-    assert str(tmp_path) not in repr(january)
-    for name in ("", " ", "x" * 200, "two\nlines", "a|b"):
-        with pytest.raises(ValueError, match="source_name"):
-            PrivateSource.named(name)
 
 
 def test_a_ledger_keeps_its_source(folder):
@@ -334,24 +283,6 @@ def test_what_a_copy_spent_is_not_forgotten_with_the_original(folder, tmp_path):
         assert ledger.spent().epsilon == ledger.source_spending().epsilon(DELTA) == epsilon_of(8)
 
 
-@pytest.mark.parametrize("point", ["debit_written", "debit_committed", "debit_noted"])
-def test_a_ledger_that_died_while_it_charged_what_is_missing_opens_again(folder, point):
-    """Killed between committing its first rows and noting the last, it was refused for ever."""
-    spend(folder, 0, 5)
-    shutil.rmtree(folder)
-    program = pathlib.Path(__file__).parent / "labelling_child.py"
-    child = [sys.executable, program, folder, folder.parent / "released", "0", "0", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), FAULT_VARIABLE: point}
-    killed = subprocess.run(child, env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LedgerWarning)
-        ledger = open_ledger(folder)
-    with ledger:
-        assert ledger.was_reset
-        assert ledger.charges == {MECHANISM: 5}
-
-
 def test_what_a_missing_row_paid_for_must_be_known_here(folder):
     spend(folder, 0, 5)
     connection = sqlite3.connect(state_folder() / DATABASE)
@@ -385,21 +316,6 @@ def test_the_registry_is_private_and_knows_no_ensemble(tmp_path):
         content += path.read_bytes()
     assert ENSEMBLE.encode() not in content
     assert bytes.fromhex(ENSEMBLE) not in content
-
-
-def test_where_the_registry_lies(monkeypatch, tmp_path):
-    places = {
-        "PATE_TF_STATE": tmp_path / "own",
-        "XDG_STATE_HOME": tmp_path / "state/pate_tf",
-        "HOME": tmp_path / "home/.local/state/pate_tf",
-    }
-    for name, folder in (("PATE_TF_STATE", "own"), ("XDG_STATE_HOME", "state"), ("HOME", "home")):
-        monkeypatch.setenv(name, str(tmp_path / folder))
-    for name, place in places.items():
-        assert not place.exists()
-        RollbackGuard(tmp_path, None).close()
-        assert (place / DATABASE).exists()
-        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize("trouble", ["no home", "a file in its place", "damaged"])
