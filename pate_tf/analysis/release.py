@@ -33,12 +33,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, SAFETY_MARGIN, epsilon_from_alphas
+from pate_tf.accounting.cost_release import (
+    CostRelease,
+    PlannedRelease,
+    release_from_dict,
+    steps_above,
+)
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.accounting.moments import data_dependent, data_dependent_alphas
-from pate_tf.accounting.planning import PlannedRelease, ReleasePlan, plan_from_dict, steps_above
 from pate_tf.analysis.release_planning import plan_release
 from pate_tf.analysis.smooth_sensitivity import log_smooth_cost, smooth_sensitivity
 from pate_tf.analysis.votes import VoteSource, order_free_digest
@@ -76,17 +81,17 @@ class SanitisedEpsilon:
 
 
 def sanitised(
-    alpha: float, mechanism: Mechanism, plan: ReleasePlan, delta: float
+    alpha: float, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
     """Returns the smaller epsilon of a noisy cost at the plan's moment and of the worst case.
 
     The worst case of labels and release together holds always and may use any moment.
     """
     moment = np.array([plan.moment])
-    cap = float(data_independent_alpha(mechanism, moment, num_queries=plan.num_queries)[0])
+    charged = {mechanism: mechanism.number_charged(plan.num_queries)}
+    cap = float(total_alphas(charged, moment)[0])
     total = (min(alpha, cap) + plan.alpha(plan.moment)) * (1.0 + SAFETY_MARGIN)
-    worst = data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=plan.num_queries)
-    worst = (worst + plan.alphas(DEFAULT_MOMENTS)) * (1.0 + SAFETY_MARGIN)
+    worst = total_alphas({**charged, plan: 1}, DEFAULT_MOMENTS) * (1.0 + SAFETY_MARGIN)
     worst_epsilon, _ = epsilon_from_alphas(worst, DEFAULT_MOMENTS, delta)
     return SanitisedEpsilon(
         epsilon=min(epsilon_from_alphas([total], [plan.moment], delta)[0], worst_epsilon),
@@ -97,7 +102,7 @@ def sanitised(
 
 
 def log_cost_epsilon(
-    steps: int, mechanism: Mechanism, plan: ReleasePlan, delta: float
+    steps: int, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> SanitisedEpsilon:
     """Returns the epsilon of the labels and of a noisy log cost together (Theorem B2).
 
@@ -123,7 +128,7 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
     """
     key = drawn["key"]
     if key["delta"] is None:
-        mechanism, plan = mechanism_from_dict(key["mechanism"]), plan_from_dict(key["plan"])
+        mechanism, plan = mechanism_from_dict(key["mechanism"]), release_from_dict(key["plan"])
         epsilon = log_cost_epsilon(drawn["drawn"]["steps"], mechanism, plan, delta)
     else:
         epsilon = SanitisedEpsilon(delta=key["delta"], **drawn["drawn"])
@@ -136,7 +141,7 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
 
 
 def prepare_draw(
-    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float
+    counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
     """Computes the exact cost, which may take long, and returns what draws from it.
 
@@ -163,7 +168,7 @@ def prepare_draw(
     if len(counts) != plan.num_queries:
         raise ValueError(f"expected the {plan.num_queries} queries planned, got {len(counts)}")
     moment = np.array([plan.moment])
-    if not isfinite(data_independent_alpha(mechanism, moment, num_queries=plan.num_queries)[0]):
+    if not isfinite(total_alphas({mechanism: mechanism.number_charged(len(counts))}, moment)[0]):
         raise ValueError(f"expected a finite cost at moment {plan.moment}, got an infinite one")
     if plan.release == "smooth_sensitivity":
         return _prepare_by_smooth_sensitivity(counts, mechanism, plan, delta)
@@ -180,7 +185,7 @@ def prepare_draw(
 
 
 def _prepare_by_smooth_sensitivity(
-    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float
+    counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
     """Theorem B1, with a Gaussian on a lattice so fine that only float rounding remains.
 
@@ -221,7 +226,7 @@ class Released:
         secure_noise: False if the draw's noise came from a seed.
     """
 
-    plan: ReleasePlan
+    plan: CostRelease
     sanitised: SanitisedEpsilon
     is_charged: bool
     secure_noise: bool
@@ -367,4 +372,4 @@ def _was_drawn_elsewhere(ledger: Ledger, source: VoteSource) -> bool:
     spending = None if source.source is None else ledger.source_spending()
     if spending is not None:
         charges += (Counter(spending.charges) - ledger.charges).elements()
-    return any(isinstance(charge, ReleasePlan) for charge in charges)
+    return any(isinstance(charge, CostRelease) for charge in charges)

@@ -10,18 +10,18 @@ import dataclasses
 
 import numpy as np
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import FloatArray, epsilon_from_alphas, ndtri
-from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
-from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
-from pate_tf.accounting.planning import (
+from pate_tf.accounting.cost_release import (
+    CostRelease,
     PlannedRelease,
-    ReleasePlan,
     gaussian_smooth_sensitivity_rdp,
     integer_step,
-    profile_counts,
     steps_above,
 )
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
+from pate_tf.accounting.planning import profile_counts
 from pate_tf.analysis.smooth_sensitivity import ball_maxima, local_sensitivities, tail_table
 from pate_tf.core import validation
 from pate_tf.core.validation import IntArray
@@ -45,7 +45,7 @@ def plan_release(
     num_teachers: int,
     num_classes: int,
     delta: float,
-) -> ReleasePlan:
+) -> CostRelease:
     """Returns the plan of least epsilon for queries that all have the profile's votes.
 
     The epsilon that is minimised, over a grid of moments, smoothness and sigma, is the published
@@ -68,7 +68,7 @@ def plan_release(
     counts = profile_counts(num_teachers, num_classes, planned.profile)
     is_smooth = planned.release == "smooth_sensitivity"
     aware = not is_smooth and "class_aware" in mechanism.bounds
-    blank = ReleasePlan(
+    blank = CostRelease(
         release=planned.release,
         bound="class_aware" if aware else "two_sided",
         moment=1.0,
@@ -95,7 +95,7 @@ def plan_release(
 
 
 def _log_cost(
-    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray, delta: float
+    mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
     """Searches fractions of the smoothness from which on Cbar is the profile's own cost."""
     num_teachers = int(counts.sum())
@@ -105,7 +105,7 @@ def _log_cost(
     costs = query_costs(plan.bound, mechanism, q[:, 0], u[:, 0], _MOMENTS)
     logs = np.log(np.maximum(plan.num_queries * costs, plan.cost_floor))  # [num_steps, num_moments]
     steepest = np.max((logs[1:] - logs[0]) / steps[1:, None], axis=0)
-    cap = data_independent_alpha(mechanism, _MOMENTS, num_queries=plan.num_queries)
+    cap = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, _MOMENTS)
     candidates = list[Candidate]()
     for fraction in _FRACTIONS:
         smoothness = np.maximum(fraction * steepest, _LEAST_SMOOTHNESS)
@@ -123,12 +123,12 @@ def _log_cost(
 
 
 def _smooth_sensitivity(
-    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray, delta: float
+    mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> list[Candidate]:
     """Searches fractions of the largest beta that Theorem B1 allows at each moment."""
     q, u = union_bound(bound_tail(plan.bound, mechanism), counts)
     costs = plan.num_queries * query_costs(plan.bound, mechanism, q, u, _MOMENTS)[0]
-    caps = data_independent_alpha(mechanism, _MOMENTS, num_queries=plan.num_queries)
+    caps = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, _MOMENTS)
     b = -float(ndtri(plan.failure))
     largest_betas: FloatArray = np.log1p(1.0 / _MOMENTS) / 2.0  # where l (e^{2 beta} - 1) = 1
     alphas = np.empty((len(_BETA_FRACTIONS), len(_SIGMAS), len(_MOMENTS)))

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from pate_tf.accounting import moments
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import MOST_MOMENTS, Progress, analyse
 from pate_tf.analysis.release import Released, release

@@ -17,10 +17,10 @@ from scipy import special
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
+from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax
 from pate_tf.accounting.mechanisms.base import (
     Mechanism,
     ReleasesFeatureSums,
-    UsesStudentPredictions,
     check_mechanism,
 )
 from pate_tf.core import validation
@@ -127,7 +127,7 @@ def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
         for most in (top, clear):
             pairs.append(Pair((most, most - 3), (most - 1, most - 2)))
             pairs.append(Pair((most, most - 1), (most - 1, most)))
-        if isinstance(mechanism, UsesStudentPredictions):
+        if isinstance(mechanism, InteractiveGaussianNoisyMax):
             high = 2 * top
             fraction = round((high - number) / (2 * high - 1), 6)
             predictions = (fraction, round(1.0 - fraction, 6))
@@ -185,7 +185,7 @@ def _drawn(mechanism: Mechanism, pair: Pair, table: IntArray, noise: SystemNoise
             total += sign * noisy
             sign = np.where(noisy < 0, -1, 1)
         return Outcomes(np.zeros(rows, np.int64), total.ravel() / (mechanism.num_rounds * LATTICE))
-    if pair.predictions is not None and isinstance(mechanism, UsesStudentPredictions):
+    if pair.predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
         predictions = np.tile(np.array(pair.predictions), (rows, 1))
         answers = mechanism.draw_with(predictions, table, noise)
     else:

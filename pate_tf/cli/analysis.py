@@ -9,7 +9,7 @@ import pathlib
 
 from absl import flags
 
-from pate_tf.accounting.mechanisms import Flag, Mechanism
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import offered
 from pate_tf.analysis.run import AnalysisSettings
 from pate_tf.analysis.run import run as run_analysis
@@ -21,10 +21,10 @@ from pate_tf.statement import check
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(AnalysisSettings)
 # Mechanisms that a file of votes can be analysed for, with the flag of the noise of each.
-KINDS: dict[str, tuple[type[Mechanism], Flag]] = {
-    name: (kind, kind.parameters[0].analysis_flag or kind.parameters[0].flag)
+KINDS: dict[str, tuple[type[Mechanism], str]] = {
+    name: (kind, next(iter(own_flags.parameters(kind, in_analysis=True).values())))
     for name, kind in offered().items()
-    if kind.bounds and len(kind.parameters) == 1
+    if kind.bounds and len(own_flags.parameters(kind)) == 1
 }
 
 
@@ -48,11 +48,8 @@ def define() -> None:
         "noise, laplace_noisy_max or gaussian_noisy_max.",
     )
     command_line.shown_in_help("mechanism", "votes")
-    for flag in dict.fromkeys(flag for _, flag in KINDS.values()):
-        flags.DEFINE_float(
-            flag.name, None, f"{flag.help} Default: {flag.default:g}.", lower_bound=0
-        )
-        command_line.shown_in_help(flag.name, "votes")
+    for kind, _ in KINDS.values():
+        own_flags.define_parameters(kind, in_analysis=True)
 
 
 def mechanism() -> Mechanism | None:
@@ -61,21 +58,16 @@ def mechanism() -> Mechanism | None:
     Raises:
         FlagValueError: if a flag is of another mechanism, or given for a ledger.
     """
-    names = {flag.name for _, flag in KINDS.values() if FLAGS[flag.name].value is not None}
+    names = {name for _, name in KINDS.values() if FLAGS[name].value is not None}
     if FLAGS.counts_file is None:
         if FLAGS.mechanism or names:
             raise command_line.FlagValueError("mechanism: expected with --counts_file alone")
         return None
     default = "gaussian_noisy_max" if names == {"sigma"} else "laplace_noisy_max"
-    kind, flag = KINDS[FLAGS.mechanism or default]
-    if names - {flag.name}:
-        raise command_line.FlagValueError(
-            f"mechanism: expected --{flag.name} for {kind.name} alone"
-        )
-    value = FLAGS[flag.name].value
-    return kind(
-        **{kind.parameters[0].field: flag.to_field(flag.default if value is None else value)}
-    )
+    kind, name = KINDS[FLAGS.mechanism or default]
+    if names - {name}:
+        raise command_line.FlagValueError(f"mechanism: expected --{name} for {kind.name} alone")
+    return own_flags.chosen(kind, in_analysis=True)
 
 
 def main() -> None:

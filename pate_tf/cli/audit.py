@@ -3,7 +3,6 @@
 Exit code 0: passed. 1: a violation was found. 2: it could not be run.
 """
 
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
@@ -11,10 +10,11 @@ from typing import Any, Final
 
 from absl import flags
 
-from pate_tf.accounting.mechanisms import Flag, Mechanism
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import MECHANISMS
 from pate_tf.audit import mechanism as audits
 from pate_tf.cli import command_line
+from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
@@ -31,51 +31,16 @@ not be run."""
 RUN: Final = "Verifies a run folder against an allow-list, the ledger and its seals."
 
 
-def _parameters(kind: type[Mechanism]) -> dict[str, tuple[Flag | None, bool, object]]:
-    """Returns flag, whether it is whole, and default of each field of a mechanism, by flag name.
-
-    A field that a run plans has no flag of its own.
-    """
-    flags_of = {parameter.field: parameter.flag for parameter in kind.parameters}
-    named: dict[str, tuple[Flag | None, bool, object]] = {
-        flag.name: (flag, flag.is_whole, flag.default) for flag in flags_of.values()
-    }
-    for field in dataclasses.fields(kind) if "flags" in kind.lacks else ():
-        if field.name not in flags_of:
-            named[field.name] = (None, field.type == "int", field.default)
-    return named
-
-
 def _define_mechanism(kind: type[Mechanism]) -> None:
-    for name, (_, is_whole, default) in _parameters(kind).items():
-        text = "Of the mechanism."
-        text += "" if default is dataclasses.MISSING else f" Default: {default}."
-        (flags.DEFINE_integer if is_whole else flags.DEFINE_float)(name, None, text)
+    own_flags.define_parameters(kind)
     if "delta" not in FLAGS:
         flags.DEFINE_float("delta", audits.DEFAULT_DELTA, "Delta that is tested besides others.")
     flags.DEFINE_integer("draws", audits.DEFAULT_DRAWS, "Draws for each of two data sets.")
 
 
 def _audit_mechanism(kind: type[Mechanism]) -> Any:
-    values = {}
-    fields = {parameter.flag.name: parameter.field for parameter in kind.parameters}
-    for name, (flag, _, default) in _parameters(kind).items():
-        value = FLAGS[name].value
-        if value is None and flag is not None:
-            is_shared = flag.same_as in FLAGS
-            value = (
-                flag.by_default({flag.same_as: FLAGS[flag.same_as].value})
-                if is_shared
-                else (flag.default)
-            )
-        elif value is None and default is dataclasses.MISSING:
-            raise ValueError(f"{name}: expected a number, got none")
-        elif flag is not None and flag.is_inverse and not value > 0.0:
-            raise ValueError(f"{name}: expected above 0, got {value}")
-        if value is not None:
-            values[fields.get(name, name)] = value if flag is None else flag.to_field(value)
     return audits.audit_mechanism(
-        kind(**values),
+        own_flags.chosen(kind),
         delta=FLAGS.delta,
         num_draws=FLAGS.draws,
         reporting=command_line.reporting(),

@@ -21,12 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting import moments
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
     LaplaceNoisyMax,
 )
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.analysis.accounting import analyse
 from pate_tf.analysis.plots import draw
 from pate_tf.analysis.release import release

@@ -22,25 +22,24 @@ from vote_tables import (
     universe,
 )
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
+from pate_tf.accounting.cost_release import (
+    CostRelease,
+    PlannedRelease,
+    gaussian_smooth_sensitivity_rdp,
+    release_from_dict,
+    steps_above,
+)
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.accounting.moments import data_dependent_alphas, query_costs
-from pate_tf.accounting.planning import (
-    PlannedRelease,
-    ReleasePlan,
-    gaussian_smooth_sensitivity_rdp,
-    plan_from_dict,
-    profile_counts,
-    steps_above,
-)
+from pate_tf.accounting.planning import profile_counts
 from pate_tf.analysis.release import SanitisedEpsilon, log_cost_epsilon, prepare_draw
 from pate_tf.analysis.release_planning import plan_release
 from pate_tf.analysis.smooth_sensitivity import (
@@ -70,7 +69,7 @@ def plan_by_hand(**changes):
         "failure": 0.05,
         "num_queries": 2,
     }
-    return ReleasePlan(**(fields | changes))
+    return CostRelease(**(fields | changes))
 
 
 def drawn_steps(counts, mechanism, plan, noise):
@@ -412,7 +411,7 @@ def test_released_epsilon_is_never_above_the_worst_case_of_both():
     released = log_cost_epsilon(10**6, mechanism, plan, 1e-5)
     alone, _ = mechanism.data_independent_epsilon(num_queries=1, delta=1e-5)
     assert alone < released.epsilon < plan.alpha(100.0) / 100.0
-    worst = data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=1)
+    worst = total_alphas({mechanism: 1}, DEFAULT_MOMENTS)
     worst = worst + DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1) / (2 * plan.sigma**2)
     improved = (
         worst / DEFAULT_MOMENTS
@@ -477,7 +476,7 @@ def test_smooth_release_is_that_of_theorem_b1():
     draws = {2.0**30: 3 * 2**28, 2.0**28: 5}
     released = released_epsilon(counts, mechanism, plan, lambda sigma: draws[sigma])
     cost = data_dependent_alphas(counts, mechanism, np.array([moment]), bound="two_sided")[0]
-    cap = data_independent_alpha(mechanism, np.array([moment]), num_queries=2)[0]
+    cap = total_alphas({mechanism: 2}, np.array([moment]))[0]
     sensitivity = smooth_sensitivity(counts, mechanism, moment=moment, beta=0.03, bound="two_sided")
     divergence = (cost + 5.0 * (sensitivity + 1e-6 * cap) * (0.75 + b)) / moment
     assert divergence < cap / moment
@@ -521,7 +520,7 @@ def test_planned_numbers_beat_their_neighbours_on_the_profile(mechanism, release
     assert best < worst
     fields = plan.to_dict()
     for name, factor in itertools.product(("moment", "smoothness", "sigma"), (0.6, 1.6)):
-        changed = plan_from_dict(fields | {name: fields[name] * factor})
+        changed = release_from_dict(fields | {name: fields[name] * factor})
         assert epsilon(changed) > best * 0.994
 
 
@@ -594,7 +593,7 @@ def test_extreme_questions_get_a_plan(mechanism, public):
 
 @pytest.mark.parametrize("plan", [plan_by_hand(), smooth_plan()])
 def test_plans_survive_json(plan):
-    assert plan_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert release_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 def test_a_plan_takes_what_was_fixed_and_describes_its_profile():
@@ -629,7 +628,7 @@ def test_plans_refuse_what_is_out_of_range(changes):
 
 def test_plans_refuse_unknown_fields():
     with pytest.raises(ValueError, match="expected fields"):
-        plan_from_dict(plan_by_hand().to_dict() | {"colour": 1})
+        release_from_dict(plan_by_hand().to_dict() | {"colour": 1})
 
 
 @pytest.mark.parametrize(
@@ -657,7 +656,6 @@ def test_plans_refuse_impossible_questions(changes):
             ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=4.0),
             {"bound": "two_sided"},
         ),
-        (Plurality(), {}),
         (GaussianNoisyMax(sigma=4.0), {}),
         (PermuteAndFlip(gamma=0.1), {"bound": "paper"}),
         (LaplaceNoisyMax(gamma=0.1), {"num_queries": 3}),
