@@ -10,7 +10,6 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PROTOCOLS = (
     "pate_tf/net/array.proto",
     "pate_tf/silos/silos.proto",
-    "pate_tf/selective_sgd/parameters.proto",
 )
 
 

@@ -12,9 +12,8 @@ SHOWN: Final = frozenset(
     (
         *("num_teachers", "model", "representation", "kind", "unit", "seed", "training_version"),
         *("max_steps", "batch_size", "learning_rate"),
-        *("participant", "num_participants", "rounds", "upload", "download", "gamma", "selection"),
-        *("tau", "protocol", "stat_decay", "target_epsilon", "delta", "clip", "sampling_rate"),
-        *("momentum", "choice", "steps"),
+        *("participant", "num_participants", "rounds", "upload", "gamma", "tau", "protocol"),
+        *("privacy", "target_epsilon", "delta", "clip", "sampling_rate", "steps"),
     )
 )
 

@@ -1,137 +1,138 @@
-"""Shared training over gRPC: messages, the server's service, a participant's connection."""
+"""Shared training over a network: messages, the server's service, a participant's connection."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import pathlib
-import re
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import grpc
 import numpy as np
+import numpy.typing as npt
 
-from pate_tf.core import artifacts, validation
-from pate_tf.net import arrays
-from pate_tf.net.channel import CALL_SECONDS, call, open_channel
-from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles, caller_name
-from pate_tf.net.server import Server as TlsServer
-from pate_tf.selective_sgd import parameters_pb2 as wire
-from pate_tf.selective_sgd import parameters_pb2_grpc
-from pate_tf.selective_sgd.roster import Roster
-from pate_tf.selective_sgd.run_state import LedgerFacts
-from pate_tf.selective_sgd.server import EARLY, OK, SAME, Parameters, Server
-from pate_tf.selective_sgd.upload import HEADER, FloatArray, RefusedUploadError
+from pate_tf.core import artifacts
+from pate_tf.net.client import Connection
+from pate_tf.net.credentials import Limits, TlsFiles
+from pate_tf.net.retries import with_retries
+from pate_tf.net.service import Caller, Service, TlsServer, wait_for
+from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
+from pate_tf.selective_sgd.server import (
+    BYTES_OF_INDEX,
+    FloatArray,
+    Parameters,
+    ParameterServer,
+    RefusedUploadError,
+    Upload,
+)
+from pate_tf.selective_sgd.terms import Terms
 
-_REQUIRED = ("epsilon", "delta", "secure_noise", "was_reset")
-_OPTIONAL = ("num_records", "epsilon_source", "delta_source", "num_ledgers")
-_DIGEST = re.compile("[0-9a-f]{64}")
+SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
+WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
 
-
-def parameters_to_wire(parameters: Parameters, num_parameters: int) -> wire.Parameters:
-    """Returns parameters as a message; all of them without indices."""
-    message = wire.Parameters(
-        version=parameters.version, values=arrays.pack(parameters.values.astype(np.float32))
-    )
-    if len(parameters.indices) < num_parameters:
-        message.indices.CopyFrom(arrays.pack(parameters.indices.astype(np.uint32)))
-    return message
+Answer = TypeVar("Answer")
 
 
-def parameters_of_wire(message: wire.Parameters, num_parameters: int) -> Parameters:
-    """Returns the parameters of a message.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinRequest:
+    """What a participant's ledger says; with privacy no upload is applied before."""
 
-    Raises:
-        ValueError: if it has none of such a model.
+    run: bytes
+    ledger: LedgerFacts | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinReply:
+    """What must be the same at both ends."""
+
+    num_parameters: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PullRequest:
+    """Asks for the parameters of the caller's turn, or of all at the end."""
+
+    run: bytes
+    round: int
+    wait_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PushRequest:
+    """An upload on its way.
+
+    Attributes:
+        where: which parameters change: uint8, a bitmap; or uint32, ascending indices; None for all.
     """
-    values = arrays.unpack(message.values, "values", dtypes=("<f4",))
-    indices = np.arange(num_parameters)
-    if message.HasField("indices"):
-        indices = arrays.unpack(message.indices, "indices", dtypes=("<u4",)).astype(np.int64)
-    if values.ndim != 1 or indices.shape != values.shape:
-        raise ValueError("values: expected one for each parameter, got another number")
-    if indices[-1] >= num_parameters or (np.diff(indices) <= 0).any():
-        raise ValueError(f"indices: expected ascending ones below {num_parameters}, got others")
-    return Parameters(version=message.version, indices=indices, values=values)
+
+    run: bytes
+    round: int
+    version: int
+    where: npt.NDArray[Any] | None
+    values: FloatArray
+    wait_seconds: float
+
+    def upload(self, participant: int, num_parameters: int) -> Upload:
+        """Returns the upload; raises ValueError if it is none of such a model."""
+        where = self.where
+        if where is None:
+            where = np.arange(num_parameters)
+        elif where.dtype == np.uint8 and where.shape == (math.ceil(num_parameters / 8),):
+            where = np.flatnonzero(np.unpackbits(where))
+        elif where.dtype != np.uint32:
+            raise RefusedUploadError("upload: expected a bitmap or indices, got something else")
+        if self.values.ndim != 1 or self.values.shape != where.shape:
+            raise RefusedUploadError("upload: expected a value for each index, got others")
+        return Upload(
+            participant=participant,
+            round=self.round,
+            version=self.version,
+            indices=where,
+            values=self.values,
+        )
 
 
-def facts_to_wire(facts: LedgerFacts) -> wire.LedgerFacts:
-    """Returns what a participant's ledger says as a message; what is None is left out."""
-    fields = dataclasses.asdict(facts)
-    sequence, digest = fields.pop("ledger_head")
-    return wire.LedgerFacts(ledger_sequence=sequence, ledger_digest=digest, **fields)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PushReply:
+    """Whether an upload is applied; else others come first."""
+
+    is_applied: bool
 
 
-def facts_of_wire(message: wire.LedgerFacts, delta: float) -> LedgerFacts:
-    """Returns what a participant's ledger says. Only its auditors can check it.
-
-    Raises:
-        ValueError: if a value is out of its range, or it holds at another delta than that.
-    """
-    fields: dict[str, Any] = {name: getattr(message, name) for name in _REQUIRED}
-    fields |= {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
-
-    def of(kind: str) -> dict[str, Any]:
-        return {name: value for name, value in fields.items() if name.startswith(kind)}
-
-    if message.delta != delta:
-        raise ValueError(f"delta: expected {delta} of the ledger, got another")
-    validation.positive(**of("epsilon"))
-    validation.between(0, 1, ends="[)", **of("delta"))
-    validation.whole(1, ledger_sequence=message.ledger_sequence, **of("num"))
-    if len(of("epsilon")) != len(of("delta")):
-        raise ValueError("delta_source: expected epsilon and delta, got one of them")
-    if not _DIGEST.fullmatch(message.ledger_digest):
-        raise ValueError("ledger_digest: expected the head of a ledger, got something else")
-    head = (message.ledger_sequence, message.ledger_digest)
-    return LedgerFacts(ledger_head=head, **fields)
-
-
-SERVICE: Final = "pate_tf.selective_sgd.v1.ParameterServer"
-_ANSWERS: Final = {OK: wire.OK, SAME: wire.SAME, EARLY: wire.EARLY}
-_LOOK_SECONDS: Final = 1.0
-_PLACE_OF_PARTICIPANT: Final = 3
-
-Found = TypeVar("Found")
-
-
-class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
+class ParameterService:
     """Hands parameters out in turn and takes uploads. The caller is who its certificate names.
 
     Safe to use from several threads.
 
     Args:
         server: applies uploads.
-        roster: terms of the run.
+        terms: of the run.
         ledgers: file of what participants say of their ledgers, below `sensitive/`; with privacy no
-            upload is applied before. None without privacy.
-        limits: of every caller. Default: `message_limits`.
+            upload is applied before.
+        limits: of every caller. Default: an upload or all parameters fit into a message.
 
     Attributes:
         facts: what participants say of their ledgers, by name; they may charge more later.
+        fetched: names of those that have the final parameters.
     """
 
     def __init__(
         self,
-        server: Server,
-        roster: Roster,
+        server: ParameterServer,
+        terms: Terms,
         *,
-        ledgers: pathlib.Path | None = None,
+        ledgers: pathlib.Path,
         limits: Limits | None = None,
     ) -> None:
-        self._server, self._roster, self._ledgers = server, roster, ledgers
+        self._server, self._terms, self._ledgers = server, terms, ledgers
         self._limits = limits or message_limits(server.num_parameters)
         self._changed = threading.Condition()
-        self._fetched: set[str] = set()
         self._is_closed = False
-        stored = artifacts.read_json(ledgers) if ledgers is not None and ledgers.exists() else {}
-        self.facts = {
-            name: LedgerFacts(**{**fields, "ledger_head": tuple(fields["ledger_head"])})
-            for name, fields in stored.items()
-        }
+        self.fetched: set[str] = set()
+        stored = artifacts.read_json(ledgers) if ledgers.exists() else {}
+        self.facts = {name: LedgerFacts(**fields) for name, fields in stored.items()}
 
     def listen(self, address: str, files: TlsFiles) -> TlsServer:
         """Returns a running server, which only participants on the roster may call.
@@ -144,15 +145,16 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
             ValueError: if the address can't be listened on.
             OSError: if a file can't be read.
         """
-        add = functools.partial(parameters_pb2_grpc.add_ParameterServerServicer_to_server, self)
-        names = self._roster.names
-        return TlsServer(
-            address,
-            files=files,
-            services={SERVICE: add},
-            rosters={SERVICE: names},
-            limits=self._limits,
+        service = Service(
+            name=SERVICE,
+            callers=self._terms.names,
+            methods={
+                "Join": (JoinRequest, self.join),
+                "Pull": (PullRequest, self.pull),
+                "Push": (PushRequest, self.push),
+            },
         )
+        return TlsServer(address, files=files, services=[service], limits=self._limits)
 
     def close(self) -> None:
         """Takes nothing any more."""
@@ -160,89 +162,71 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
             self._is_closed = True
             self._changed.notify_all()
 
-    def wait_until_over(self, seconds: float) -> bool:
-        """Waits at most so many seconds; returns whether all uploaded in every round."""
+    def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
+        """Waits, at most so many seconds, for something that calls change."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._server.is_over, seconds)
+            self._changed.wait_for(until, seconds)
 
-    def wait_until_fetched(self, seconds: float) -> frozenset[str]:
-        """Waits until all have the final parameters; returns the names of those that do."""
-        names = set(self._roster.names)
-        with self._changed:
-            self._changed.wait_for(lambda: self._fetched >= names, seconds)
-            return frozenset(self._fetched)
-
-    def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:  # noqa: N802
-        """Returns the parameters where all begin."""
-        name, _ = self._caller(context, request.run)
-        if self._ledgers is not None and request.HasField("ledger"):
-            facts = facts_of_wire(request.ledger, self._roster.privacy.delta)
+    def join(self, request: JoinRequest, caller: Caller) -> JoinReply:
+        """Takes what the caller's ledger says, durably; only its auditors can check it."""
+        self._number(caller, request.run)
+        facts, delta = request.ledger, self._terms.settings.delta
+        if facts is not None:
+            if facts.delta != delta:
+                raise ValueError(f"delta: expected {delta} of the ledger, got another")
             with self._changed:
-                if self.facts.get(name) != facts:
-                    found = {**self.facts, name: facts}
-                    fields = {name: dataclasses.asdict(one) for name, one in found.items()}
-                    artifacts.write_json(self._ledgers, fields, private=True)
-                    self.facts = found
-        return wire.JoinReply(values=arrays.pack(self._server.initial))
+                all_facts = {**self.facts, caller.name: facts}
+                fields = {name: dataclasses.asdict(each) for name, each in all_facts.items()}
+                artifacts.write_json(self._ledgers, fields, private=True)
+                self.facts = all_facts
+        return JoinReply(num_parameters=self._server.num_parameters)
 
-    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> wire.PullReply:  # noqa: N802
-        """Returns the parameters of the caller's turn, or none after a while."""
-        name, number = self._caller(context, request.run)
-
-        def pull() -> Parameters | None:
-            found = self._server.pull_in_turn(number, request.round)
-            if found is not None and request.round == self._roster.settings.rounds:
-                self._fetched.add(name)
+    def pull(self, request: PullRequest, caller: Caller) -> Parameters | None:
+        """Returns the parameters of the caller's turn, or None after a while."""
+        number = self._number(caller, request.run)
+        look = functools.partial(self._server.pull, number, request.round)
+        parameters = self._until(look, caller, request.wait_seconds)
+        if parameters is not None and request.round == self._terms.settings.rounds:
+            with self._changed:
+                self.fetched.add(caller.name)
                 self._changed.notify_all()
-            return found
+        return parameters
 
-        found = self._until(pull, context, request.wait_seconds)
-        if found is None:
-            return wire.PullReply()
-        return wire.PullReply(parameters=parameters_to_wire(found, self._server.num_parameters))
-
-    def Push(self, request: wire.PushRequest, context: grpc.ServicerContext) -> wire.PushReply:  # noqa: N802
+    def push(self, request: PushRequest, caller: Caller) -> PushReply:
         """Applies the caller's upload, once; durable before it answers."""
-        name, number = self._caller(context)
-        if len(request.upload) >= HEADER.size:
-            claimed = HEADER.unpack_from(request.upload)[_PLACE_OF_PARTICIPANT]
-            if claimed != number and claimed < len(self._roster.names):
-                raise PermissionError("upload: expected one of the certificate's participant")
-        if self._ledgers is not None and name not in self.facts:
+        number = self._number(caller, request.run)
+        if self._terms.settings.is_noisy and caller.name not in self.facts:
             raise RefusedUploadError("upload: expected one that was charged, got another")
+        upload = request.upload(number, self._server.num_parameters)
 
-        def push() -> str | None:
-            answer = self._server.push(request.upload)
+        def look() -> bool | None:
+            is_applied = self._server.push(upload)
             self._changed.notify_all()
-            return None if answer == EARLY else answer
+            return is_applied or None
 
-        answer = self._until(push, context, request.wait_seconds)
-        return wire.PushReply(answer=_ANSWERS[answer or EARLY])
+        return PushReply(is_applied=bool(self._until(look, caller, request.wait_seconds)))
 
-    def _caller(self, context: grpc.ServicerContext, run: bytes | None = None) -> tuple[str, int]:
-        """Returns name and number of the caller, which has the roster of a run that it names."""
-        name = caller_name(context)
-        if run not in (None, self._roster.run_id):
+    def _number(self, caller: Caller, run: bytes) -> int:
+        """Returns the number of the caller, which has the same roster."""
+        if run != self._terms.run_id:
             raise ValueError(
                 "run: expected that of this server's roster, got another; the roster must be the "
                 "same file everywhere"
             )
-        return name, self._roster.number(name)
+        return self._terms.number(caller.name)
 
     def _until(
-        self, look: Callable[[], Found | None], context: grpc.ServicerContext, asked: float
-    ) -> Found | None:
-        """Returns what `look` finds under the lock, as soon as there is something; a while long."""
-        end = time.monotonic() + min(asked, self._limits.longest_wait)
-        with self._changed:
-            while True:
-                if self._is_closed:
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "the server ends")
-                found = look()
-                left = end - time.monotonic()
-                if found is not None or not left > 0.0 or not context.is_active():
-                    return found
-                self._changed.wait(min(_LOOK_SECONDS, left))
+        self, look: Callable[[], Answer | None], caller: Caller, wait_seconds: float
+    ) -> Answer | None:
+        """Returns what `look` returns, as soon as it is something; a while long."""
+
+        def look_unless_closed() -> Answer | None:
+            if self._is_closed:
+                raise ConnectionAbortedError("the server ends")
+            return look()
+
+        seconds = min(wait_seconds, self._limits.longest_wait)
+        return wait_for(look_unless_closed, caller, seconds, self._changed)
 
 
 def message_limits(num_parameters: int) -> Limits:
@@ -250,16 +234,21 @@ def message_limits(num_parameters: int) -> Limits:
     return Limits(message_bytes=2**16 + 12 * num_parameters)
 
 
-class ParameterConnection:
-    """Connects a participant to a parameter server. It dials, and can't be dialled.
+class RemoteServer(Connection):
+    """A participant's connection to its parameter server. It dials, and can't be dialled.
+
+    A call is repeated while the server can't be reached or others come first. An upload is stored
+    before it leaves: killed at any point the participant sends the very same numbers again, and
+    the server applies them once; noise is never drawn anew for what may have left.
 
     Args:
         address: `host:port` of the server.
+        terms: of the run.
         files: certificate and key of the participant, and the authority.
-        run: 16 bytes that name the run.
         num_parameters: of the model.
-        server: the name in the server's certificate.
+        run: where the last upload is stored.
         wait_seconds: how long a call waits at the server for its turn.
+        on_event: called with what happens, in words without anything sensitive.
 
     Raises:
         OSError: if a file can't be read.
@@ -268,90 +257,104 @@ class ParameterConnection:
     def __init__(
         self,
         address: str,
-        *,
+        terms: Terms,
         files: TlsFiles,
-        run: bytes,
         num_parameters: int,
-        server: str = COORDINATOR,
-        wait_seconds: float = 20.0,
+        run: DurableRun,
+        *,
+        wait_seconds: float = WAIT_SECONDS,
+        on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         limits = message_limits(num_parameters)
-        self._channel = open_channel(address, files=files, server=server, limits=limits)
-        self._stub = parameters_pb2_grpc.ParameterServerStub(self._channel)
-        self._run, self._num_parameters = run, num_parameters
-        self._wait_seconds = wait_seconds
+        super().__init__(address, service=SERVICE, files=files, limits=limits)
+        self._terms, self._num_parameters, self._run = terms, num_parameters, run
+        self._wait_seconds, self._on_event = wait_seconds, on_event
 
-    def join(self, facts: LedgerFacts | None = None) -> FloatArray:
-        """Returns the parameters where all begin, float32 `[num_parameters]`.
+    def join(self, facts: LedgerFacts | None = None) -> None:
+        """Makes sure that the server has the same terms, and tells it what the ledger says.
 
         Args:
-            facts: what this participant's ledger says; with privacy the server takes no upload
-                before.
+            facts: of this participant; with privacy the server takes no upload before.
 
         Raises:
-            ConnectionError: if the server can't be reached, or sends something else.
             PermissionError: if it does not know this participant.
             ValueError: if it has other terms.
         """
-        ledger = None if facts is None else facts_to_wire(facts)
-        reply = self._call(self._stub.Join, wire.JoinRequest(run=self._run, ledger=ledger))
-        try:
-            found = arrays.unpack(reply.values, "values", dtypes=("<f4",))
-        except ValueError as error:
-            raise ConnectionError(f"the server sent no parameters: {error}") from None
-        if found.shape != (self._num_parameters,):
+        request = JoinRequest(run=self._terms.run_id, ledger=facts)
+        reply = self._until_answered("Join", request, JoinReply)
+        if reply.num_parameters != self._num_parameters:
             raise ValueError(
-                f"model: expected {self._num_parameters} parameters, the server has another "
-                f"number: its model is another one"
+                f"model: expected {self._num_parameters} parameters, the server's has others"
             )
-        return np.array(found, np.float32)
 
-    def pull(self, round_number: int) -> Parameters | None:
-        """Returns the parameters of this participant's turn; None if it has not come yet.
-
-        Args:
-            round_number: from 0; the number of rounds for the final parameters.
+    def pull(self, participant: int, round_number: int) -> Parameters:
+        """Returns the parameters of this participant's turn, once it has come.
 
         Raises:
-            ConnectionError: if the server can't be reached, or sends something else.
-            PermissionError: if it does not know this participant.
+            PermissionError: if the server does not know this participant.
             ValueError: if it refuses.
         """
-        reply = self._call(
-            self._stub.Pull,
-            wire.PullRequest(run=self._run, round=round_number, wait_seconds=self._wait_seconds),
+        del participant  # its certificate says who it is
+        request = PullRequest(
+            run=self._terms.run_id, round=round_number, wait_seconds=self._wait_seconds
         )
-        if not reply.HasField("parameters"):
-            return None
-        try:
-            return parameters_of_wire(reply.parameters, self._num_parameters)
-        except ValueError as error:
-            raise ConnectionError(f"the server sent no parameters: {error}") from None
+        parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
+        if parameters.values.shape != (self._num_parameters,):
+            raise ValueError(f"values: expected {self._num_parameters} parameters, got others")
+        return parameters
 
-    def push(self, content: bytes) -> bool:
-        """Hands over an upload; may be repeated.
-
-        Returns:
-            Whether it is applied, now or before; otherwise others come first.
+    def push(self, upload: Upload) -> bool:
+        """Stores an upload, and hands it over until it is applied.
 
         Raises:
-            ConnectionError: if the server can't be reached.
-            PermissionError: if it does not know this participant, or the upload names another.
+            LedgerError: if a copy of this run resumed; then nothing leaves.
+            PermissionError: if the server does not know this participant.
             ValueError: if it refuses the upload.
         """
-        request = wire.PushRequest(upload=content, wait_seconds=self._wait_seconds)
-        return self._call(self._stub.Push, request).answer in (wire.OK, wire.SAME)
+        stored = {name: np.asarray(value) for name, value in vars(upload).items()}
+        self._run.save({**stored, ROUND: np.array(upload.round + 1)})
+        self._push(upload)
+        return True
 
-    def close(self) -> None:
-        """Hangs up."""
-        self._channel.close()
+    def push_again(self) -> None:
+        """Hands over the upload that was stored last, if there is one; errors as `push`."""
+        saved = dict(self._run.saved)
+        if ROUND in saved:
+            numbers = {name: int(saved[name]) for name in ("participant", "round", "version")}
+            self._push(Upload(**numbers, indices=saved["indices"], values=saved["values"]))
 
-    def __enter__(self) -> ParameterConnection:
-        return self
+    def _push(self, upload: Upload) -> None:
+        indices, values, size = upload.indices, upload.values, self._num_parameters
+        if not len(indices):  # no message holds an empty array
+            indices, values = np.zeros(1, np.int64), np.zeros(1, np.float32)
+        where: npt.NDArray[Any] | None = None
+        if len(indices) < size:
+            where = indices.astype(np.uint32)
+            if BYTES_OF_INDEX * len(indices) > math.ceil(size / 8):
+                bits = np.zeros(size, np.bool_)
+                bits[indices] = True
+                where = np.packbits(bits)
+        request = PushRequest(
+            run=self._terms.run_id,
+            round=upload.round,
+            version=upload.version,
+            where=where,
+            values=values,
+            wait_seconds=self._wait_seconds,
+        )
+        is_applied = False
+        while not is_applied:
+            is_applied = self._until_answered("Push", request, PushReply).is_applied
+        self._on_event(f"round {upload.round + 1} of {self._terms.settings.rounds} uploaded")
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def _until_answered(self, method: str, request: object, kind: Any) -> Any:
+        """Calls until there is a reply; after waits if no connection is made."""
+        replies: list[Any] = []
 
-    def _call(self, method: Any, request: Any) -> Any:
-        seconds = self._wait_seconds + CALL_SECONDS
-        return call(method, request, seconds=seconds, server="server")
+        def step() -> bool:
+            reply = self.call(method, request, kind, wait_seconds=self._wait_seconds)
+            replies.extend([] if reply is None else [reply])
+            return True
+
+        with_retries(step, until=lambda: bool(replies), on_event=self._on_event)
+        return replies[0]

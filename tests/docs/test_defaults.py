@@ -14,7 +14,7 @@ from pate_tf.core.settings import described
 from pate_tf.models.catalogue import default_model
 from pate_tf.release.settings import DEFAULT_NUM_QUERIES, LabelSettings
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
-from pate_tf.selective_sgd.settings import Settings as Sgd
+from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.students.config import TRAINING, StudentSettings
 from pate_tf.students.kinds import kind_of
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
@@ -27,6 +27,7 @@ from pate_tf.teachers.settings import (
 )
 from pate_tf.teachers.teacher_training import RECORDS_A_CLASS, RECORDS_A_TEACHER, chosen_model
 
+SGD = TrainingSettings()
 SOURCES = sorted((REPOSITORY / "pate_tf").rglob("*.py"))
 NUMBER = re.compile(r"Default:[^.;]*?\b(\d[\d,._]*)")
 LITERAL = re.compile(r"Default: (\d[\d.,_]*\d|\d|\"[\w+]+\"|True|False|None)(?=[.;, \n]|$)")
@@ -159,11 +160,10 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
             "records",
         ),
         ("reference/commands.md", f"`{LabelSettings.method}` (default)"),
-        ("how-to/shared_training.md", f"| theta_u | {Sgd.upload:g} |"),
-        ("how-to/shared_training.md", f"| theta_d | {Sgd.download:g} |"),
+        ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),
         (
             "how-to/shared_training.md",
-            f"SGD, {Sgd.learning_rate:g} falling to a tenth, {Sgd.batch_size}, {Sgd.local_epochs} ",
+            f"SGD | {SGD.learning_rate:g} falling to a tenth, {SGD.batch_size} |",
         ),
     ],
 )

@@ -13,7 +13,6 @@ TOOL = REPOSITORY / "tools" / "protocol_code.py"
 PROTOCOLS = (
     pathlib.Path("pate_tf", "net", "array"),
     pathlib.Path("pate_tf", "silos", "silos"),
-    pathlib.Path("pate_tf", "selective_sgd", "parameters"),
 )
 
 
