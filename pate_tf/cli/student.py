@@ -20,7 +20,7 @@ from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import setting
 from pate_tf.queries.rounds import QueryConfig
-from pate_tf.release.settings import Budget, LabelSettings, ReleaseSettings
+from pate_tf.release.plan import Budget, LabelSettings
 from pate_tf.students.config import OutputSettings, StudentSettings
 from pate_tf.teachers.run_folder import (
     DEFAULT_NUM_TEACHERS,
@@ -86,7 +86,7 @@ class Places(DataSource):
             )
 
 
-OF_LABELS = (QueryConfig, LabelSettings, Budget, ReleaseSettings)
+OF_LABELS = (QueryConfig, LabelSettings, Budget)
 # Flags of one method alone, and what takes them.
 OF_PATE = (
     *("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy"),
@@ -117,7 +117,6 @@ def define() -> None:
         help_text="How the noisy winner is drawn from the votes. A parameter that it does not have "
         "is refused.",
     )
-    own_flags.define(ReleaseSettings, group="privacy")
     own_flags.define(
         QueryConfig, group="queries", advanced=ADVANCED, strategy="auto", num_queries=None
     )
@@ -203,8 +202,7 @@ def budget() -> Budget:
             "new_budget_i_understand: expected --epsilon_budget and --delta, got no --delta; both "
             "are replaced"
         )
-    release = own_flags.read(ReleaseSettings)
-    return own_flags.read(Budget, planned_release=release.planned())
+    return own_flags.read(Budget)
 
 
 def data_source(places: Places, run: RunDescription | None, method: str) -> DataSource:
@@ -247,9 +245,8 @@ def main() -> None:
         # Sums that are stored are taken as they are, unless the private records are named again.
         named = any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
         labels_from = feature_sums.SumsSource(
-            settings=feature_sums.SumsSettings(
-                representation=FLAGS.representation, seed=FLAGS.query_seed
-            ),
+            representation=FLAGS.representation,
+            seed=FLAGS.query_seed,
             data=data if run is None or named else None,
             folder=folder,
         )

@@ -213,8 +213,10 @@ def infer_from_sums(
     seed: int,
     *,
     representation: Named | None = None,
+    views: Views | None = None,
     weights: npt.NDArray[np.float64] | None = None,
     of_rounds: NoisySums | None = None,
+    self_training: bool = True,
     progress: Progress = hidden,
 ) -> Inferred:
     """Returns labels of a pool; of a table, or where a class is never the likeliest, in one pass.
@@ -228,10 +230,12 @@ def infer_from_sums(
         seed: of the features, and of the network that learns from labels.
         representation: of images, by its name; None for the data set's default. Tables are compared
             by what they would add to the sums.
+        views: features of the pool by this representation, where they are known.
         weights: of the linear model of several rounds, `[width, num_classes]`; its probabilities
             are the labels, unless clusters are clear or the network's features clearly better.
             None for one round.
         of_rounds: the sums as all rounds tell them, where `sums` are those of the first of several.
+        self_training: whether a network learns from the labels and gives better ones.
         progress: how the training of that network is shown.
     """
     modelled = None
@@ -252,12 +256,12 @@ def infer_from_sums(
         return Inferred(first, learnt, first.certainty, weights=linear)
 
     def by_views(noisy: NoisySums) -> Regression:
-        views = pool_features_by_name(pool, representation, seed)
-        return regress_sums(neighbourhood_averages(views), noisy)
+        features = views or pool_features_by_name(pool, representation, seed)
+        return regress_sums(neighbourhood_averages(features), noisy)
 
     regression = by_views(sums)
     first = modelled or labels_of(regression)
-    if len(np.unique(first.labels)) < first.num_classes:
+    if not self_training or len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, first.certainty)
     try:
         network, features = student_features(pool, first, seed, progress=progress)

@@ -15,7 +15,7 @@ from pate_tf.data.data import Data
 from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
-from pate_tf.release.settings import METHODS
+from pate_tf.release.plan import METHODS
 from pate_tf.run.student import Student, publish
 from pate_tf.statement.publishing import Published
 from pate_tf.teachers.teachers import Teachers

@@ -22,19 +22,10 @@ from pate_tf.core.public import PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
-from pate_tf.release.drawing import stored_counts
-from pate_tf.release.feature_sums import SumsSource
-from pate_tf.release.labelling import (
-    ReleasePlan,
-    Source,
-    delta_of,
-    has_linear_model,
-    open_ledger,
-    plan_release,
-    release_labels,
-)
-from pate_tf.release.noise import NoiseSource
-from pate_tf.release.settings import Budget, LabelSettings
+from pate_tf.release.feature_sums import LabelSource, SumsSource
+from pate_tf.release.labeller import Labeller, has_linear_model
+from pate_tf.release.plan import Budget, LabelPlan, LabelSettings
+from pate_tf.release.votes import stored_counts
 from pate_tf.representations.regression import MOST_QUERIES
 from pate_tf.serving.export import check_formats
 from pate_tf.serving.served import ServedStudent
@@ -233,10 +224,9 @@ def make_student(
     settings: StudentSettings,
     public: PublicSplit,
     *,
-    plan: ReleasePlan,
-    teachers: Source,
-    ledger: Ledger,
-    noise: NoiseSource,
+    plan: LabelPlan,
+    teachers: LabelSource,
+    labeller: Labeller,
     directory: artifacts.RunDirectory,
     output: OutputSettings = OutputSettings(),  # noqa: B008 (frozen)
     reporting: Reporting = QUIET,
@@ -246,10 +236,9 @@ def make_student(
     Args:
         settings: how the student is trained; checked by `check_student`.
         public: the pool, and the samples that evaluate the student.
-        plan: which labels are released; of `plan_release` for this pool and these teachers.
+        plan: which labels are released; of `labeller.plan` for this pool.
         teachers: the ensemble, or feature sums.
-        ledger: theirs, open; see `labelling.open_ledger`.
-        noise: where privacy noise comes from.
+        labeller: of these, open.
         directory: labels, student and statement go below its `released/`.
         output: what of them is written and measured.
         reporting: how progress is shown.
@@ -260,9 +249,7 @@ def make_student(
         LedgerError: if the budget does not suffice or the ledger can't be used.
     """
     artifacts.remove_abandoned(directory.root)
-    labels = release_labels(
-        plan, public.pool, teachers=teachers, ledger=ledger, noise=noise, reporting=reporting
-    )
+    labels = labeller.release(plan, public.pool)
     released = directory.released
     if output.save_labels:
         labels.save(released)
@@ -276,15 +263,17 @@ def make_student(
         may_be_linear=not output.export_formats,
         reporting=reporting,
     )
-    published = publish_model(
-        model,
-        labels,
-        teachers=teachers,
-        ledger=ledger,
-        folder=released,
-        export_formats=output.export_formats,
-        publication=output,
-    )
+    with labeller.ledger() as ledger:
+        published = publish_model(
+            model,
+            labels,
+            teachers=teachers,
+            ledger=ledger,
+            folder=released,
+            export_formats=output.export_formats,
+            publication=output,
+        )
+        epsilon_data_dependent = data_dependent_epsilon(ledger, labels.released)
     measured = _measure(config, public, labels, published, output.evaluate_on, reporting)
     artifacts.hide_host(released)
     return StudentReport(
@@ -292,7 +281,7 @@ def make_student(
         labels=labels,
         measured=measured,
         published=published,
-        epsilon_data_dependent=data_dependent_epsilon(ledger, labels.released),
+        epsilon_data_dependent=epsilon_data_dependent,
     )
 
 
@@ -459,7 +448,7 @@ class Sources:
 
     def load(
         self, reporting: Reporting, delta: float | None = None
-    ) -> tuple[PublicSplit, Source, artifacts.RunDirectory, artifacts.RunDirectory]:
+    ) -> tuple[PublicSplit, LabelSource, artifacts.RunDirectory, artifacts.RunDirectory]:
         """Returns public samples, teachers or sums, their run folder and that of the student.
 
         Args:
@@ -475,7 +464,7 @@ class Sources:
         public = examples.split(self.pool_size or examples.dataset.pool_size)
         source_directory = self.labels_from.directory(examples.dataset.name)
         directory = artifacts.RunDirectory(self.folder) if self.folder else source_directory
-        source: Source
+        source: LabelSource
         if isinstance(self.labels_from, SumsSource):
             source = self.labels_from.load(public.pool, reporting, delta)
         else:
@@ -513,9 +502,17 @@ def run(request: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     """
     sources, budget = request.sources, request.budget
     public, source, source_directory, directory = sources.load(reporting, budget.delta)
-    delta = delta_of(budget, source_directory.root / artifacts.SENSITIVE, source)
+    labeller = Labeller.from_settings(
+        source,
+        request.labels,
+        budget,
+        directory=source_directory.root,
+        charged_to=sources.data.named_source,
+        student_runs=[directory.root],
+        reporting=reporting,
+    )
     with reporting.clock("planning"):
-        plan = plan_release(request.labels, source, public.pool, delta=delta)
+        plan = labeller.plan(public.pool)
     if plan.description:
         reporting.note(plan.description)
     config = complete(
@@ -534,24 +531,14 @@ def run(request: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     # Before the ledger is opened: what is refused leaves nothing behind.
     check_student(config, public, request.output, directory)
     failure = None
-    with (
-        open_ledger(
-            source_directory.sensitive,
-            teachers=source,
-            budget=request.budget,
-            source=request.sources.data.named_source,
-            student_runs=[directory.root],
-        ) as ledger,
-        artifacts.only_writer(directory.released),
-    ):
+    with labeller, artifacts.only_writer(directory.released):
         try:
             result = make_student(
                 request.settings,
                 public,
                 plan=plan,
                 teachers=source,
-                ledger=ledger,
-                noise=request.labels.noise(),
+                labeller=labeller,
                 directory=directory,
                 output=request.output,
                 reporting=reporting,
@@ -559,7 +546,7 @@ def run(request: StudentRun, reporting: Reporting = QUIET) -> RunReport:
             values, rows = student_report(result, seconds=reporting.seconds)
         except NothingAnsweredError as error:
             values, rows = unanswered_report(
-                error, source, epsilon_ledger=ledger.spent().epsilon, seconds=reporting.seconds
+                error, source, epsilon_ledger=labeller.spent().epsilon, seconds=reporting.seconds
             )
             failure = str(error)
     if plan.reason is not None:
@@ -569,7 +556,7 @@ def run(request: StudentRun, reporting: Reporting = QUIET) -> RunReport:
 
 
 def warn_of_raw_pixels(
-    config: StudentConfig, plan: ReleasePlan, dataset: Dataset, reporting: Reporting
+    config: StudentConfig, plan: LabelPlan, dataset: Dataset, reporting: Reporting
 ) -> None:
     """Warns in one line if student or strategy need an augmentation and none is known."""
     strategy = plan.queries.strategy
@@ -703,7 +690,11 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
 
 
 def unanswered_report(
-    error: NothingAnsweredError, teachers: Source, *, epsilon_ledger: float, seconds: float
+    error: NothingAnsweredError,
+    teachers: LabelSource,
+    *,
+    epsilon_ledger: float,
+    seconds: float,
 ) -> tuple[dict[str, Any], list[Row]]:
     """Returns the report of a run that was charged and got no label; not sensitive.
 

@@ -19,7 +19,7 @@ from pate_tf.core.public import UNKNOWN, Pool, PublicSplit
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.core.validation import IntArray
-from pate_tf.release.settings import METHODS, Budget, LabelSettings
+from pate_tf.release.plan import METHODS, Budget, LabelSettings
 from pate_tf.run.planning import (
     FEATURE_SUMS,
     PATE,
@@ -174,7 +174,7 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     labels_from: Any
     if is_of_sums:
         labels_from = feature_sums.SumsSource(
-            settings=feature_sums.SumsSettings(representation=representation),
+            representation=representation,
             data=data,
             folder=folder,
         )
@@ -295,62 +295,62 @@ def _tried_sums(
 ) -> tuple[Forecast, float]:
     """Labels each fold of labelled places by noisy sums of the others; returns their accuracy."""
     from pate_tf.accounting.conversions import LATTICE
-    from pate_tf.models.encoder import nearest_centres, record_vectors
-    from pate_tf.queries.propagation import linear_answers
-    from pate_tf.release.feature_sums import summands_of
+    from pate_tf.models.encoder import record_vectors
+    from pate_tf.release.feature_sums import Summands
     from pate_tf.release.noisy_sums import residual_sums, vector_steps, weights_of_rounds
+    from pate_tf.release.pseudo_labels import labels_from_sums
     from pate_tf.representations.catalogue import encoder_of, joined_names
-    from pate_tf.representations.regression import (
-        NoisySums,
-        neighbourhood_averages,
-        regress_sums,
-    )
 
-    inputs, labels = pool.inputs[labelled], labels[labelled]
+    sample = dataclasses.replace(pool, inputs=pool.inputs[labelled])
+    labels = labels[labelled]
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
-    features = encoder.features(inputs)
+    features = encoder.features(sample.inputs)
     vectors = record_vectors(features, encoder.scale)
-    number = mechanism.num_clusters
-    summands = summands_of(pool if number is not None else None, encoder)
-    if number is not None:
-        summands = dataclasses.replace(summands, centres={number: summands.centres[number]})
-    is_of_images, averages, shares = pool.dataset.augmentation != "none", [], []
-    if is_of_images:
-        parts = [encoder_of(pool, part) for part in joined_names(name)]
-        averages = list(
-            neighbourhood_averages([part.views(part.features(inputs)) for part in parts])
-        )
+    steps, views, centres, moments = vector_steps(vectors), None, None, None
+    summands = Summands.of(encoder, pool if mechanism.num_clusters is not None else None)
+    if mechanism.num_clusters is not None:
+        centres = summands.centres[mechanism.num_clusters]
+        summands = dataclasses.replace(summands, centres={mechanism.num_clusters: centres})
     # Of images, rounds say no less than a single release at their cost.
-    num_rounds = 1 if is_of_images else mechanism.num_rounds
-    deviation = mechanism.standard_deviation * np.sqrt(num_rounds / mechanism.num_rounds)
+    num_rounds = mechanism.num_rounds
+    if pool.dataset.augmentation != "none":
+        num_rounds = 1
+        parts = [encoder_of(pool, part) for part in joined_names(name)]
+        views = [part.views(part.features(sample.inputs)) for part in parts]
+    elif num_rounds > 1:
+        moments = vectors.T @ vectors / len(vectors)
+    deviation = mechanism.standard_deviation * float(np.sqrt(num_rounds / mechanism.num_rounds))
+    accuracies = []
     for fold in range(FOLDS):
         is_asked = np.arange(len(labels)) % FOLDS == fold
-        others = ~is_asked
-        weight = num_records / others.sum()  # a sample stands for so many records
-        table = summands.of_records(features[others], labels[others]) * weight
-        if number is not None:
-            values = table[-number:] / LATTICE
-            values += random.laplace(0.0, deviation / np.sqrt(2.0), values.shape)
-            clusters = nearest_centres(vectors[:, :-1], summands.centres[number])
-            noisy = NoisySums.of_clusters(clusters, values, deviation)
-            scores = regress_sums(averages, noisy).means
-        elif num_rounds == 1:
-            values = table / LATTICE + random.normal(0.0, deviation, table.shape)
-            noisy = NoisySums.of_features(vectors, values, deviation, encoder.groups)
-            regression = regress_sums(averages, noisy) if is_of_images else linear_answers(noisy)[0]
-            scores = regression.means
-        else:
-            moments, steps = vectors.T @ vectors / len(vectors), vector_steps(vectors)
-            released: list[IntArray] = []
-            while len(released) < num_rounds:
-                noise = random.normal(0.0, deviation * LATTICE, table.shape)
-                released.append(np.rint(table + noise).astype(np.int64))
+        weight = num_records / (~is_asked).sum()  # a sample stands for so many records
+        exact = summands.of_records(features[~is_asked], labels[~is_asked])
+        exact = exact[-len(centres) :] if centres is not None else exact
+        released: list[IntArray] = []
+        while len(released) < num_rounds:
+            if moments is not None and released:
                 model = weights_of_rounds(np.stack(released), moments, num_records, deviation)
-                table = residual_sums(steps[others], labels[others], model) * weight
-            scores = vectors @ model
-        answers = scores.argmax(axis=1)
-        shares.append(float((answers == labels)[is_asked].mean()))
-    share, half = float(np.mean(shares)), UNCERTAIN[FEATURE_SUMS] + float(np.std(shares))
+                exact = residual_sums(steps[~is_asked], labels[~is_asked], model)
+            scale = deviation * LATTICE
+            noise = random.normal(0.0, scale, exact.shape)
+            if centres is not None:
+                noise = random.laplace(0.0, scale / np.sqrt(2.0), exact.shape)
+            released.append(np.rint(exact * weight + noise).astype(np.int64))
+        inferred = labels_from_sums(
+            sample,
+            vectors,
+            np.stack(released),
+            deviation,
+            groups=encoder.groups,
+            centres=centres,
+            moments=moments,
+            num_records=num_records,
+            views=views,
+            self_training=False,
+        ).inferred
+        accuracies.append(float((inferred.first.labels == labels)[is_asked].mean()))
+    share = float(np.mean(accuracies))
+    half = UNCERTAIN[FEATURE_SUMS] + float(np.std(accuracies))
     return _forecast(share, half, len(pool)), share
 
 

@@ -27,7 +27,7 @@ pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.beam import pipelines, sources
 from pate_tf.core.reporting import Reporting
-from pate_tf.release.feature_sums import FeatureSums, StoredSums
+from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
 from pate_tf.representations import contrastive
 from pate_tf.serving.served import ServedStudent
@@ -65,25 +65,25 @@ def files_of(folder: pathlib.Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def alone(here, data) -> dict[str, StoredSums]:
+def alone(here, data) -> dict[str, FeatureSums]:
     """The sums of one process, with owners and without."""
     pool = data.files.load_public().split(40).pool
     return {
-        unit: FeatureSums(directory=here / f"one {unit}")
-        .fit(helpers.examples(data, ROWS, owners=unit == "owner"), pool)
-        .stored
+        unit: FeatureSums(directory=here / f"one {unit}").fit(
+            helpers.examples(data, ROWS, owners=unit == "owner"), pool
+        )
         for unit in ("record", "owner")
     }
 
 
-def assert_same(found: StoredSums, other: StoredSums) -> None:
+def assert_same(found: FeatureSums, other: FeatureSums) -> None:
     """To the last bit; but records are told apart with the key of each folder."""
     np.testing.assert_array_equal(found.table, other.table)
     left = [{**stored.description, "records": None} for stored in (found, other)]
     assert left[0] == left[1] and found.encoder_digest == other.encoder_digest
 
 
-def summed(data, folder, pattern, **given) -> StoredSums:
+def summed(data, folder, pattern, **given) -> FeatureSums:
     bad_rows = given.pop("bad_rows", "refuse")
     engine = pipelines.Engine(**given)
     return pipelines.sums(
@@ -341,7 +341,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path, monkeypatch):
     data = pate_tf.datasets.load("digits")
     alone = FeatureSums(directory=tmp_path / "one", representation="raw")
     alone.fit(data.private, data.pool)
-    assert_same(FeatureSums.load(tmp_path / "run").stored, alone.stored)
+    assert_same(FeatureSums.load(tmp_path / "run"), alone)
     # At small epsilon, counts of records in clusters; where they say nothing, nothing is charged.
     ended = run_script(
         *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=.01"),
@@ -354,7 +354,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path, monkeypatch):
         labels = labeller.label(data.pool)
         assert labeller.spent().epsilon <= 0.5
     number = len(labels.released.noisy_sums)
-    noise = labels.released.noisy_sums - alone.stored.cluster_counts[number].values
+    noise = labels.released.noisy_sums - alone.cluster_counts[number].values
     assert 0.3 < np.abs(noise).mean() / (4.0 * LATTICE) < 3.0  # Laplace noise of scale 4
     ended = run_script(
         *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=8"),
@@ -381,7 +381,7 @@ def test_the_command_merges_parts_without_beam(here, data, tmp_path):
     ended = command(tmp_path, "sums", "merge", "part 0", "part 1", "--train_dir=merged")
     assert ended.code == 0 and f"records   {len(ROWS)}" in ended.out, ended.err
     whole = summed(data, tmp_path / "whole", here / "records-*.csv")
-    assert_same(FeatureSums.load(tmp_path / "merged").stored, whole)
+    assert_same(FeatureSums.load(tmp_path / "merged"), whole)
 
 
 def test_commands_refuse_in_one_line(tmp_path):
@@ -466,5 +466,5 @@ def test_a_process_is_killed_in_the_middle_and_the_next_run_gives_the_same(data,
     pool = data.files.load_public().split(40).pool
     alone = FeatureSums(directory=tmp_path / "one")
     alone.fit(helpers.examples(data, rows, owners=True), pool)
-    assert_same(FeatureSums.load(tmp_path / "run").stored, alone.stored)
+    assert_same(FeatureSums.load(tmp_path / "run"), alone)
     assert not list((tmp_path / "run").rglob(".writing-*"))

@@ -24,10 +24,9 @@ from pate_tf.accounting.mechanisms import (
     GaussianResidualSums,
 )
 from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 from pate_tf.ledger.chain import DATABASE
-from pate_tf.release.drawing import stored_counts
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import (
     release_sums,
@@ -39,9 +38,10 @@ from pate_tf.release.noisy_sums import (
     vector_steps,
     weights_of_rounds,
 )
+from pate_tf.release.votes import stored_counts
 
 DELTA = 1e-5
-SUMS = FeatureSums(np.arange(12).reshape(4, 3) * LATTICE)
+SUMS = SumsByClass(np.arange(12).reshape(4, 3) * LATTICE)
 MECHANISM = GaussianFeatureSums(sigma=40.0)
 NUM_CLASSES = 3
 
@@ -468,4 +468,4 @@ def test_sums_are_checked_and_hide_themselves():
     assert "4 numbers of 3 classes" in repr(SUMS)
     for bad in (np.zeros(3, np.int64), np.zeros((2, 2)) + 0.5, np.zeros((0, 2), np.int64)):
         with pytest.raises(ValueError, match="sums: expected"):
-            FeatureSums(bad)
+            SumsByClass(bad)
