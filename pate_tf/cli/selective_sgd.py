@@ -17,6 +17,8 @@ port. The server ends when all took all turns: it exports the model with its sta
 killed and started again with the same flags.
 """
 
+import dataclasses
+import functools
 import pathlib
 import sys
 
@@ -24,13 +26,15 @@ from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.data.data import Data
+from pate_tf.data import catalogue
+from pate_tf.data.data import Data, read_records
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.terms import Terms
 from pate_tf.teachers.run_folder import DataSource
 
 FLAGS = flags.FLAGS
-NO_FLAG = ("tau", "local_epochs", "seed", "svhn_extra", "owners_file")
+NO_FLAG = ("seed", "svhn_extra", "owners_file")
+NETWORK = ("roster", "certificates", "address")
 TEXTS = {  # defaults and help
     "train_dir": ("runs/selective_sgd", "Run folder, with sensitive state and ledger."),
     "model": (
@@ -58,14 +62,14 @@ TEXTS = {  # defaults and help
 }
 
 
-def _define(*names: str, without: tuple[str, ...] = (), is_private: bool = True) -> None:
+def _define(*names: str, without: tuple[str, ...] = ()) -> None:
     """Defines flags of texts, of data, and of the ledger where records are opened."""
     own_flags.define(DataSource, group="data", without=(*NO_FLAG, *without))
     for name in ("train_dir", *names):
         default, text = TEXTS[name]
         flags.DEFINE_string(name, default, text)
         command_line.shown_in_help(name, "run")
-    if is_private:
+    if "source_name" not in without:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
             False,
@@ -78,18 +82,6 @@ def define_flags() -> None:
     """Defines the flags of `pate dssgd`."""
     _define("model", "representation")
     own_flags.define(TrainingSettings, group="training", without=NO_FLAG, rounds=15)
-
-
-def define_serve() -> None:
-    """Defines the flags of `pate dssgd serve`."""
-    names = ("roster", "certificates", "address")
-    _define(*names, without=("dataset", "source_name"), is_private=False)
-
-
-def define_join() -> None:
-    """Defines the flags of `pate dssgd join`."""
-    names = ("roster", "certificates", "address", "participant", "data")
-    _define(*names, without=("dataset",))
 
 
 def train() -> None:
@@ -143,30 +135,41 @@ def join() -> None:
             raise ValueError(f"{name}: expected it to take part, got none")
     terms, source = Terms.read(pathlib.Path(FLAGS.roster)), own_flags.read(DataSource)
     with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training
+        from pate_tf.selective_sgd import models, shared_training
+    number = terms.number(FLAGS.participant)
+    if FLAGS.data == "dealt":
+        private = catalogue.load_private(terms.dataset, data_dir=source.data_dir)
+        shard = models.partition(private, len(terms.names), seed=terms.settings.seed)[number]
+        shard = dataclasses.replace(shard, source=private.source)
+    else:
+        dataset = catalogue.load_dataset(terms.dataset, data_dir=source.data_dir)
+        shard = read_records(pathlib.Path(FLAGS.data), dataset)
     path = shared_training.join(
         terms,
         FLAGS.participant,
+        dataclasses.replace(shard, source=source.named_source or shard.source),
         address=FLAGS.address,
         certificates=pathlib.Path(FLAGS.certificates),
-        records=FLAGS.data,
         directory=pathlib.Path(FLAGS.train_dir),
-        data_dir=source.data_dir,
-        source_name=source.source_name,
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
         on_event=command_line.note,
     )
     command_line.note(f"done; the parameters of all are in {path}")
 
 
-COMMANDS = {"serve": (serve, define_serve), "join": (join, define_join)}
+# What each does, its flags of text, and settings of data that it has no flags for.
+COMMANDS = {
+    "serve": (serve, NETWORK, ("dataset", "source_name")),
+    "join": (join, (*NETWORK, "participant", "data"), ("dataset",)),
+}
 
 
 def run() -> None:
     """Runs the command with the flags of this process, or the one that the first argument names."""
     main, define = train, define_flags
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
-        main, define = COMMANDS[sys.argv.pop(1)]
+        main, names, without = COMMANDS[sys.argv.pop(1)]
+        define = functools.partial(_define, *names, without=without)
     renamed = own_flags.flag_of_argument(TrainingSettings)
     renamed["acknowledge_reset"] = "reset_ledger_i_understand"
     command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)

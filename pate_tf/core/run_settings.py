@@ -12,7 +12,7 @@ SHOWN: Final = frozenset(
     (
         *("num_teachers", "model", "representation", "kind", "unit", "seed", "training_version"),
         *("max_steps", "batch_size", "learning_rate"),
-        *("participant", "num_participants", "rounds", "upload", "gamma", "tau", "protocol"),
+        *("participant", "num_participants", "rounds", "upload", "gamma", "protocol"),
         *("privacy", "target_epsilon", "delta", "clip", "sampling_rate", "steps"),
     )
 )

@@ -118,15 +118,7 @@ def partition(
     """SENSITIVE: returns disjoint shards of a data set's records, one for each participant.
 
     A record's shard depends on its position and public numbers alone.
-
-    Raises:
-        ValueError: if there are too few records.
     """
-    if num_participants > len(private):
-        raise ValueError(
-            f"num_participants: expected at most {len(private)}, one for each record, got "
-            f"{num_participants}"
-        )
     order = np.random.default_rng(seed).permutation(len(private))
     return [
         PrivateExamples(private.dataset, private.inputs[rows], private.labels[rows])

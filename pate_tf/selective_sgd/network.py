@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import pathlib
 import threading
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from pate_tf.net.retries import with_retries
 from pate_tf.net.service import Caller, Service, TlsServer, wait_for
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import (
-    BYTES_OF_INDEX,
     FloatArray,
     Parameters,
     ParameterServer,
@@ -64,32 +62,26 @@ class PushRequest:
     """An upload on its way.
 
     Attributes:
-        where: which parameters change: uint8, a bitmap; or uint32, ascending indices; None for all.
+        indices: of the parameters that change, ascending; None for all.
     """
 
     run: bytes
     round: int
     version: int
-    where: npt.NDArray[Any] | None
+    indices: npt.NDArray[np.uint32] | None
     values: FloatArray
     wait_seconds: float
 
     def upload(self, participant: int, num_parameters: int) -> Upload:
         """Returns the upload; raises ValueError if it is none of such a model."""
-        where = self.where
-        if where is None:
-            where = np.arange(num_parameters)
-        elif where.dtype == np.uint8 and where.shape == (math.ceil(num_parameters / 8),):
-            where = np.flatnonzero(np.unpackbits(where))
-        elif where.dtype != np.uint32:
-            raise RefusedUploadError("upload: expected a bitmap or indices, got something else")
-        if self.values.ndim != 1 or self.values.shape != where.shape:
+        indices = np.arange(num_parameters) if self.indices is None else self.indices
+        if self.values.ndim != 1 or self.values.shape != indices.shape:
             raise RefusedUploadError("upload: expected a value for each index, got others")
         return Upload(
             participant=participant,
             round=self.round,
             version=self.version,
-            indices=where,
+            indices=indices.astype(np.int64),
             values=self.values,
         )
 
@@ -324,22 +316,13 @@ class RemoteServer(Connection):
             self._push(Upload(**numbers, indices=saved["indices"], values=saved["values"]))
 
     def _push(self, upload: Upload) -> None:
-        indices, values, size = upload.indices, upload.values, self._num_parameters
-        if not len(indices):  # no message holds an empty array
-            indices, values = np.zeros(1, np.int64), np.zeros(1, np.float32)
-        where: npt.NDArray[Any] | None = None
-        if len(indices) < size:
-            where = indices.astype(np.uint32)
-            if BYTES_OF_INDEX * len(indices) > math.ceil(size / 8):
-                bits = np.zeros(size, np.bool_)
-                bits[indices] = True
-                where = np.packbits(bits)
+        is_part = len(upload.indices) < self._num_parameters
         request = PushRequest(
             run=self._terms.run_id,
             round=upload.round,
             version=upload.version,
-            where=where,
-            values=values,
+            indices=upload.indices.astype(np.uint32) if is_part else None,
+            values=upload.values,
             wait_seconds=self._wait_seconds,
         )
         is_applied = False

@@ -210,14 +210,14 @@ class NoisyParticipants(Participants):
         model: keras.Model,
         records: Mapping[int, PrivateExamples],
         *,
-        run: DurableRun,
+        run: DurableRun | None,
         noise: NoiseSource | None = None,
         declare: Callable[[LedgerFacts], object] = lambda facts: None,
     ) -> None:
         super().__init__(settings, model, records)
         charge = settings.charge()
-        if charge is None:
-            raise ValueError("privacy: expected some, got none")
+        if charge is None or run is None:
+            raise ValueError("directory: expected one with privacy, for the ledger, got none")
         is_record = settings.privacy == "record"
         number = sum(map(len, records.values())) if is_record else settings.num_participants
         check_delta(settings.delta, number, settings.privacy)
@@ -260,3 +260,15 @@ class NoisyParticipants(Participants):
             values=(noisy * (factor * settings.clip / LATTICE)).astype(np.float32),
         )
         return upload, loss
+
+
+def participants_of(
+    settings: TrainingSettings,
+    model: keras.Model,
+    records: Mapping[int, PrivateExamples],
+    **options: Any,
+) -> Participants:
+    """Returns participants, noisy ones with privacy; arguments and errors as theirs."""
+    if settings.is_noisy:
+        return NoisyParticipants(settings, model, records, **options)
+    return Participants(settings, model, records)

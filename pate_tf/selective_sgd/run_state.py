@@ -119,9 +119,8 @@ class DurableRun(contextlib.ExitStack):
         self._noted = _Noted()  # as of the row that is the head
         config, state = folder / "config.json", folder / "state.npz"
         is_noisy = settings is not None and settings.is_noisy
-        self._num_records: int | None = None
-        if settings is not None and settings.privacy == "record":
-            self._num_records = min(map(len, shards))
+        is_record = settings is not None and settings.privacy == "record"
+        self._num_records = min(map(len, shards)) if is_record else None
         if shards:
             arrays = [array for shard in shards for array in (shard.inputs, shard.labels)]
             identity = {**identity, PRIVATE_RECORDS: private_digest(sensitive, *arrays)}

@@ -5,7 +5,6 @@ It holds no private records and is trusted with none: it can read all that reach
 
 import dataclasses
 import hashlib
-import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from pate_tf.selective_sgd.settings import TrainingSettings
 FloatArray = npt.NDArray[np.float32]
 NO_ROUND = -1
 DIGEST_BYTES = 32
-BYTES_OF_VALUE = BYTES_OF_INDEX = 4
 
 
 class RefusedUploadError(ValueError):
@@ -69,9 +67,8 @@ class Upload:
 
 
 def upload_bytes(num_changes: int, num_parameters: int) -> int:
-    """Returns how long an upload is: values, and the shorter of a bitmap and indices."""
-    where = min(math.ceil(num_parameters / 8), BYTES_OF_INDEX * num_changes)
-    return BYTES_OF_VALUE * num_changes + (0 if num_changes == num_parameters else where)
+    """Returns how long an upload is: values, and indices unless all change."""
+    return (4 if num_changes == num_parameters else 8) * num_changes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

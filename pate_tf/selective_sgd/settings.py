@@ -18,10 +18,7 @@ LAST_RATE = 0.1  # of the first round's learning rate, in the last round
 _NOISY = {"upload": 1.0, "protocol": "synchronous", "delta": DEFAULT_DELTA, "clip": 1.0}
 # By what is protected: the defaults of settings, and which can be given at all.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "none": {
-        **{"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05},
-        **{"gamma": None, "tau": None},
-    },
+    "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": None},
     "record": {**_NOISY, "learning_rate": 1.0, "sampling_rate": 0.2},
     "participant": {**_NOISY, "learning_rate": 0.05},
 }
@@ -52,11 +49,6 @@ class TrainingSettings(Settings):
     gamma: float | None = setting(
         None, above=0.0, help="Uploaded changes are clipped to this absolute value. Default: none."
     )
-    tau: float | None = setting(
-        None,
-        least=0.0,
-        help="Upload random changes above this absolute value. Default: the largest changes.",
-    )
     protocol: str = setting(
         None,
         choices=PROTOCOLS,
@@ -72,7 +64,6 @@ class TrainingSettings(Settings):
         "--privacy=record.",
     )
     batch_size: int = setting(10, least=1, help="Records of a local step.")
-    local_epochs: int = setting(1, least=1, help="Passes over the local records in a turn.")
     seed: int = setting(
         0, least=0, most=2**31 - 1, help="Seed of shards, first parameters, orders and choices."
     )

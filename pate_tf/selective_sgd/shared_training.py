@@ -16,9 +16,7 @@ from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
-from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue as data_catalogue
-from pate_tf.data.data import read_records
 from pate_tf.data.named_function import Named
 from pate_tf.models.definition import model_definition
 from pate_tf.models.encoder import Encoder
@@ -27,19 +25,18 @@ from pate_tf.representations.catalogue import default_representation, encoder_of
 from pate_tf.representations.raw import whitened
 from pate_tf.selective_sgd import models
 from pate_tf.selective_sgd.models import FlatView
-from pate_tf.selective_sgd.private_training import NoisyParticipants
+from pate_tf.selective_sgd.private_training import participants_of
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import ParameterServer, upload_bytes
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.terms import Terms
-from pate_tf.selective_sgd.training import Participants, SharedTraining
+from pate_tf.selective_sgd.training import SharedTraining
 from pate_tf.serving.export import export_student
 from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
 WHITENED = "whitened"  # the default representation, partly whitened
-DEALT = "dealt"
 REPORT = "selective_sgd_report.json"
 SAMPLES_AT_ONCE = 500
 LINGER_SECONDS = 60.0  # for all to fetch the final parameters
@@ -171,7 +168,6 @@ class SharedModel:
         ]
         rows = [
             ("accuracy", NOT_MEASURED if accuracy is None else f"{accuracy:.2%}; sensitive"),
-            ("an upload", f"{values['upload_bytes']:,} bytes at most"),
             *(costs_of_releases or [("privacy", "none: there is no guarantee")]),
             ("exported", str(exported)),
         ]
@@ -216,8 +212,6 @@ def train(
         LedgerError: if the ledger does not suffice, can't be used, or a copy of the run resumed.
     """
     shards = models.partition(private, settings.num_participants, seed=settings.seed)
-    if settings.is_noisy and directory is None:
-        raise ValueError("directory: expected one with privacy, for the ledger, got none")
     dataset = private.dataset
     if encoder is not None:
         dataset = encoder.feature_dataset
@@ -245,11 +239,7 @@ def train(
                 )
             )
         records = dict(enumerate(shards))
-        participants: Participants
-        if run is not None and settings.is_noisy:
-            participants = NoisyParticipants(settings, network, records, run=run, noise=noise)
-        else:
-            participants = Participants(settings, network, records)
+        participants = participants_of(settings, network, records, run=run, noise=noise)
         server = ParameterServer(settings, participants.view.parameters())
         training = SharedTraining(participants, server)
         if run is not None and ROUND in run.saved:
@@ -275,13 +265,11 @@ def train(
 def join(
     terms: Terms,
     participant: str,
+    shard: PrivateExamples,
     *,
     address: str,
     certificates: pathlib.Path,
-    records: str,
     directory: pathlib.Path,
-    data_dir: pathlib.Path | None = None,
-    source_name: str | None = None,
     acknowledge_reset: bool = False,
     on_event: Callable[[str], None] = lambda event: None,
 ) -> pathlib.Path:
@@ -292,13 +280,10 @@ def join(
     Args:
         terms: of the run.
         participant: its name, on the roster and in its certificate.
+        shard: its records. SENSITIVE.
         address: of the server, HOST:PORT.
         certificates: folder with those of the authority and of the participant.
-        records: a .npz file of inputs and labels; or "dealt" for the shard that `train` would give
-            to this participant.
         directory: of the run.
-        data_dir: where TensorFlow Datasets keeps prepared data.
-        source_name: public name of the records, that the run is charged to.
         acknowledge_reset: see `DurableRun`.
         on_event: called with what happens, in words without anything sensitive.
 
@@ -313,14 +298,6 @@ def join(
     from pate_tf.selective_sgd.network import RemoteServer
 
     settings, number = terms.settings, terms.number(participant)
-    if records == DEALT:
-        private = data_catalogue.load_private(terms.dataset, data_dir=data_dir)
-        shard = models.partition(private, settings.num_participants, seed=settings.seed)[number]
-        shard = dataclasses.replace(shard, source=private.source)
-    else:
-        dataset = data_catalogue.load_dataset(terms.dataset, data_dir=data_dir)
-        shard = read_records(pathlib.Path(records), dataset)
-    source = shard.source if source_name is None else PrivateSource.named(source_name)
     network = models.build(terms.model, shard.dataset, seed=settings.seed)
     identity = {
         "run": terms.run_id.hex(),
@@ -334,20 +311,16 @@ def join(
         identity,
         [shard],
         settings=settings,
-        source=source,
+        source=shard.source,
         acknowledge_reset=acknowledge_reset,
     ) as run:
         num_parameters = FlatView(network).num_parameters
         server = RemoteServer(address, terms, files, num_parameters, run, on_event=on_event)
         with server:
             server.join()
-            participants: Participants
-            if settings.is_noisy:
-                participants = NoisyParticipants(
-                    settings, network, {number: shard}, run=run, declare=server.join
-                )
-            else:
-                participants = Participants(settings, network, {number: shard})
+            participants = participants_of(
+                settings, network, {number: shard}, run=run, declare=server.join
+            )
             training = SharedTraining(participants, server)
             training.round = int(run.saved.get(ROUND, 0))
             on_event(f"joined {terms.run}, round {training.round} of {settings.rounds}")

@@ -17,7 +17,7 @@ from pate_tf.selective_sgd.models import FlatView, FloatArray
 from pate_tf.selective_sgd.server import Parameters, Upload
 from pate_tf.selective_sgd.settings import TrainingSettings
 
-SHUFFLE, CHOICE = 3, 4  # what draws: the third number of a seed
+SHUFFLE = 3  # the third number of the seed that orders records
 
 
 class NotFiniteError(ValueError):
@@ -70,13 +70,7 @@ class Participants:
         """
         settings = self.settings
         change, loss = self.change(participant, round_number, parameters.values)
-        number = settings.num_uploaded(self.view.num_parameters)
-        if settings.tau is None:
-            indices = largest(change, number)
-        else:
-            above = np.flatnonzero(np.abs(change) > settings.tau)
-            generator = np.random.default_rng([settings.seed, round_number, CHOICE, participant])
-            indices = np.sort(generator.permutation(above)[:number])
+        indices = largest(change, settings.num_uploaded(self.view.num_parameters))
         values, gamma = change[indices], settings.gamma
         if gamma is not None:
             values = np.clip(values, np.float32(-gamma), np.float32(gamma))
@@ -92,20 +86,18 @@ class Participants:
     def change(
         self, participant: int, round_number: int, parameters: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Returns how local epochs of SGD change the parameters, and the mean loss.
+        """Returns how a local epoch of SGD changes the parameters, and the mean loss.
 
         Raises:
             NotFiniteError: if they are not finite.
         """
         share = self.records[participant]
         generator = np.random.default_rng([self.settings.seed, round_number, SHUFFLE, participant])
-        epochs = range(self.settings.local_epochs)
-        order = np.concatenate([generator.permutation(len(share)) for _ in epochs])
         change, loss = self._local_sgd(
             tf.constant(parameters),
             tf.constant(share.inputs),
             tf.constant(share.labels),
-            tf.constant(order),
+            tf.constant(generator.permutation(len(share))),
             tf.constant(self.settings.learning_rate_at(round_number), tf.float32),
         )
         changes = np.asarray(change.numpy())

@@ -40,14 +40,14 @@ def test_a_run_without_privacy_says_so_and_releases_nothing(tmp_path):
 
 
 def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_acknowledged(tmp_path):
-    running = start_script(SCRIPT, *SMALL, *NOISY, "--rounds=60", folder=tmp_path)
+    running = start_script(SCRIPT, *SMALL, *NOISY, "--rounds=16", folder=tmp_path)
     state = tmp_path / "run" / "sensitive" / "selective_sgd" / "state.npz"
     while running.process.is_alive():
         if state.exists() and artifacts.read_arrays(state).get("num_rounds", 0) >= 2:
             running.kill()
         running.process.join(0.05)
     running.wait()
-    report = run(tmp_path, *NOISY, "--rounds=60")
+    report = run(tmp_path, *NOISY, "--rounds=16")
     assert 15.0 < report["epsilon"] == report["epsilon_source"] <= 20.0
     statement = statement_of(tmp_path / "run" / "released")
     assert statement.epsilon == report["epsilon"]
@@ -57,11 +57,11 @@ def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_ackno
         assert list(opened.charges.values()) == [1]  # although the run was stopped
         assert opened.holds(Head(sequence=sequence, digest=digest))
         released = [row for row in opened.history() if row.kind == "released"]
-        assert [row.details["kept"]["round"] for row in released] == list(range(1, 61))
+        assert [row.details["kept"]["round"] for row in released] == list(range(1, 17))
     shutil.rmtree(ledger)
-    refused = run_script(SCRIPT, *SMALL, *NOISY, "--rounds=60", folder=tmp_path)
+    refused = run_script(SCRIPT, *SMALL, *NOISY, "--rounds=16", folder=tmp_path)
     assert refused.code == 1 and "--reset_ledger_i_understand" in refused.err
-    again = run(tmp_path, *NOISY, "--rounds=60", "--reset_ledger_i_understand")
+    again = run(tmp_path, *NOISY, "--rounds=16", "--reset_ledger_i_understand")
     assert again["epsilon"] > report["epsilon"]
     assert "gone" in (tmp_path / "run" / "released" / "shared_model_statement.md").read_text()
 
@@ -77,7 +77,7 @@ def test_mistakes_end_in_one_line(tmp_path):
         (("--clip=3",), "clip: expected none with privacy none"),
         (("--privacy=record",), "target_epsilon: expected one with privacy"),
         ((*noisy, "--gamma=1"), "gamma: expected none with privacy record"),
-        (("--participants=5000",), "participants: expected at most"),
+        (("--participants=5000",), "records: expected some of every participant"),
         (("join",), "participant: expected it to take part"),
         (("serve", "--roster=no.toml"), "no.toml: No such file"),
         (("serve",), "roster.toml: expected participant"),

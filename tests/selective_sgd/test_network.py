@@ -80,7 +80,7 @@ class Served:
 
     def push(self, line, **parts):
         given = {"run": self.terms.run_id, "round": 0, "version": 0, "wait_seconds": 0.0}
-        given |= {"where": np.array([3, 7], np.uint32), "values": np.array([0.5, -1], np.float32)}
+        given |= {"indices": np.array([3, 7], np.uint32), "values": np.array([0.5, -1], np.float32)}
         return line.call("Push", PushRequest(**{**given, **parts}), PushReply).is_applied
 
     def pull(self, line, turn):
@@ -121,19 +121,16 @@ def test_turns_go_round_and_a_pull_waits_for_its_turn(served):
     assert second.pull(1, 2).version == 7
 
 
-BITS = np.packbits(np.arange(SIZE) < 10)
-
-
 @pytest.mark.parametrize(
     "parts",
     [
         *({"run": b""}, {"run": terms_of(seed=1).run_id}, {"round": 1}, {"round": 3}),
-        *({"round": -1}, {"version": 1}, {"version": -1}, {"where": None}, {"where": BITS[:-1]}),
-        *({"where": BITS}, {"where": np.array([3.0, 7.0])}, {"where": np.array([[3, 7]])}),
-        *({"where": np.array([7, 3], np.uint32)}, {"where": np.array([3, SIZE], np.uint32)}),
-        *({"values": np.array([[0.5, 1.0]], np.float32)}, {"values": np.ones(3, np.float32)}),
+        *({"round": -1}, {"version": 1}, {"version": -1}, {"indices": None}),
+        *({"indices": np.array([3, 7])}, {"indices": np.array([7, 3], np.uint32)}),
+        *({"indices": np.array([3, SIZE], np.uint32)}, {"values": np.ones(3, np.float32)}),
+        {"values": np.array([[0.5, 1.0]], np.float32)},
         *({"values": np.array([0.5, value], np.float32)} for value in (np.nan, np.inf, 2.1, 3e38)),
-        {"where": np.arange(11, dtype=np.uint32), "values": np.ones(11, np.float32)},
+        {"indices": np.arange(11, dtype=np.uint32), "values": np.ones(11, np.float32)},
         {"values": np.ones(2)},
     ],
 )
@@ -252,7 +249,7 @@ class NoNoise(SystemNoise):
 
 SHARDS = shards(3, 20)
 RUNS = {
-    "round robin": {"upload": 0.3, "tau": 1e-3},
+    "round robin": {"upload": 0.3},
     "synchronous": {"protocol": "synchronous", "upload": 1.0},
     "asynchronous": {"protocol": "asynchronous"},
     "noisy": {"privacy": "participant", "target_epsilon": 5.0, "upload": 0.5},

@@ -11,8 +11,10 @@ from shared_helpers import DATASET, records
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.source import PrivateSource
+from pate_tf.data import catalogue
 from pate_tf.ledger import Head, Ledger, LedgerWarning
 from pate_tf.net.certificates import write_demo_certificates
+from pate_tf.selective_sgd.models import partition
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.shared_training import join, serve, train
 from pate_tf.selective_sgd.terms import Terms
@@ -35,6 +37,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
         num_participants=2, rounds=3, privacy="record", target_epsilon=20.0, upload=0.5
     )
     terms = Terms(run="r", dataset="digits", model="linear", names=NAMES, settings=settings)
+    shards = partition(catalogue.load_private("digits"), 2, seed=0)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -45,8 +48,10 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
         if name == "server":
             results[name] = serve(terms, directory=tmp_path / name, **given)
         else:
-            options = {"records": "dealt", "directory": tmp_path / name, "source_name": name}
-            results[name] = artifacts.read_arrays(join(terms, name, **given, **options))["values"]
+            source = PrivateSource.named(name)
+            shard = dataclasses.replace(shards[terms.number(name)], source=source)
+            path = join(terms, name, shard, directory=tmp_path / name, **given)
+            results[name] = artifacts.read_arrays(path)["values"]
 
     threads = [threading.Thread(target=work, args=[name]) for name in ("server", *NAMES)]
     for thread in threads:
