@@ -36,9 +36,8 @@ from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
-from pate_tf.ledger.store import Store
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, asked_inputs
 from pate_tf.statement.check import JSON_FILE, check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
@@ -289,7 +288,9 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
         if not guard.is_kept:
             return _skipped(name, "this user has no registry of ledgers")
         gone = {one for row in rows if row.kind == "acknowledged" for one in row.details["missing"]}
-        missing = guard.missing_from(opened, {row.digest: row.sequence for row in rows}, gone)
+        missing = guard.missing_from(
+            opened.digest, {row.digest: row.sequence for row in rows}, gone
+        )
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
     return verdict(name, problems, "no row that this user's registry has seen is missing", blind)

@@ -267,7 +267,7 @@ def encode_rows(rows: npt.NDArray[Any], by: Schema, what: str) -> npt.NDArray[np
         else values.astype(np.float64)
         for column, values in zip(by.columns, rows.T, strict=True)
     }
-    table = tables.Table(fields=fields, places=row_names(len(rows)), what=what)
+    table = tables.TextTable(fields=fields, places=row_names(len(rows)), what=what)
     return table.inputs(by, is_public=what == "x_public")
 
 
@@ -592,10 +592,10 @@ class Data:
             )
         else:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
-        samples = tables.Table(fields=fields, places=row_names(len(public)), what="public").public(
-            by, name=name or by.name or "dataframe", label=label
-        )
-        records = tables.Table(
+        samples = tables.TextTable(
+            fields=fields, places=row_names(len(public)), what="public"
+        ).public(by, name=name or by.name or "dataframe", label=label)
+        records = tables.TextTable(
             fields=frame_fields(private), places=row_names(len(private)), what="private"
         ).private(by, samples, label=label, owner=owner)
         if name is not None:

@@ -20,7 +20,7 @@ HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class TextTable:
     """Records as texts. SENSITIVE if they are.
 
     Attributes:
@@ -240,7 +240,7 @@ def _records(lines: Sequence[str], delimiter: str) -> list[list[str]]:
         return []
 
 
-def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
+def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> TextTable:
     """Reads separated values whose first line names the columns, or Parquet (with pyarrow).
 
     Raises:
@@ -272,10 +272,10 @@ def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
             f"{path}: expected a file that can be read, got {error.strerror}"
         ) from None
     columns = list(map(list, zip(*records, strict=True))) or [[] for _ in names]
-    return Table(fields=dict(zip(names, columns, strict=True)), places=places, what=str(path))
+    return TextTable(fields=dict(zip(names, columns, strict=True)), places=places, what=str(path))
 
 
-def _read_parquet(path: pathlib.Path) -> Table:
+def _read_parquet(path: pathlib.Path) -> TextTable:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -292,7 +292,7 @@ def _read_parquet(path: pathlib.Path) -> Table:
         for name in checked_names(table.column_names, path)
     }
     places = [f"record {index}" for index in range(table.num_rows)]
-    return Table(fields=fields, places=places, what=str(path))
+    return TextTable(fields=fields, places=places, what=str(path))
 
 
 def checked_names(names: Sequence[str], path: pathlib.Path | str) -> Sequence[str]:

@@ -16,7 +16,7 @@ from scipy.special import softmax
 
 from pate_tf.accounting import moments
 from pate_tf.accounting.charge import ReleasedLabels, rounded_up
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, event_files
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
@@ -410,11 +410,9 @@ def _measure(
     for name in ("student_accuracy", "label_accuracy"):
         if (measure := getattr(measured, name)) is not None:
             results[f"result/{name}"] = measure.value
-    evaluation.write_version(
+    event_files.write_result(
         training.logs_of(published.folder).parent / "versions" / published.student_folder.name,
-        samples,
-        predictions,
-        settings={
+        {
             **config.to_dict(),
             "dataset": statement.pool_name,
             **({} if statement.num_teachers is None else {"num_teachers": statement.num_teachers}),
@@ -422,7 +420,7 @@ def _measure(
             "query_strategy": statement.query_strategy,
             "mechanism": statement.mechanism.to_dict(),
         },
-        results=results,
+        results,
     )
     return measured
 

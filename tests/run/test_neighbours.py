@@ -131,7 +131,7 @@ def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
     [
         ({"strategy": "first", "num_neighbours": 2}, "expected none for strategy first"),
         ({"num_neighbours": POOL}, "expected fewer than the pool's 400 inputs, got 400"),
-        ({"num_neighbours": -1}, "expected at least 0 and finite, got -1"),
+        ({"num_neighbours": -1}, r"expected in \[0, inf\), got -1"),
     ],
 )
 def test_what_can_not_be_asked_is_refused_before_it_is_charged(tmp_path, changes, message):
