@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import grpc
 
-from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
+from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, Limits, TlsFiles
 from pate_tf.net.messages import decode, encode
 
-CALL_SECONDS: Final = 60.0  # beside what a call waits at the server
 _DENIED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 _WRONG = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -65,7 +64,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
             method: name of the service's method.
             request: its message.
             kind: type of the reply, see `net.messages.decode`.
-            wait_seconds: how long the server may wait until it has one.
+            wait_seconds: how long the server may wait until it has one; it is told by the deadline.
 
         Raises:
             PermissionError: if the server doesn't know this end.

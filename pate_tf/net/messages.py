@@ -30,8 +30,8 @@ def encode(message: object) -> bytes:
     """Returns a message as bytes; `decode` is its inverse.
 
     Args:
-        message: a dataclass or None. Fields hold None, numbers, texts, enum members, bytes, arrays
-            of `DTYPES`, and tuples, mappings by text and dataclasses of these.
+        message: None, a number, a text, an enum member, bytes, an array of `DTYPES`, or a tuple, a
+            mapping by text or a dataclass of these.
     """
     contents: list[bytes] = []
 
@@ -43,8 +43,12 @@ def encode(message: object) -> bytes:
             return len(value)
         if isinstance(value, np.ndarray):
             little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-            return {"dtype": little.dtype.str, "shape": value.shape, "data": plain(little.tobytes())}
-        if dataclasses.is_dataclass(value):
+            return {
+                "dtype": little.dtype.str,
+                "shape": value.shape,
+                "data": plain(little.tobytes()),
+            }
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields: dict[str, Any] = {_TYPE: type(value).__name__}
             for name, kind in _field_types(type(value)).items():
                 entry = getattr(value, name)
@@ -65,7 +69,7 @@ def decode(kind: Any, content: bytes) -> Any:
     """Returns the message of a type.
 
     Args:
-        kind: a dataclass, or a union of several and None.
+        kind: of the message; of a union's members, dataclasses are told apart by name.
         content: from anybody.
 
     Raises:
@@ -105,7 +109,7 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
         name = value.get(_TYPE) if isinstance(value, dict) else None
         named = [member for member in members if member.__name__ == name]
         return _value((named or members)[0], value, body)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         fields = _field_types(kind)
         if not isinstance(value, dict) or value.keys() != {_TYPE, *fields}:
             _refuse()
@@ -129,6 +133,8 @@ def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
         if not isinstance(value, dict):
             _refuse()
         return {name: _value(arguments[1], entry, body) for name, entry in value.items()}
+    if kind is None:
+        return _refuse() if value is not None else None
     if issubclass(kind, enum.Enum):
         return kind(value) if isinstance(value, str) else _refuse()
     if kind is float and type(value) is int:

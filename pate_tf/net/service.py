@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pate_tf.net.credentials import CallLimiter, Limits, TlsFiles, TooManyCallsError, caller_name
+from pate_tf.net.credentials import (
+    CALL_SECONDS,
+    CallLimiter,
+    Limits,
+    TlsFiles,
+    TooManyCallsError,
+    caller_name,
+)
 from pate_tf.net.messages import decode, encode
 
 _log = logging.getLogger(__name__)
@@ -27,10 +34,34 @@ Reply = TypeVar("Reply")
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """Who calls, by its certificate, and whether it still waits for the reply."""
+    """Who calls, by its certificate.
+
+    Attributes:
+        name: common name of the certificate.
+        wait_seconds: how long it waits for a reply that takes time.
+        is_active: whether it still waits.
+    """
 
     name: str
+    wait_seconds: float
     is_active: Callable[[], bool] = lambda: True
+
+    def wait_for(
+        self, look: Callable[[], Reply | None], changed: threading.Condition
+    ) -> Reply | None:
+        """Returns what `look` returns, as soon as that is not None; None after `wait_seconds`.
+
+        Gives up when the caller has gone. `look` is called under the lock of `changed`, whenever
+        that is notified and now and then besides.
+        """
+        end = time.monotonic() + self.wait_seconds
+        with changed:
+            while True:
+                reply = look()
+                left = end - time.monotonic()
+                if reply is not None or not left > 0.0 or not self.is_active():
+                    return reply
+                changed.wait(min(_LOOK_SECONDS, left))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,8 +157,10 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
                 if name not in service.callers:
                     raise PermissionError(f"expected a caller on the roster of {service.name}")
                 with self._limiter.call(name):
-                    reply = answer(decode(kind, content), Caller(name, context.is_active))
-                    encoded = encode(reply)
+                    left = context.time_remaining() or 0.0
+                    seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
+                    caller = Caller(name, seconds, context.is_active)
+                    encoded = encode(answer(decode(kind, content), caller))
                 if len(encoded) > self._limits.message_bytes:
                     raise ValueError(
                         f"reply: expected at most {self._limits.message_bytes} bytes, got "
@@ -146,7 +179,7 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
             except Exception as error:
                 _log.error("a call to %s failed", method, exc_info=error)
                 code, reason = grpc.StatusCode.INTERNAL, "the server failed; its log says why"
-            return context.abort(code, reason)  # type: ignore[no-any-return]
+            return context.abort(code, reason)
 
         return grpc.unary_unary_rpc_method_handler(guarded)
 
@@ -158,24 +191,3 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
-
-
-def wait_for(
-    look: Callable[[], Reply | None],
-    caller: Caller,
-    seconds: float,
-    changed: threading.Condition,
-) -> Reply | None:
-    """Returns what `look` returns, as soon as that is not None; None after so many seconds.
-
-    Gives up when the caller has gone. `look` is called under the lock of `changed`, whenever that
-    is notified and now and then besides.
-    """
-    end = time.monotonic() + seconds
-    with changed:
-        while True:
-            reply = look()
-            left = end - time.monotonic()
-            if reply is not None or not left > 0.0 or not caller.is_active():
-                return reply
-            changed.wait(min(_LOOK_SECONDS, left))

@@ -16,7 +16,7 @@ from pate_tf.core import artifacts
 from pate_tf.net.client import Connection
 from pate_tf.net.credentials import Limits, TlsFiles
 from pate_tf.net.retries import with_retries
-from pate_tf.net.service import Caller, Service, TlsServer, wait_for
+from pate_tf.net.service import Caller, Service, TlsServer
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import (
     FloatArray,
@@ -42,19 +42,11 @@ class JoinRequest:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JoinReply:
-    """What must be the same at both ends."""
-
-    num_parameters: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PullRequest:
     """Asks for the parameters of the caller's turn, or of all at the end."""
 
     run: bytes
     round: int
-    wait_seconds: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +62,6 @@ class PushRequest:
     version: int
     indices: npt.NDArray[np.uint32] | None
     values: FloatArray
-    wait_seconds: float
 
     def upload(self, participant: int, num_parameters: int) -> Upload:
         """Returns the upload; raises ValueError if it is none of such a model."""
@@ -84,13 +75,6 @@ class PushRequest:
             indices=indices.astype(np.int64),
             values=self.values,
         )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PushReply:
-    """Whether an upload is applied; else others come first."""
-
-    is_applied: bool
 
 
 class ParameterService:
@@ -159,8 +143,11 @@ class ParameterService:
         with self._changed:
             self._changed.wait_for(until, seconds)
 
-    def join(self, request: JoinRequest, caller: Caller) -> JoinReply:
-        """Takes what the caller's ledger says, durably; only its auditors can check it."""
+    def join(self, request: JoinRequest, caller: Caller) -> int:
+        """Takes what the caller's ledger says, durably; returns the number of parameters.
+
+        Only the participant's auditors can check its ledger.
+        """
         self._number(caller, request.run)
         facts, delta = request.ledger, self._terms.settings.delta
         if facts is not None:
@@ -171,21 +158,24 @@ class ParameterService:
                 fields = {name: dataclasses.asdict(each) for name, each in all_facts.items()}
                 artifacts.write_json(self._ledgers, fields, private=True)
                 self.facts = all_facts
-        return JoinReply(num_parameters=self._server.num_parameters)
+        return self._server.num_parameters
 
     def pull(self, request: PullRequest, caller: Caller) -> Parameters | None:
         """Returns the parameters of the caller's turn, or None after a while."""
         number = self._number(caller, request.run)
         look = functools.partial(self._server.pull, number, request.round)
-        parameters = self._until(look, caller, request.wait_seconds)
+        parameters = self._until(look, caller)
         if parameters is not None and request.round == self._terms.settings.rounds:
             with self._changed:
                 self.fetched.add(caller.name)
                 self._changed.notify_all()
         return parameters
 
-    def push(self, request: PushRequest, caller: Caller) -> PushReply:
-        """Applies the caller's upload, once; durable before it answers."""
+    def push(self, request: PushRequest, caller: Caller) -> bool:
+        """Applies the caller's upload, once; durable before it answers.
+
+        Returns whether it is applied; else others come first.
+        """
         number = self._number(caller, request.run)
         if self._terms.settings.is_noisy and caller.name not in self.facts:
             raise RefusedUploadError("upload: expected one that was charged, got another")
@@ -196,7 +186,7 @@ class ParameterService:
             self._changed.notify_all()
             return is_applied or None
 
-        return PushReply(is_applied=bool(self._until(look, caller, request.wait_seconds)))
+        return bool(self._until(look, caller))
 
     def _number(self, caller: Caller, run: bytes) -> int:
         """Returns the number of the caller, which has the same roster."""
@@ -207,9 +197,7 @@ class ParameterService:
             )
         return self._terms.number(caller.name)
 
-    def _until(
-        self, look: Callable[[], Answer | None], caller: Caller, wait_seconds: float
-    ) -> Answer | None:
+    def _until(self, look: Callable[[], Answer | None], caller: Caller) -> Answer | None:
         """Returns what `look` returns, as soon as it is something; a while long."""
 
         def look_unless_closed() -> Answer | None:
@@ -217,8 +205,7 @@ class ParameterService:
                 raise ConnectionAbortedError("the server ends")
             return look()
 
-        seconds = min(wait_seconds, self._limits.longest_wait)
-        return wait_for(look_unless_closed, caller, seconds, self._changed)
+        return caller.wait_for(look_unless_closed, self._changed)
 
 
 def message_limits(num_parameters: int) -> Limits:
@@ -273,8 +260,7 @@ class RemoteServer(Connection):
             ValueError: if it has other terms.
         """
         request = JoinRequest(run=self._terms.run_id, ledger=facts)
-        reply = self._until_answered("Join", request, JoinReply)
-        if reply.num_parameters != self._num_parameters:
+        if self._until_answered("Join", request, int) != self._num_parameters:
             raise ValueError(
                 f"model: expected {self._num_parameters} parameters, the server's has others"
             )
@@ -287,9 +273,7 @@ class RemoteServer(Connection):
             ValueError: if it refuses.
         """
         del participant  # its certificate says who it is
-        request = PullRequest(
-            run=self._terms.run_id, round=round_number, wait_seconds=self._wait_seconds
-        )
+        request = PullRequest(run=self._terms.run_id, round=round_number)
         parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
         if parameters.values.shape != (self._num_parameters,):
             raise ValueError(f"values: expected {self._num_parameters} parameters, got others")
@@ -323,11 +307,9 @@ class RemoteServer(Connection):
             version=upload.version,
             indices=upload.indices.astype(np.uint32) if is_part else None,
             values=upload.values,
-            wait_seconds=self._wait_seconds,
         )
-        is_applied = False
-        while not is_applied:
-            is_applied = self._until_answered("Push", request, PushReply).is_applied
+        while not self._until_answered("Push", request, bool):
+            pass  # others come first
         self._on_event(f"round {upload.round + 1} of {self._terms.settings.rounds} uploaded")
 
     def _until_answered(self, method: str, request: object, kind: Any) -> Any:

@@ -152,7 +152,7 @@ def test_all_runs_and_ensembles_of_one_source_add_up_but_not_those_of_another_un
     with pytest.warns(LedgerWarning), begun(tmp_path / "first") as run:
         three = run.facts()
     assert three.num_ledgers == 3 and three.epsilon_source > both.epsilon_source
-    with pytest.warns(LedgerWarning, match="no epsilon holds for all of them together"):
+    with pytest.warns(LedgerWarning, match="not all protect the same unit"):
         other = begun(tmp_path / "participants", settings=PARTICIPANT)
     with other as run:
         assert run.facts().epsilon_source is None

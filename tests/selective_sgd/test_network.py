@@ -15,7 +15,6 @@ from pate_tf.release.noise import SystemNoise
 from pate_tf.selective_sgd.network import (
     ParameterService,
     PullRequest,
-    PushReply,
     PushRequest,
     RemoteServer,
     message_limits,
@@ -79,12 +78,12 @@ class Served:
         return self.lines[-1]
 
     def push(self, line, **parts):
-        given = {"run": self.terms.run_id, "round": 0, "version": 0, "wait_seconds": 0.0}
+        given = {"run": self.terms.run_id, "round": 0, "version": 0}
         given |= {"indices": np.array([3, 7], np.uint32), "values": np.array([0.5, -1], np.float32)}
-        return line.call("Push", PushRequest(**{**given, **parts}), PushReply).is_applied
+        return line.call("Push", PushRequest(**{**given, **parts}), bool)
 
     def pull(self, line, turn):
-        request = PullRequest(run=self.terms.run_id, round=turn, wait_seconds=0.0)
+        request = PullRequest(run=self.terms.run_id, round=turn)
         return line.call("Pull", request, Parameters | None)
 
     def __enter__(self):
@@ -167,10 +166,10 @@ def test_only_the_roster_gets_in_and_no_larger_message(served, caplog, monkeypat
 
 def test_a_server_that_ends_takes_nothing_any_more(served):
     line = served.connect("hospital")
-    request = PullRequest(run=TERMS.run_id, round=0, wait_seconds=25.0)
+    request = PullRequest(run=TERMS.run_id, round=0)
     threading.Timer(0.3, served.service.close).start()
     with pytest.raises(ConnectionError, match="the server ends"):
-        line.call("Pull", request, Parameters | None)  # was waiting
+        line.call("Pull", request, Parameters | None, wait_seconds=25.0)  # was waiting
     with pytest.raises(ConnectionError, match="the server ends"):
         served.push(served.connect("clinic"))
     assert served.server.version == 0
