@@ -28,9 +28,9 @@ from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.data import catalogue
 from pate_tf.data.data import Data, read_records
+from pate_tf.data.data_source import DataSource
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.terms import Terms
-from pate_tf.teachers.run_folder import DataSource
 
 FLAGS = flags.FLAGS
 NO_FLAG = ("seed", "svhn_extra", "owners_file")
@@ -142,8 +142,8 @@ def join() -> None:
         shard = models.partition(private, len(terms.names), seed=terms.settings.seed)[number]
         shard = dataclasses.replace(shard, source=private.source)
     else:
-        dataset = catalogue.load_dataset(terms.dataset, data_dir=source.data_dir)
-        shard = read_records(pathlib.Path(FLAGS.data), dataset)
+        public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)
+        shard = read_records(pathlib.Path(FLAGS.data), public.dataset)
     path = shared_training.join(
         terms,
         FLAGS.participant,
