@@ -198,7 +198,7 @@ SELECTIVE_SGD = Experiment(
 SELECTIVE_SGD_PRIVATE = Experiment(
     title="Shared training: single records protected",
     about="A linear model of 1,290 parameters on `whitened` features of the pool, at delta 1e-5, "
-    "against replacement. Rates, rounds and clipping were chosen on Fashion-MNIST. Features are of the pool's inputs, so held-out samples "
-    "are the fairer test.",
+    "against replacement. Rates, rounds and clipping were chosen on Fashion-MNIST. Features are of "
+    "the pool's inputs, so held-out samples are the fairer test.",
     rows=_private_rows,
 )
