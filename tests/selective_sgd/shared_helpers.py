@@ -1,13 +1,13 @@
 """Small participants, and uploads of a made-up run."""
 
-import contextlib
+import types
 
 import keras
 import numpy as np
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.release.noise import SeededNoise
+from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.selective_sgd.private_training import NoisyParticipants
 from pate_tf.selective_sgd.server import ParameterServer, Upload
 from pate_tf.selective_sgd.settings import TrainingSettings
@@ -22,7 +22,6 @@ DATASET = Dataset(
     pool_size=10,
 )
 CENTRES = np.random.default_rng(0).normal(scale=2.0, size=(3, 6))
-NO_FACTS = type("Facts", (), {})()
 
 
 def records(number: int, seed: int = 0) -> PrivateExamples:
@@ -54,14 +53,18 @@ def linear(first: str = "zeros") -> keras.Model:
     return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_initializer=first)])
 
 
-class Uncharged(contextlib.AbstractContextManager):
-    """Takes the place of a `DurableRun`; nothing is charged."""
+# Takes the place of a `DurableRun`; nothing is charged.
+UNCHARGED = types.SimpleNamespace(charge=lambda charge, *, secure_noise: None)
 
-    def charge(self, charge, *, secure_noise):
-        return NO_FACTS
 
-    def __exit__(self, *exception):
-        pass
+class NoNoise(SystemNoise):
+    """Draws zeros, so that what is drawn twice is the same."""
+
+    def words(self, size):
+        return np.zeros(size, np.uint64)
+
+    def gaussian_integers(self, scale, size):
+        return np.zeros(size, np.int64)
 
 
 def training(network=None, parts=None, noise=None, **options) -> SharedTraining:
@@ -70,7 +73,7 @@ def training(network=None, parts=None, noise=None, **options) -> SharedTraining:
     network = network or model()
     if settings.is_noisy:
         noise = noise or SeededNoise(0)
-        participants = NoisyParticipants(settings, network, parts, run=Uncharged(), noise=noise)
+        participants = NoisyParticipants(settings, network, parts, run=UNCHARGED, noise=noise)
     else:
         participants = Participants(settings, network, parts)
     return SharedTraining(participants, ParameterServer(settings, participants.view.parameters()))

@@ -6,12 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from shared_helpers import INITIAL, SIZE, model, shards
+from shared_helpers import INITIAL, SIZE, NoNoise, model, shards
 
 from pate_tf.ledger import Ledger
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.net.messages import decode, encode
-from pate_tf.release.noise import SystemNoise
 from pate_tf.selective_sgd.network import (
     ParameterService,
     PullRequest,
@@ -234,16 +233,6 @@ class Dying(RemoteServer):
         self.step()  # what is sent was stored
         super()._push(sent)
         self.step()
-
-
-class NoNoise(SystemNoise):
-    """Draws zeros, so that what is drawn in one process and in three is the same."""
-
-    def words(self, size):
-        return np.zeros(size, np.uint64)
-
-    def gaussian_integers(self, scale, size):
-        return np.zeros(size, np.int64)
 
 
 SHARDS = shards(3, 20)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from shared_helpers import accuracy, model, records, shards, training
+from shared_helpers import NoNoise, accuracy, model, records, shards, training
 
 from pate_tf.selective_sgd.models import FlatView, partition
 from pate_tf.selective_sgd.settings import TrainingSettings
@@ -93,21 +93,12 @@ def test_the_largest_changes_are_uploaded_and_clipped():
 def test_a_run_that_was_stopped_resumes_to_the_last_bit(options, tmp_path, monkeypatch):
     settings = TrainingSettings(num_participants=3, rounds=4, **options)
 
-    class ZeroNoise:
-        is_secure = False
-
-        def words(self, size):
-            return np.zeros(size, np.uint64)
-
-        def gaussian_integers(self, scale, size):
-            return np.zeros(size, np.int64)
-
     def run(folder, until=4):
         def stop(round_number, loss):
             if round_number + 1 == until < 4:
                 raise KeyboardInterrupt
 
-        given = {"directory": tmp_path / folder, "noise": ZeroNoise(), "on_round": stop}
+        given = {"directory": tmp_path / folder, "noise": NoNoise(), "on_round": stop}
         return train(records(60), settings, model=lambda dataset: model(), **given)
 
     whole = run("whole")
