@@ -82,8 +82,8 @@ class SiloTeacher:
         if isinstance(model, pathlib.Path) or not callable(model) or hasattr(model, "predict"):
             from pate_tf.teachers.foreign import ForeignModels
 
-            models = ForeignModels([model])
-            self._answers = lambda queries: models.labels(queries, num_classes)[0]
+            models = ForeignModels([model], num_classes=num_classes)
+            self._answers = lambda queries: models.votes(queries).labels[0]
 
     def takes(self, batch: QueryBatch) -> bool:
         """Whether a batch has the classes, shape and type that the teacher takes."""
