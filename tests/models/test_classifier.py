@@ -15,7 +15,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from pate_tf.models import classifier
-from pate_tf.models.forest import Forest
 
 
 def records(num: int = 60, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
@@ -68,16 +67,11 @@ def test_the_seed_decides_every_byte(function):
         assert not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("function", ["scaled_logistic", "support_vectors", "boosting"])
+@pytest.mark.parametrize("function", ["scaled_logistic", "boosting"])
 def test_records_of_one_class_make_a_constant_answer(function):
     inputs, labels = records(classes=(2,))
     again = classifier.from_arrays(fit(function, inputs, labels))
     assert again.predict(QUERIES).tolist() == [2] * len(QUERIES)
-
-
-def test_a_forest_stays_plain_arrays():
-    arrays = classifier.fit("random_forest", TABLE, *records(), seed=0)
-    assert isinstance(classifier.from_arrays(arrays), Forest)
 
 
 def test_images_are_taken_flat():
@@ -157,10 +151,6 @@ def test_what_is_not_fitted_or_answers_names_is_refused():
 def test_queries_that_do_not_fit_are_refused(queries, words):
     with pytest.raises(ValueError, match=words):
         classifier.from_arrays(fit("scaled_logistic")).predict(queries)
-
-
-def test_the_records_do_not_show_in_the_repr():
-    assert repr(classifier.from_arrays(fit("neighbours"))) == "Estimator()"
 
 
 def as_array(content: bytes) -> np.ndarray:
