@@ -50,7 +50,7 @@ def twin(build, inputs, labels, seed: int = 3):
 )
 @pytest.mark.filterwarnings("ignore")
 def test_it_answers_exactly_as_scikit_learn(build, classes):
-    assert classifier.is_classifier(f"classifiers_for_tests:{build.__name__}", TABLE)
+    assert classifier.is_storable_classifier(build(TABLE))
     inputs, labels = records(classes=classes)
     again = classifier.from_arrays(fit(build.__name__, inputs, labels))
     answers = again.predict(QUERIES)
@@ -85,21 +85,13 @@ def test_no_inputs_no_answers():
     assert answers.shape == (0,)
 
 
-def test_which_models_are_classifiers():
-    assert classifier.is_classifier("random_forest", TABLE)
-    for other in ("mlp", "classifiers_for_tests:no_classifier", "classifiers_for_tests:regressor"):
-        assert not classifier.is_classifier(other, TABLE)
-    with pytest.raises(ValueError, match="model: can't import"):
-        classifier.is_classifier("classifiers_for_tests:nosuch", TABLE)
-
-
 @pytest.mark.parametrize(
     ("function", "kind"),
     [("own_class", "classifiers_for_tests.Own"), ("runs_a_command", "posix.system")],
 )
 def test_what_is_not_scikit_learns_is_refused_before_it_is_fitted(function, kind):
     with pytest.raises(ValueError, match=f"expected types of scikit-learn alone, got .*{kind}"):
-        classifier.is_classifier(f"classifiers_for_tests:{function}", TABLE)
+        classifier.is_storable_classifier(getattr(classifiers_for_tests, function)(TABLE))
 
 
 def test_records_that_an_estimator_refuses_stop_nothing():
