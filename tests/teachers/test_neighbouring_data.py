@@ -205,7 +205,7 @@ def test_features_of_an_owners_records_depend_on_no_other_owner(change):
             config=config("ridge", "owner"), examples=private, partition=shares, encoder=encoder
         )
         for teacher, features, labels in work.shards(range(NUM_TEACHERS)):
-            own = shares.records_of(teacher)
+            own = shares.all_records()[teacher]
             np.testing.assert_array_equal(labels, private.labels[own])
             for record, row in zip(own, features, strict=True):
                 found.setdefault(owners[record], []).append(row.tobytes())

@@ -88,7 +88,7 @@ def test_what_can_not_be_stored_or_learns_nothing_leaves_no_trace(tmp_path, mode
 def test_no_record_stops_a_run_or_makes_it_warn(tmp_path):
     table = dataclasses.replace(TABLE, value_range=(0.0, 2.0))
     inputs = examples().inputs + 1.0
-    inputs[SHARDS.records_of(3)[0]] = -0.625
+    inputs[SHARDS.all_records()[3][0]] = -0.625
     private = PrivateExamples(table, inputs, examples().labels)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
