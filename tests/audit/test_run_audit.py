@@ -15,7 +15,6 @@ from script_processes import run_script
 from silo_helpers import queries
 from silo_helpers import silo as new_silo
 from silo_helpers import teacher as silo_teacher
-from test_shared_runs import run as train_together
 
 import pate_tf
 from pate_tf.audit import audit_run, report_page
@@ -147,7 +146,7 @@ def of_silos(root):
     "kind",
     [
         *("tables", "votes", "votes with a released epsilon"),
-        *("sums of owners", "votes of owners", "silos", "together", "silo"),
+        *("sums of owners", "votes of owners", "silos", "silo"),
     ],
 )
 def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
@@ -167,8 +166,6 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
         assert (folder / "released/epsilon_data_independent.png").exists()
     elif "owners" in kind:
         of_owners(tmp_path, data, "feature_sums" if "sums" in kind else "pate")
-    elif kind == "together":
-        train_together(folder)
     else:
         of_silos(tmp_path)
         folder = tmp_path / ("silo0" if kind == "silo" else "run")
@@ -183,7 +180,6 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
         "sums of owners": {"sums"},
         "votes of owners": {"partition: one teacher for each record"},
         "silos": {"statement", "versions of student"},
-        "together": {"statement of shared training", "versions of shared_model"},
         "silo": {"ledger: chain"},
     }
     assert due[kind] <= names, audit.checks

@@ -261,7 +261,7 @@ def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1
     [
         *("--delta=1", "--delta=nan", "--noise_eps=-1", "--moments=0", "--max_examples=0"),
         *("--beta=0", "--mechanism=plurality", "--conversion=best", "--no_such_flag", "stray"),
-        *("--release=sometimes", "--sigma=3 --noise_eps=3"),
+        *("--release=sometimes", "--sigma=0", "--sigma=3 --noise_eps=3"),
         "--sigma=3 --mechanism=permute_and_flip",
     ],
 )
@@ -271,7 +271,7 @@ def test_bad_flags_get_one_line_and_code_2(run, tmp_path, h1, argument):
 
 @pytest.mark.parametrize(
     "argument",
-    ["--bound=tighter", "--bound=paper,", "--nb_labels=3", "--ledger=here", "--sigma=0"],
+    ["--bound=tighter", "--bound=paper,", "--nb_labels=3", "--ledger=here"],
 )
 def test_flags_that_do_not_go_together_get_one_line(run, tmp_path, h1, argument):
     assert_refused(run(h1, "--input_is_counts", argument), tmp_path)

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import reference_release as twin
 
-from pate_tf.accounting import outcomes
-from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax, noisy_max
 
 H1 = [235, 2, 2, 2, 2, 2, 2, 1, 1, 1]
 H2 = [200, 6, 6, 6, 6, 6, 5, 5, 5, 5]
@@ -20,7 +19,7 @@ class ContinuousLaplace(LaplaceNoisyMax):
     """The golden values take Lemma 4 of the paper for every bound."""
 
     def pairwise_tail(self, gaps):
-        return outcomes.laplace_tail(gaps, self.gamma)
+        return noisy_max.laplace_tail(gaps, self.gamma)
 
 
 def universe(num_teachers, num_classes):

@@ -387,10 +387,11 @@ def test_somebody_in_k_silos_costs_what_their_answers_cost_together():
     made = silos(charge, (1, 1, 1))
     assert made.guarantees[0].epsilon == 2.0
     # Votes of k silos that all leave as they are: e^(2 k) times as likely as if all were others.
-    likelier = np.log(charge.channel().max() / charge.channel().min())
+    most, least = (np.exp(s * charge.epsilon) / (np.exp(charge.epsilon) + 9) for s in (1, 0))
+    likelier = np.log(most / least)
     for number in (2, 3):
         assert number * likelier > 2.0 + 1.9  # more than one silo's number says
-        kept, other = charge.channel().max() ** number, charge.channel().min() ** number
+        kept, other = most**number, least**number
         assert kept - np.exp(made.several[number]) * other <= made.several_delta
         assert kept - np.exp(made.guarantees[0].epsilon) * other > 0.05
     # The silos that answered most count, and those that did not answer do not.
