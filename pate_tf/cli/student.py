@@ -90,7 +90,7 @@ OF_LABELS = (QueryConfig, LabelSettings, Budget)
 # Flags of one method alone, and what takes them.
 OF_PATE = (
     *("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy"),
-    *("query_rounds", "query_neighbours", "margin", "exceptions"),
+    *("query_rounds", "query_neighbours", "margin"),
     *("planned_release", "planned_profile"),
 )
 OF_SUMS = ("private", "owner", "owners_file", "svhn_extra")
