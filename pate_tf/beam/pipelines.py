@@ -45,7 +45,7 @@ from pate_tf.core.source import (
     record_digests,
 )
 from pate_tf.core.validation import IntArray, one_of
-from pate_tf.data.data import FileSource
+from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.named_function import Named
 from pate_tf.data.schema import TableColumn, field_text, numbers_or_nan
 from pate_tf.data.tables import PARQUET, checked_names, text_form
@@ -53,7 +53,6 @@ from pate_tf.models.encoder import record_features
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
-from pate_tf.teachers.run_folder import DataSource
 
 ROWS: Final = 2**15  # of a block
 TO_THE_END: Final = -1

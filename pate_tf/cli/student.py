@@ -19,12 +19,12 @@ from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import setting
+from pate_tf.data.data_source import DataSource
 from pate_tf.queries.rounds import QueryConfig
 from pate_tf.release.plan import Budget, LabelSettings
 from pate_tf.students.config import OutputSettings, StudentSettings
 from pate_tf.teachers.run_folder import (
     DEFAULT_NUM_TEACHERS,
-    DataSource,
     RunDescription,
     TeacherSource,
     described_run,

@@ -1,7 +1,7 @@
 """Trains the teachers: `python train_teachers.py --dataset=mnist --nb_teachers=250`.
 
-The private data set is shared out among the teachers, each is trained on its own part, and all
-are exported as one ensemble below TRAIN_DIR/sensitive. A stopped run goes on where it stopped.
+The private data set is partitioned among the teachers, each is trained on its own shard, and all
+are exported as one ensemble below TRAIN_DIR/sensitive. A stopped run resumes where it stopped.
 """
 
 import os
@@ -11,13 +11,12 @@ from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.teachers import kinds
 from pate_tf.teachers.run_folder import TeacherRun
 from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(TeacherRun, TeacherSettings)
-ADVANCED = ("class_weights", "learning_rate", "merge_from", "parallelism", "export_each")
+ADVANCED = ("class_weights", "learning_rate")
 
 
 def define_flags() -> None:
@@ -25,39 +24,48 @@ def define_flags() -> None:
     own_flags.define(TeacherRun, group="data", advanced=ADVANCED)
     own_flags.define_data_flags(with_private=True)
     own_flags.define(TeacherSettings, group="training", advanced=ADVANCED)
-    FLAGS["model"].help = f"{FLAGS['model'].help} Known: {kinds.help_of_models()}."
     flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
-    flags.DEFINE_boolean(
-        "worker",
-        False,
-        "Serve as the worker that TF_CONFIG names, until ended, and do nothing else. The chief is "
-        "the same command without --worker, with a TF_CONFIG whose task is the chief.",
-    )
-    for name in ("deeper", "worker"):
-        command_line.shown_in_help(name, "training", advanced=True)
-
-
-def chosen_model() -> str | None:
-    """The model that `--model` names, or the flag that is short for one."""
-    if FLAGS.deeper and FLAGS.model not in (None, "deeper"):
-        raise ValueError(f"expected --deeper or --model, got --deeper and --model={FLAGS.model}")
-    return "deeper" if FLAGS.deeper else FLAGS.model
+    command_line.shown_in_help("deeper", "training", advanced=True)
 
 
 def main() -> None:
     """Reads the flags, trains, prints."""
     command_line.check_report_file(FLAGS.report_file)
-    asked = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
-    settings = own_flags.read(TeacherSettings, model=chosen_model())
+    run = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
+    settings = own_flags.values_of(TeacherSettings)
+    if FLAGS.deeper and FLAGS.model not in (None, "deeper"):
+        raise ValueError(f"expected --deeper or --model, got --deeper and --model={FLAGS.model}")
+    if run.owners_file and run.partition_file:
+        raise ValueError("partition: expected owners_file or partition_file, got both")
     with command_line.quiet_start(FLAGS):
-        from pate_tf.teachers import teacher_training
+        from pate_tf.data.data import Data
+        from pate_tf.teachers import cluster
+        from pate_tf.teachers.teachers import Teachers
 
-    if FLAGS.worker:
-        teacher_training.serve_worker()
-        return
-    report = teacher_training.run(settings, asked, reporting=command_line.reporting())
+    devices = cluster.of_tf_config()  # which serves and doesn't return where it names a worker
+    reporting = command_line.reporting()
+    data = Data.of(run, run.pool_size, reporting)
+    if run.num_classes not in (None, data.dataset.num_classes):
+        raise ValueError(f"num_classes: expected {data.dataset.num_classes}, got {run.num_classes}")
+    model, steps = settings.pop("model"), settings.pop("max_steps")
+    teachers = Teachers(
+        "deeper" if FLAGS.deeper else model,
+        num_teachers=run.num_teachers,
+        directory=run.folder,
+        steps=steps,
+        num_processes=None,
+        devices=devices,
+        **settings,
+    ).fit(
+        *(data.private, data.pool),
+        teachers=run.teacher_range,
+        partition_file=run.partition_file,
+        data_source=run,
+        reporting=reporting,
+    )
+    report = teachers.report(data, reporting)
     command_line.print_table("Teachers", report.rows)
-    command_line.write_report(asked.report_file, report.values)
+    command_line.write_report(run.report_file, report.values)
 
 
 def run_and_leave(arguments: list[str]) -> None:
@@ -65,18 +73,16 @@ def run_and_leave(arguments: list[str]) -> None:
 
     Otherwise TensorFlow's coordinator would wait on leaving, for ever, for a worker that died.
     """
-    guarded = command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)
-    if "TF_CONFIG" not in os.environ:
-        guarded(arguments)
-        return
-    code: object = 0
+    leaving = SystemExit(0)
     try:
-        guarded(arguments)
-    except SystemExit as leaving:
-        code = leaving.code
+        command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)(arguments)
+    except SystemExit as error:
+        leaving = error
+    if "TF_CONFIG" not in os.environ:
+        raise leaving
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 1)
+    os._exit(leaving.code if isinstance(leaving.code, int) else 1)
 
 
 def run() -> None:

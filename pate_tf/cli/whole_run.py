@@ -31,9 +31,9 @@ def main() -> None:
     asked = own_flags.read(WholeRun, files=own_flags.own_files(with_private=True))
     with command_line.quiet_start(FLAGS):
         from pate_tf.run import student_run, whole_run
-        from pate_tf.teachers import teacher_training
+        from pate_tf.teachers import teachers
 
-        del student_run, teacher_training  # imported here, where what they print is hidden
+        del student_run, teachers  # imported here, where what they print is hidden
     report = whole_run.run(asked, command_line.reporting())
     command_line.print_table("Run", report.rows)
     command_line.write_report(asked.report_file, report.values)

@@ -40,6 +40,7 @@ from pate_tf.core.source import (
     record_digests,
 )
 from pate_tf.core.validation import IntArray
+from pate_tf.data.data_source import DataSource
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models.encoder import (
     Encoder,
@@ -65,7 +66,7 @@ from pate_tf.representations.catalogue import (
 )
 from pate_tf.representations.label_propagation import cluster_centres
 from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
-from pate_tf.teachers.run_folder import DataSource, RunDescription, described_run
+from pate_tf.teachers.run_folder import RunDescription, described_run
 from pate_tf.teachers.voters import Voter
 
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
@@ -228,7 +229,7 @@ class FeatureSums:
     """SENSITIVE: feature sums of private records, for a `Labeller`; no teacher is trained.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "sums", representation="raw")
     >>> sums = sums.fit(data.private, data.pool)
     >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
@@ -431,9 +432,7 @@ class FeatureSums:
             ValueError: as `fit`.
         """
         if difference := pool.dataset.difference(dataset):
-            raise ValueError(
-                f"pool: expected inputs of the records' data set, got others: {difference}"
-            )
+            raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
         self.directory = self.directory or default_folder(dataset.name)
         name = self._name or default_of_sums(dataset)
         check_representation(name, dataset)

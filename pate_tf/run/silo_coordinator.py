@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate_tf.accounting.local import SecureFeatureSums
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PublicSplit
@@ -22,8 +22,8 @@ from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
 from pate_tf.queries.rounds import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
-from pate_tf.silos.messages import SECURE_HISTOGRAM
-from pate_tf.silos.roster import Asking, Roster
+from pate_tf.silos.messages import Mechanism
+from pate_tf.silos.roster import Asking, SiloRoster
 from pate_tf.statement.silos import SilosStatement
 from pate_tf.students.config import StudentSettings, complete, find_student
 
@@ -41,7 +41,7 @@ class CoordinatorRun(PublicationSettings):
     """What a coordinator needs to work. `asking` says how silos are asked but for the mechanism."""
 
     roster: pathlib.Path = setting(
-        pathlib.Path("roster.toml"), help="The silos: name, epsilon and declared queries."
+        pathlib.Path("roster.toml"), help="The silos, and the aggregators with their keys."
     )
     folder: pathlib.Path = setting(
         pathlib.Path("runs/silos"), flag="train_dir", help="Journal, released/ and report.json."
@@ -55,12 +55,6 @@ class CoordinatorRun(PublicationSettings):
     )
     data_dir: pathlib.Path | None = setting(
         None, group="data", help="Where the data lie. Default: TensorFlow Datasets' own folder."
-    )
-    pool_size: int | None = setting(
-        None,
-        group="data",
-        least=1,
-        help="Public samples that form the pool. Default: the data set's own number.",
     )
     method: str = setting(
         "pate",
@@ -93,28 +87,19 @@ class CoordinatorRun(PublicationSettings):
         None,
         help="With feature_sums: what maps records to features. Default: that of the data set.",
     )
-    aggregation: str = setting(
-        "local",
-        group="privacy",
-        choices=("local", "secure"),
-        help="local: each silo randomises its own vote. secure: parties add votes up.",
-    )
-    sigma: float = setting(
-        40.0,
+    sigma: float | None = setting(
+        None,
         group="privacy",
         above=0.0,
-        help="With secure: standard deviation of the noise, in votes.",
+        help="Aggregators add votes up, with noise of this standard deviation, in votes. Default: "
+        "each silo randomises its own vote.",
     )
     threshold: int = setting(
-        1, group="privacy", least=1, help="With parties: how many of them may pool what they know."
+        1,
+        group="privacy",
+        least=1,
+        help="How many aggregators may pool what they know.",
     )
-    parties: pathlib.Path | None = setting(
-        None, group="privacy", help="The list of parties, and of silos with feature_sums."
-    )
-    gather_seconds: float = setting(
-        60.0, above=0.0, help="How long silos may take to call before the first round."
-    )
-    name: str = COORDINATOR
     asking: Asking
     queries: QueryConfig
     student: StudentSettings
@@ -166,88 +151,75 @@ def coordinate(
     Killed and started again with the same arguments it goes on from its journal.
 
     Returns:
-        JSON values, also written to `report.json`: silos, parties, what each silo spent, accuracies
+        JSON values, also written to `report.json`: silos, aggregators, what each spent, accuracies
         (None where no public sample has a label), and seconds of asking per round.
 
     Raises:
-        ValueError: if roster, data, parties and silos do not fit each other.
+        ValueError: if roster, data and settings do not fit each other.
         JournalError: if the journal can't be used.
-        OSError: if a file can't be read, or a party is missing.
+        OSError: if a file can't be read, or an aggregator is missing.
     """
     from pate_tf.queries.rounds import check_queries
     from pate_tf.run.student_run import learn
     from pate_tf.serving.served import ServedStudent
-    from pate_tf.silos.secure.keys import read_list
-    from pate_tf.silos.server import PartyService, serve_coordinator
+    from pate_tf.silos.transport import AggregatorService, serve_coordinator
     from pate_tf.students import evaluation
 
-    roster = Roster.read(run.roster)
+    roster = SiloRoster.read(run.roster)
     public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
-    split = public.split(run.pool_size or public.dataset.pool_size)
+    split = public.split(public.dataset.pool_size)
     are_sums = run.method == "feature_sums"
     if not are_sums:
         check_queries(run.queries, split.pool)
     find_student(complete(run.student, split.dataset), split.dataset)
     artifacts.check_can_hold_files(run.folder)
-    parties, asking, representation = None, run.asking, None
-    if are_sums or run.aggregation == "secure":
-        if run.parties is None:
-            raise ValueError("parties: expected the list of parties, got none")
-        listed, silos = read_list(run.parties)
-        parties = PartyService(
-            listed,
-            silos=silos,
-            on_opened=lambda opened: on_event(
-                f"a total opened; left out: {', '.join(opened.left_out) or 'none'}"
-            ),
-        )
-        mechanism: dict[str, Any] = {
-            "name": SECURE_HISTOGRAM,
-            "sigma": run.sigma,
-            "num_parties": len(listed),
-            "threshold": run.threshold,
-        }
+    aggregators, asking, representation = None, run.asking, None
+    if are_sums or run.sigma is not None:
+        number = len(roster.aggregators)
+        aggregators = AggregatorService([identity.name for identity in roster.aggregators])
+        mechanism: Mechanism
         if are_sums:
-            if missing := set(roster.names) - {each.name for each in silos}:
-                raise ValueError(
-                    f"parties: expected [[silo]] entries of the roster's silos in {run.parties}, "
-                    f"got none of {', '.join(sorted(missing))}"
-                )
-            _release(run, roster, 1, len(listed))  # before anything is trained
+            if len(roster.identities) < len(roster.members):
+                raise ValueError(f"roster: expected keys of every silo in {run.roster}")
+            _release(run, roster, 1, number)  # before anything is trained
             representation = _representation(run, split.pool)
             on_event(
                 f"encoder {representation.encoder_.digest[:DIGITS]}, for silos: "
                 f"{run.folder / artifacts.RELEASED / ENCODER}"
             )
             width = representation.encoder_.num_features
-            release = _release(run, roster, width, len(listed))
-            size = 8 * (width + 1) * split.dataset.num_classes * len(listed)
+            mechanism = _release(run, roster, width, number)
+            size = 8 * (width + 1) * split.dataset.num_classes * number
             if size > Limits().message_bytes - 2**20:
                 raise ValueError(
                     f"representation: expected fewer features than {width:,}: with "
                     f"{split.dataset.num_classes:,} classes a silo would send {size:,} bytes"
                 )
-            mechanism = release.to_dict()
-            noise = release.total_sigma(len(roster.members))
+            noise = mechanism.total_sigma(len(roster.members))
             on_event(
                 f"noise of standard deviation {noise:.3g} on each number: enough for some "
                 f"{GaussianFeatureSums(sigma=noise).fewest_of_class:,.0f} records of a class or "
                 "more, of all silos together"
+            )
+        else:
+            mechanism = SecureHistogram(
+                sigma=run.sigma or 0.0, num_parties=number, threshold=run.threshold
             )
         asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,
         folder=run.folder / "coordinator",
         asking=asking,
-        secure=None if parties is None else parties.sums,
+        aggregators=() if aggregators is None else aggregators.asks,
+        on_event=on_event,
         on_progress=on_progress,
     ) as coordinator:
-        files = TlsFiles.of(run.certificates, run.name)
+        files = TlsFiles.of(run.certificates, COORDINATOR)
         with serve_coordinator(
-            run.address, coordinator.queue, files=files, silos=roster.names, parties=parties
+            run.address, coordinator.journal, files=files, aggregators=aggregators
         ) as server:
             on_event(f"listening on port {server.port}")
-            called = coordinator.queue.gather(run.gather_seconds, on_progress)
+            called = coordinator.journal.gather(asking.seconds, on_progress)
             on_event(f"{len(called)} of {len(roster.names)} silos called")
             started = time.monotonic()
             if representation is not None:
@@ -272,7 +244,7 @@ def coordinate(
         published = publish(
             model, labels, coordinator=coordinator, folder=released, publication=run
         )
-        num_rounds = len(coordinator.queue.rounds())
+        num_rounds = len(coordinator.journal.rounds())
     accuracy = evaluation.accuracy_in_pool(labels.released, split)
     samples, student_accuracy = split.held_out.labelled(), None
     if samples is not None:
@@ -284,7 +256,7 @@ def coordinate(
         "method": statement.method,
         "unit": statement.unit,
         "silos": len(statement.silos),
-        "parties": 0 if parties is None else len(parties.names),
+        "aggregators": 0 if aggregators is None else len(aggregators.names),
         **({} if are_sums else asked),
         "label_accuracy": None if accuracy is None else accuracy.value,
         "student_accuracy": student_accuracy,
@@ -310,7 +282,7 @@ def _representation(run: CoordinatorRun, pool: Pool) -> Representation:
 
 
 def _release(
-    run: CoordinatorRun, roster: Roster, num_features: int, num_parties: int
+    run: CoordinatorRun, roster: SiloRoster, num_features: int, num_parties: int
 ) -> SecureFeatureSums:
     """Returns what silos are asked to share: the least noise within epsilon."""
     if run.epsilon is None:

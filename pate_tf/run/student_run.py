@@ -20,6 +20,7 @@ from pate_tf.core import artifacts, event_files
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
+from pate_tf.data.data_source import DataSource
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.feature_sums import LabelSource, SumsSource
@@ -45,7 +46,7 @@ from pate_tf.students.config import (
 )
 from pate_tf.students.evaluation import ByClass, by_class
 from pate_tf.students.kinds import AUTO, LINEAR_HEAD, StudentConfig
-from pate_tf.teachers.run_folder import DataSource, TeacherSource
+from pate_tf.teachers.run_folder import TeacherSource
 
 # What the labels of one student cost at the true votes. SENSITIVE.
 

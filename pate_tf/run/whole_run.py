@@ -19,6 +19,7 @@ from pate_tf.core.public import UNKNOWN, Pool, PublicSplit
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.core.validation import IntArray
+from pate_tf.data.data_source import DataSource
 from pate_tf.release.plan import METHODS, Budget, LabelSettings
 from pate_tf.run.planning import (
     FEATURE_SUMS,
@@ -28,7 +29,7 @@ from pate_tf.run.planning import (
     PlanSettings,
     compare_methods,
 )
-from pate_tf.teachers.run_folder import DataSource, TeacherRun, TeacherSource
+from pate_tf.teachers.run_folder import TeacherSource, recommended_num_teachers
 
 AUTO = "auto"
 UNKNOWN_WIDTH = 2_000  # about that of texts and of images' representations
@@ -98,8 +99,7 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     from pate_tf.release import feature_sums
     from pate_tf.run import student_run
     from pate_tf.students.config import OutputSettings, StudentSettings
-    from pate_tf.teachers import teacher_training
-    from pate_tf.teachers.settings import TeacherSettings
+    from pate_tf.teachers.teachers import Teachers
 
     data = DataSource(
         **{field.name: getattr(settings, field.name) for field in dataclasses.fields(DataSource)}
@@ -115,7 +115,7 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             "by what is publicly known of that number, several owners a teacher"
         )
     number = settings.num_teachers or (
-        1 if has_owners else teacher_training.recommended_num_teachers(len(private), dataset)
+        1 if has_owners else recommended_num_teachers(len(private), dataset)
     )
     plan = compare_methods(
         PlanSettings(
@@ -179,11 +179,9 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             folder=folder,
         )
     else:
-        teacher_training.run(
-            TeacherSettings(model=TEACHER),
-            TeacherRun(**vars(data), num_teachers=number, folder=folder),
-            reporting=reporting,
-        )
+        teachers = Teachers(TEACHER, num_teachers=number, directory=folder)
+        pool = public.split(dataset.pool_size).pool
+        teachers.fit(private, pool, data_source=data, reporting=reporting)
         labels_from = TeacherSource(num_teachers=number, folder=folder)
     report = student_run.run(
         student_run.StudentRun(

@@ -19,8 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pate_tf.teachers.store import TeacherState
-from pate_tf.teachers.training import TeacherData, TrainingLoop
+from pate_tf.teachers.store import TrainedTeacher
+from pate_tf.teachers.training import TeacherData, TrainingLoop, trained_teacher
 
 # The `tf.distribute` strategy that suits the machine.
 
@@ -37,8 +37,14 @@ ATTEMPTS = 3  # for each worker, to compute what was lost with workers that died
 AHEAD = 3  # teachers scheduled for each worker, so that none waits for the chief
 
 
-def read_tf_config() -> dict[str, Any] | None:
-    """Returns what `TF_CONFIG` says, None if it is not set; ValueError without worker or task."""
+def of_tf_config() -> "Cluster | None":
+    """Returns the cluster whose chief `TF_CONFIG` names; None where it is not set.
+
+    Where it names a worker, this process serves as that worker until it is ended.
+
+    Raises:
+        ValueError: if it names neither.
+    """
     text = os.environ.get("TF_CONFIG")
     if not text:
         return None
@@ -51,35 +57,14 @@ def read_tf_config() -> dict[str, Any] | None:
         raise ValueError(
             f"TF_CONFIG: expected cluster.worker and a task of type chief or worker, got {error}"
         ) from error
-    return dict(config)
-
-
-def missing_workers(config: dict[str, Any]) -> list[str]:
-    """Returns the addresses of `TF_CONFIG` that no worker answers at yet."""
-    missing = []
-    for address in config["cluster"]["worker"]:
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-        except OSError:
-            missing.append(address)
-        except ValueError as error:
-            raise ValueError(f"TF_CONFIG: expected host:port, got {address!r}") from error
-    return missing
-
-
-def serve_worker() -> None:
-    """Serves as the worker of `TF_CONFIG`, until it is ended; ValueError if it names none."""
-    config = read_tf_config()
-    if config is None or config["task"]["type"] != "worker":
-        raise ValueError("worker: expected TF_CONFIG with a task of type worker, got none")
-    task = config["task"]
-    server = tf.distribute.Server(
-        tf.train.ClusterSpec({"worker": config["cluster"]["worker"]}),
-        job_name="worker",
-        task_index=int(task["index"]),
-    )
-    server.join()
+    if task["type"] == "worker":
+        server = tf.distribute.Server(
+            tf.train.ClusterSpec({"worker": workers}),
+            job_name="worker",
+            task_index=int(task["index"]),
+        )
+        server.join()
+    return Cluster(config)
 
 
 class _Result:
@@ -108,7 +93,7 @@ class Cluster:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Connects to the workers that `read_tf_config` returned; waits until they have started."""
+        """Connects to the workers of `TF_CONFIG`; waits until they have started."""
         workers = list(config["cluster"]["worker"])
         self.num_workers = len(workers)
         # The strategy wants a parameter server, and nothing here has parameters to serve.
@@ -126,33 +111,22 @@ class Cluster:
         )
 
     def train(
-        self,
-        data: TeacherData,
-        teachers: Sequence[int],
-        begun: Callable[[int], TeacherState],
-    ) -> Iterator[tuple[int, TeacherState]]:
-        """Yields each teacher with its finished state, in the order of `teachers`.
-
-        `begun` is from a teacher to the state to go on from.
-        """
+        self, data: TeacherData, teachers: Sequence[int]
+    ) -> Iterator[tuple[int, TrainedTeacher]]:
+        """Yields trained teachers, in the order of `teachers`."""
         run = tf.function(TrainingLoop(data.config).run, autograph=False)
-        waiting: collections.deque[tuple[int, TeacherState, _Result]] = collections.deque()
-        remaining = iter(teachers)
-        while True:
-            while len(waiting) < AHEAD * self.num_workers:
-                teacher = next(remaining, None)
-                if teacher is None:
-                    break
-                state = begun(teacher)
-                steps = (tf.constant(state.step), tf.constant(data.num_steps(teacher)))
-                arguments = (*data.arguments(teacher, state), *steps)
-                schedule = functools.partial(self._coordinator.schedule, run, args=arguments)
-                waiting.append((teacher, state, _Result(schedule)))
-            if not waiting:
-                return
-            teacher, state, result = waiting.popleft()
-            *slots, losses = result.fetch(attempts=ATTEMPTS * self.num_workers)
-            yield teacher, state.after(slots, losses)
+        waiting: collections.deque[tuple[int, _Result]] = collections.deque()
+        for teacher in teachers:
+            arguments = data.arguments(teacher)
+            schedule = functools.partial(self._coordinator.schedule, run, args=arguments)
+            waiting.append((teacher, _Result(schedule)))
+            if len(waiting) == AHEAD * self.num_workers:
+                yield self._fetched(*waiting.popleft())
+        while waiting:
+            yield self._fetched(*waiting.popleft())
+
+    def _fetched(self, teacher: int, result: _Result) -> tuple[int, TrainedTeacher]:
+        return teacher, trained_teacher(*result.fetch(attempts=ATTEMPTS * self.num_workers))
 
 
 def _free_address(host: str) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data.data import FileSource
+from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import read_schema
-from pate_tf.teachers.run_folder import DataSource
+from pate_tf.data.tables import TextTable
 
 SCHEMA = """
 label = "ill"
@@ -75,10 +75,11 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
     assert isinstance(dataset, Dataset)
     fields = {name: [str(row[place]) for row in rows] for place, name in enumerate(NAMES)}
     places = [str(place) for place in range(len(rows))]
+    records = TextTable(fields=fields, places=places, what="table")
     return PrivateExamples(
         dataset,
-        schema.encode_columns(fields, "table", places),
-        schema.encode_labels(fields["ill"], "table", places, may_be_empty=False),
+        records.inputs(schema),
+        records.labels(schema, "ill", may_be_empty=False),
         np.array(fields["who"]) if owners else None,
     )
 

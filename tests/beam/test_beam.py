@@ -19,10 +19,11 @@ pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as
 
 from pate_tf.beam import pipelines
 from pate_tf.core.reporting import Reporting
+from pate_tf.data.data_source import DataSource
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
 from pate_tf.serving.served import ServedStudent
-from pate_tf.teachers.run_folder import DataSource, described_run
+from pate_tf.teachers.run_folder import described_run
 
 ROWS = helpers.table()
 
@@ -80,7 +81,7 @@ def summed(data, folder, pattern, **given) -> FeatureSums:
 @pytest.fixture(scope="module")
 def published_digits(tmp_path_factory):
     """A student of labels from the sums that a pipeline computed, and its data."""
-    folder, data = tmp_path_factory.mktemp("digits"), pate_tf.datasets.load("digits")
+    folder, data = tmp_path_factory.mktemp("digits"), pate_tf.Data.load("digits")
     pipelines.sums(DataSource(dataset="digits"), directory=folder, representation="raw")
     alone = FeatureSums(directory=folder / "alone", representation="raw")
     assert_same(FeatureSums.load(folder), alone.fit(data.private, data.pool))

@@ -18,9 +18,10 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition, assigned_partition, owner_partition
 from pate_tf.data.named_function import call_function
 from pate_tf.data.schema import schema_of
+from pate_tf.data.tables import TextTable
 
 TYPES = {
-    *("PrivateExamples", "VoteCounts", "SumsByClass", "Votes", "TeacherState", "Partition"),
+    *("PrivateExamples", "VoteCounts", "SumsByClass", "Votes", "TrainedTeacher", "Partition"),
     *("Forest", "Digests", "StoredCounts", "AnsweredVotes", "DistinctHistograms"),
     *("StoredSums", "SiloSums", "Share", "TeacherData", "LocalState"),
 }
@@ -229,7 +230,9 @@ def reads_private_data(side):
         lambda: assigned_partition(np.array([SECRET, 0]), num_teachers=2),
         lambda: SCHEMA.encode_columns({"age": [f"{SECRET}x"], "sex": ["f"]}, "file", ["line 2"]),
         lambda: SCHEMA.encode_columns({"age": ["1"], "sex": [str(SECRET)]}, "file", ["line 2"]),
-        lambda: SCHEMA.encode_labels([str(SECRET)], "file", ["line 2"], may_be_empty=False),
+        lambda: TextTable(fields={"y": [str(SECRET)]}, places=["line 2"], what="file").labels(
+            SCHEMA, "y", may_be_empty=False
+        ),
         lambda: call_function(reads_private_data, "private", flag="dataset", is_private=True),
     ],
 )

@@ -247,7 +247,7 @@ flag = flags.FLAGS["student"]
 assert flag.value == "nine" and "nine: Always says nine." in flag.help, flag.help
 assert "tensorflow" not in sys.modules
 import pate_tf
-data = pate_tf.datasets.load("digits")
+data = pate_tf.Data.load("digits")
 teachers = pate_tf.Teachers.from_votes([[0] * 20] * 3, directory="run")
 with pate_tf.Labeller(teachers, pate_tf.LaplaceNoisyMax(scale=1.0), delta=1e-5) as labeller:
     labels = labeller.label(data.pool, 20)
