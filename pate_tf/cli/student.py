@@ -176,12 +176,11 @@ def label_settings(method: str) -> LabelSettings:
     kind = own_flags.chosen_kind() if FLAGS["mechanism"].present else None
     mechanism: Mechanism | type[Mechanism] | None = kind
     parameters = own_flags.given()
-    has_epsilon = kind is not None and any(each.flag.name == "epsilon" for each in kind.parameters)
+    has_epsilon = kind is not None and "epsilon" in own_flags.parameters(kind)
     epsilon = FLAGS.epsilon
     if epsilon is None or (has_epsilon and parameters):
-        for name in ("margin", "exceptions"):
-            if FLAGS[name].present:
-                raise ValueError(f"{name}: expected with --epsilon alone, got it without")
+        if FLAGS["margin"].present:
+            raise ValueError("margin: expected with --epsilon alone, got it without")
         mechanism, epsilon = own_flags.chosen(), None
     elif parameters:
         raise ValueError(

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.cost_release import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import (
     Analysis,
@@ -575,11 +575,11 @@ def _answers_of_silos(
     with contextlib.closing(CoordinatorJournal(statement.run_id, list(charges), folder)) as journal:
         for one in journal.rounds():
             replies = journal.replies(one.number)
-            if set(one.mechanisms) != set(charges):
+            if not set(one.mechanisms) <= set(charges):
                 raise ValueError("statement: expected the silos of the coordinator's journal")
-            for name, asked in zip(charges, one.asked, strict=True):
-                if name in replies and not isinstance(replies[name], Refusal):
-                    charges[name][one.mechanisms[name]] += int(asked.sum())
+            for name, reply in replies.items():
+                if not isinstance(reply, Refusal):
+                    charges[name][one.mechanisms[name]] += len(one.queries)
     return charges
 
 

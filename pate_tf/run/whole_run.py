@@ -7,13 +7,15 @@ some: in the place of private records, with the noise that the private records w
 import dataclasses
 import pathlib
 import shlex
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from pate_tf.accounting.delta import DELTA, default_delta
+from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
-from pate_tf.accounting.planning import Recommendation, expected_labels
+from pate_tf.accounting.planning import FEATURE_SUMS, PATE, Forecast, Plan, expected_labels
+from pate_tf.accounting.planning import plan as planned
 from pate_tf.core import artifacts
 from pate_tf.core.public import UNKNOWN, Pool, PublicSplit
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
@@ -21,14 +23,6 @@ from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.core.validation import IntArray
 from pate_tf.data.data_source import DataSource
 from pate_tf.release.plan import METHODS, Budget, LabelSettings
-from pate_tf.run.planning import (
-    FEATURE_SUMS,
-    PATE,
-    Forecast,
-    MethodComparison,
-    PlanSettings,
-    compare_methods,
-)
 from pate_tf.teachers.run_folder import TeacherSource, recommended_num_teachers
 
 AUTO = "auto"
@@ -117,18 +111,17 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     number = settings.num_teachers or (
         1 if has_owners else recommended_num_teachers(len(private), dataset)
     )
-    plan = compare_methods(
-        PlanSettings(
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            unit="owner" if has_owners else "record",
-            num_classes=dataset.num_classes,
-            num_records=None if has_owners else len(private),
-            pool_size=dataset.pool_size,
-            num_teachers=number,
-            has_augmentation=dataset.augmentation != "none",
-        )
+    plan = planned(
+        settings.epsilon,
+        delta=settings.delta,
+        unit="owner" if has_owners else "record",
+        num_classes=dataset.num_classes,
+        num_records=None if has_owners else len(private),
+        pool_size=dataset.pool_size,
+        num_teachers=number,
+        has_augmentation=dataset.augmentation != "none",
     )
+    sums = None if plan.sums is None else plan.sums.mechanism
     tried = None
     if not has_owners:
         split = public.split(dataset.pool_size)
@@ -144,13 +137,10 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         is_of_sums
         and not has_owners
         and dataset.kind == "tabular"
-        and plan.sums is not None
-        and plan.sums.num_clusters is None
+        and isinstance(sums, GaussianFeatureSums)
         and tried is None
     ):
-        enough = (
-            len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * plan.sums.standard_deviation
-        )
+        enough = len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * sums.sigma
         representation = "fourier" if enough else "bins"
     folder = settings.folder or (
         feature_sums.default_folder(dataset.name)
@@ -232,7 +222,7 @@ class Trial:
     @classmethod
     def of(
         cls,
-        plan: MethodComparison,
+        plan: Plan,
         public: PublicSplit,
         method: str,
         num_teachers: int,
@@ -269,13 +259,14 @@ class Trial:
             size = num_records // num_teachers
             if method != FEATURE_SUMS:
                 forecasts[PATE], right[PATE] = _tried_votes(
-                    plan.plan, public.pool, labels, labelled, default, num_teachers, size
+                    plan, public.pool, labels, labelled, default, num_teachers, size
                 )
             for name in names:
                 if plan.sums is None or method == PATE:
                     break
                 forecast, of_pool = _tried_sums(
-                    plan.sums, public.pool, labels, labelled, name, num_records
+                    cast(ReleasesFeatureSums, plan.sums.mechanism),
+                    *(public.pool, labels, labelled, name, num_records),
                 )
                 if of_pool > right.get(FEATURE_SUMS, -1.0):
                     forecasts[FEATURE_SUMS], right[FEATURE_SUMS] = forecast, of_pool
@@ -353,7 +344,7 @@ def _tried_sums(
 
 
 def _tried_votes(
-    plan: Recommendation,
+    plan: Plan,
     pool: Pool,
     labels: IntArray,
     labelled: IntArray,
@@ -368,7 +359,7 @@ def _tried_votes(
 
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
     mechanism, number = plan.mechanism, plan.num_queries
-    queries = find_strategy(plan.strategy).choose(pool, number, 0, representation=name)
+    queries = find_strategy(plan.settings.strategy).choose(pool, number, 0, representation=name)
     queries = queries[np.isin(queries, labelled)][: len(labelled) // FOLDS]
     ends = min(len(labelled) // FOLDS, MOST_ASKED)
     queried = np.concatenate([labelled[:ends], queries])

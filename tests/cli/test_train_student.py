@@ -223,7 +223,6 @@ def test_an_epsilon_alone_is_enough(teachers):
         (["--target_epsilon=1", "--sigma=3"], "sigma: expected without --epsilon"),
         (["--target_epsilon=1", "--lap_scale=3"], "lap_scale: expected without --epsilon"),
         (["--margin=0.5"], "margin: expected with --epsilon alone"),
-        (["--exceptions=1"], "exceptions: expected with --epsilon alone"),
         (["--target_epsilon=0.01"], "epsilon: expected one that labels at least half"),
     ],
 )

@@ -16,8 +16,7 @@ from pate_tf.run.whole_run import Trial
 
 def forecast(method, num_features=20, **changes):
     values = {"epsilon": 1.0, "num_classes": 3, "num_records": 10_000, "num_teachers": 250}
-    settings = pate_tf.PlanSettings(**{**values, **changes})
-    return pate_tf.compare_methods(settings).forecast(method, num_features)
+    return pate_tf.plan(**{**values, **changes}).forecast(method, num_features)
 
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])
@@ -58,9 +57,8 @@ def table(number, is_hard, labelled=None):
 def tried(public, method="auto", **changes):
     values = {"epsilon": 1.0, "num_classes": 2, "num_records": 3_000, "num_teachers": 50}
     values |= {"pool_size": len(public.pool), "has_augmentation": False, **changes}
-    settings = pate_tf.PlanSettings(**values)
-    plan = pate_tf.compare_methods(settings)
-    return Trial.of(plan, public, method, settings.num_teachers, settings.num_records, QUIET)
+    plan = pate_tf.plan(**values)
+    return Trial.of(plan, public, method, values["num_teachers"], values["num_records"], QUIET)
 
 
 def test_a_trial_on_public_labels_tells_easy_classes_from_hard_ones():
@@ -98,14 +96,15 @@ def test_counts_in_clusters_are_tried_too():
     public = examples.split(500)
 
     def share(num_records):
-        plan = pate_tf.compare_methods(
-            pate_tf.PlanSettings(
-                epsilon=0.05, num_records=num_records, num_teachers=100, pool_size=500
-            )
-        )
-        assert plan.sums.num_clusters is not None
+        plan = pate_tf.plan(0.05, num_records=num_records, num_teachers=100, pool_size=500)
+        assert plan.sums.mechanism.num_clusters is not None
         return whole_run._tried_sums(
-            plan.sums, public.pool, public.pool_labels, np.arange(500), "patches", num_records
+            plan.sums.mechanism,
+            public.pool,
+            public.pool_labels,
+            np.arange(500),
+            "patches",
+            num_records,
         )[1]
 
     assert share(20_000) > 0.7 > 0.5 > share(2_500)
