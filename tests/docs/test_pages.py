@@ -74,6 +74,7 @@ def flags_of(command: pathlib.Path) -> set[str]:
     return (
         of_mechanisms
         | of_settings
+        | set(getattr(module, "TEXTS", ()))
         | {
             call.args[0].value
             for call in calls
