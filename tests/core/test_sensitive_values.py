@@ -29,8 +29,6 @@ SENSITIVE = {
     "TrainedTeacher": ("*",),
     "Analysis": ("bounds", "smooth_sensitivity"),
     "RunReport": ("*",),
-    "LocalState": ("*",),
-    "RoundStatistics": ("loss",),
     "Upload": ("indices", "values"),
     "TextTable": ("fields", "places"),
     "TablesReport": ("*",),
