@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -25,7 +26,6 @@ from pate_tf.run.student import Student
 from pate_tf.teachers.teachers import Teachers
 
 DRAWN: Final = 1000  # inputs of a pool that is drawn, where none is given
-WIDEST: Final = 1e6  # of a range that follows from no more than one public value
 
 
 class PateClassifier(ClassifierMixin, BaseEstimator):
@@ -55,7 +55,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         classes_: the classes, `[num_classes]`.
         cost_: what the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
         fitted_: student, labels and source, as `pate_tf.fit` returns them; with a `directory`,
-            `fitted_.publish()` exports the student with its privacy statement.
+            `fitted_.student.publish()` exports the student with its privacy statement.
         n_features_in_: number of columns of `X`.
     """
 
@@ -160,20 +160,33 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             codes,
             np.clip(public, low, high).reshape(shape),
             num_classes=len(self.classes_),
-            value_range=self._range_of(low, high),
+            value_range=(float(low.min()), float(high.max()))
+            if self.image_shape
+            else (low.tolist(), high.tolist()),
             owners=owners,
             held_out=0.0,
             kind="image" if self.image_shape else "tabular",
             categories={},  # scikit-learn's columns are numbers
             name="sklearn",
         )
-        with self._folder() as folder:
+        with contextlib.ExitStack() as stack:
+            directory = self.directory
+            if directory is None:
+                temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
+                directory = pathlib.Path(temporary) / "run"
+            teacher, source = self.teacher, FeatureSums(directory=directory, seed=seed)
+            if self.method != "feature_sums":
+                if isinstance(teacher, BaseEstimator):
+                    teacher = functools.partial(_unfitted, teacher)
+                source = Teachers(
+                    teacher, num_teachers=self.num_teachers, directory=directory, seed=seed
+                )
             self.fitted_ = fit(
                 data,
                 epsilon=self.epsilon,
                 delta=self.delta,
                 method=self.method,
-                source=self._source(folder, seed),
+                source=source,
                 student=Student(self.student, steps=self.student_steps, seed=seed),
                 mechanism=self.mechanism,
                 num_queries=self.num_queries,
@@ -243,35 +256,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             public = low + drawn * (high - low)
         return public, low, high
 
-    def _range_of(self, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> Any:
-        if self.image_shape:
-            return float(low.min()), float(high.max())
-        return low.tolist(), high.tolist()
 
-    @contextlib.contextmanager
-    def _folder(self) -> Iterator[pathlib.Path]:
-        """Gives the folder of the run; a temporary one is removed."""
-        if self.directory is not None:
-            yield pathlib.Path(self.directory)
-            return
-        with tempfile.TemporaryDirectory(prefix="pate-") as folder:
-            yield pathlib.Path(folder) / "run"
-
-    def _source(self, folder: pathlib.Path, seed: int) -> Teachers | FeatureSums | None:
-        if self.method == "feature_sums":
-            return FeatureSums(directory=folder, seed=seed)
-        teacher = self.teacher
-        net = _NewTeachers(teacher) if isinstance(teacher, BaseEstimator) else teacher
-        return Teachers(net, num_teachers=self.num_teachers, directory=folder, seed=seed)
-
-
-class _NewTeachers:
-    """What `Teachers` take for each teacher: a function that makes an unfitted copy."""
-
-    def __init__(self, teacher: BaseEstimator) -> None:
-        self._teacher = teacher
-
-    def __call__(self, dataset: Dataset) -> BaseEstimator:
-        """Returns an unfitted classifier."""
-        del dataset
-        return clone(self._teacher)
+def _unfitted(teacher: BaseEstimator, dataset: Dataset) -> BaseEstimator:
+    """Returns an unfitted copy of a classifier, for each teacher."""
+    del dataset
+    return clone(teacher)

@@ -3,28 +3,27 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from scipy.stats import binomtest, mannwhitneyu
+from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score
 
 from pate_tf.core import event_files
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
-from pate_tf.students.config import ALL_UNQUERIED, HELD_OUT
 from pate_tf.students.training import AveragedStudent
 
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """A share of right answers with what the number of samples leaves open.
+    """A share of correct answers with what the number of samples leaves open.
 
     Attributes:
-        value: right answers over samples.
+        value: correct answers over samples.
         num_samples: how many samples it was measured on.
     """
 
@@ -52,39 +51,6 @@ def accuracy(labels: npt.ArrayLike, truth: npt.ArrayLike) -> Accuracy:
             f"{list(predictions.shape)} and {list(expected.shape)}"
         )
     return Accuracy(float((predictions == expected).mean()), predictions.size)
-
-
-def check_evaluate_on(evaluate_on: str | None, public: PublicSplit) -> None:
-    """Raises ValueError if `evaluate_on` names public samples and these have no label."""
-    if evaluate_on is None:
-        return
-    is_known = public.held_out.labels is not None
-    if not is_known and (evaluate_on == HELD_OUT or public.pool_labels is None):
-        raise ValueError(
-            f"evaluate_on: expected public samples with labels for {evaluate_on}, got none: leave "
-            f"it out, and no accuracy is measured"
-        )
-
-
-def evaluated_samples(
-    evaluate_on: str | None, public: PublicSplit, *, queries: IntArray
-) -> PublicExamples | None:
-    """Returns the public samples, each with a label, that evaluate a student; None if none do.
-
-    Args:
-        evaluate_on: "held_out", or None, for those outside of the pool, which the student never
-            saw; "all_unqueried" for these and all of the pool that was not asked for. These are
-            more, but a student may have learnt from them, and hard queries are not among them.
-        public: all public samples.
-        queries: positions in the pool that were asked for, `[num_queries]`.
-
-    Raises:
-        ValueError: as `check_evaluate_on`.
-    """
-    check_evaluate_on(evaluate_on, public)
-    if evaluate_on == ALL_UNQUERIED:
-        return public.without(queries).labelled()
-    return public.held_out.labelled()
 
 
 def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> Accuracy | None:
@@ -115,8 +81,7 @@ class ByClass:
         recall: of each class, the share of its samples that were given it; None for a class without
             samples.
         auc: area under the curve of true against false positives, of the second class of two, else
-            the mean of each class against the rest; None where a class has no sample, or no
-            probabilities are known.
+            the mean of each class against the others; None where a class has no sample.
         is_constant: whether all answers are the same.
     """
 
@@ -131,27 +96,26 @@ class ByClass:
 
 
 def by_class(
-    labels: IntArray,
-    truth: IntArray,
-    num_classes: int,
-    probabilities: npt.NDArray[np.floating] | None = None,
+    labels: IntArray, truth: IntArray, num_classes: int, probabilities: npt.NDArray[np.floating]
 ) -> ByClass:
-    """Compares labels with true ones, both `[num_samples]`, class by class.
+    """Compares labels `[num_samples]` with true ones, class by class.
 
-    `probabilities`, `[num_samples, num_classes]`, are None if they are not known.
+    Args:
+        labels: what a student answered.
+        truth: true labels, `[num_samples]`.
+        num_classes: number of classes.
+        probabilities: of the classes, `[num_samples, num_classes]`.
     """
     recall = tuple(
         float((labels[truth == label] == label).mean()) if (truth == label).any() else None
         for label in range(num_classes)
     )
     auc = None
-    if probabilities is not None and None not in recall and num_classes > 1:
-        areas = []
-        for label in [1] if num_classes == 2 else range(num_classes):
-            scores, is_positive = probabilities[:, label].astype(np.float64), truth == label
-            # Pairs of a positive and a negative whose scores are in that order; ties are half.
-            pairs = mannwhitneyu(scores[is_positive], scores[~is_positive], method="asymptotic")
-            areas.append(pairs.statistic / (is_positive.sum() * (~is_positive).sum()))
+    if None not in recall and num_classes > 1:
+        areas = [
+            roc_auc_score(truth == label, probabilities[:, label].astype(np.float64))
+            for label in ([1] if num_classes == 2 else range(num_classes))
+        ]
         auc = float(np.mean(areas))
     return ByClass(recall, auc, is_constant=bool((labels == labels[0]).all()))
 
@@ -231,32 +195,3 @@ class HeldOutAccuracy(keras.callbacks.Callback):
                 )
                 tf.summary.image("confusion_matrix", picture)
         self._writer.flush()
-
-
-def write_version(
-    folder: pathlib.Path,
-    samples: PublicExamples | None,
-    predictions: IntArray | None,
-    *,
-    settings: Mapping[str, Any],
-    results: Mapping[str, float],
-) -> None:
-    """Writes how an exported student did: a confusion matrix, and a row of the HPARAMS page.
-
-    Args:
-        folder: of this version's logs.
-        samples: public samples, each with the true label; None if there are none.
-        predictions: the student's labels of them, `[num_samples]`; None without samples.
-        settings: what the student was made with, by name; public.
-        results: accuracies and epsilons that may be published, by name.
-    """
-    event_files.write_result(folder, settings, results)
-    if samples is None or predictions is None:
-        return
-    picture = event_files.confusion_picture(
-        samples.dataset, truth=true_labels(samples), given=predictions
-    )
-    writer = tf.summary.create_file_writer(str(folder))
-    with writer.as_default(step=0):
-        tf.summary.image("confusion_matrix", picture)
-    writer.close()
