@@ -73,7 +73,6 @@ setuptools.setup(
             "ai-edge-litert>=2.1",
             "apache-beam>=2.77,<3",
             "codespell>=2.4",
-            "coverage>=7.6",
             "cryptography>=50",
             "dp-accounting>=0.6,<0.7",
             "grpcio-health-checking>=1.81.1",

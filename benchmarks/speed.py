@@ -15,6 +15,7 @@
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import resource
@@ -224,8 +225,8 @@ def label_through_ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Charges and labels queries in batches of 1,000; returns seconds and megabytes."""
     from pate_tf.core.sensitive import VoteCounts
     from pate_tf.ledger import Ledger
-    from pate_tf.release.drawing import Labeller
     from pate_tf.release.noise import SystemNoise
+    from pate_tf.release.votes import release_votes
 
     def vote(inputs: Any) -> VoteCounts:
         counts = np.full((len(inputs), NUM_CLASSES), 10)
@@ -234,7 +235,8 @@ def label_through_ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
         return VoteCounts(counts)
 
     with Ledger.open(folder, ensemble_digest="00" * 32, delta=1e-5) as opened:
-        labeller = Labeller(
+        labeller = functools.partial(
+            release_votes,
             voter=vote,
             ledger=opened,
             noise=SystemNoise(),
@@ -245,7 +247,7 @@ def label_through_ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
         for start in range(0, number, 1_000):
             numbers = np.arange(start, min(start + 1_000, number), dtype=float)
             inputs = np.repeat(numbers[:, np.newaxis], 64, axis=1)
-            labeller.label(inputs, mechanism=LaplaceNoisyMax(gamma=GAMMA))
+            labeller(inputs, mechanism=LaplaceNoisyMax(gamma=GAMMA))
         labeled = time.perf_counter()
     with Ledger.read(folder):
         verified = time.perf_counter()
@@ -343,7 +345,7 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
     from pate_tf.accounting.local import SecureFeatureSums
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool
-    from pate_tf.core.sensitive import FeatureSums
+    from pate_tf.core.sensitive import SumsByClass
     from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo, SiloSums
     from pate_tf.silos.secure.keys import PartyKeys
     from pate_tf.silos.secure.opening import simulated_parties
@@ -373,7 +375,7 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
         keys = {name: PartyKeys.load_or_create(folder / f"{name}.keys", name) for name in names}
         listed = [key.identity for key in keys.values()]
         sealer, opening = simulated_parties(folder / "parties", silos=listed)
-        sums = FeatureSums(np.full((num_features + 1, NUM_CLASSES), 10**9))
+        sums = SumsByClass(np.full((num_features + 1, NUM_CLASSES), 10**9))
         members = [
             Silo(
                 Policy(

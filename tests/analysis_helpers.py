@@ -1,6 +1,7 @@
 """What the tests of the analysis share: votes, ledgers, and the script run in this process."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from pate_tf.cli import analysis, command_line
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.release.drawing import Labeller
 from pate_tf.release.noise import SystemNoise
+from pate_tf.release.votes import release_votes
 from pate_tf.run.analysis import AnalysisRun, SourceSettings, account, read_votes
 
 REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
@@ -50,7 +51,8 @@ def release_labels(
         folder, ensemble_digest=ensemble, delta=delta, epsilon_budget=budget
     ) as ledger:
         start = ledger.spent().num_queries
-        labeller = Labeller(
+        labeller = functools.partial(
+            release_votes,
             voter=lambda inputs: VoteCounts(table[inputs[:, 0].astype(int) - start]),
             ledger=ledger,
             noise=SystemNoise(),
@@ -58,7 +60,7 @@ def release_labels(
             num_classes=table.shape[1],
         )
         queries = np.arange(start, start + len(table), dtype=np.float64)[:, np.newaxis]
-        return labeller.label(queries, mechanism=mechanism)
+        return labeller(queries, mechanism=mechanism)
 
 
 def read_run(folder):

@@ -47,7 +47,7 @@ LIGHT_PACKAGES = ("accounting", "ledger", "analysis", "statement", "net", "silos
 LIGHT_FILES = {
     *("pate_tf.core.artifacts", "pate_tf.core.partition", "pate_tf.core.public"),
     *("pate_tf.core.sensitive", "pate_tf.core.dataset", "pate_tf.core.record_set"),
-    *("pate_tf.core.validation", "pate_tf.release.drawing", "pate_tf.release.noise"),
+    *("pate_tf.core.validation", "pate_tf.release.votes", "pate_tf.release.noise"),
     *("pate_tf.release.noisy_sums", "pate_tf.core.reporting", "pate_tf.run.analysis"),
     *("pate_tf.run.planning", "pate_tf.silos.aggregator"),
     *("pate_tf.queries.strategies", "pate_tf.queries.rounds"),

@@ -26,7 +26,6 @@ PYPI = [
 TEST_PYPI = [
     "@pypi//ai_edge_litert",
     "@pypi//apache_beam",
-    "@pypi//coverage",
     "@pypi//grpcio_tools",
     "@pypi//hypothesis",
     "@pypi//ipykernel",

@@ -25,7 +25,7 @@ from pate_tf.ledger import (
     distinct_rows,
 )
 from pate_tf.ledger.chain import charges_of
-from pate_tf.release import drawing as labeller
+from pate_tf.release.votes import VOTES, StoredCounts, stored_counts
 
 LEDGER_FILE = "ledger.sqlite3"
 MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each
@@ -242,13 +242,11 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     spent = compose(ledgers, delta=ledgers[0].delta)
     # Votes are counted by ensemble: branches share what they have in common.
     are_forks = len(set(digests)) < len(digests)
-    groups: dict[tuple[Mechanism, int], list[labeller.StoredCounts]] = {}
-    have_votes = all(
-        one.num_answered == 0 or (one.folder / labeller.VOTES).is_dir() for one in ledgers
-    )
+    groups: dict[tuple[Mechanism, int], list[StoredCounts]] = {}
+    have_votes = all(one.num_answered == 0 or (one.folder / VOTES).is_dir() for one in ledgers)
     there = not are_forks and (votes_needed or have_votes)
     for ledger in ledgers if there else ():
-        for batch in labeller.stored_counts(ledger):
+        for batch in stored_counts(ledger):
             try:
                 batch.counts.check_totals()
             except ValueError as error:
@@ -270,7 +268,7 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     )
 
 
-def _group(mechanism: Mechanism, batches: Sequence[labeller.StoredCounts]) -> AnsweredVotes:
+def _group(mechanism: Mechanism, batches: Sequence[StoredCounts]) -> AnsweredVotes:
     answered = [batch.counts.values[batch.answered] for batch in batches]
     return AnsweredVotes(
         mechanism,

@@ -35,13 +35,13 @@ from pate_tf.audit import statistics
 from pate_tf.audit.statistics import CONFIDENCE, Promise
 from pate_tf.core import validation
 from pate_tf.core.reporting import QUIET, Reporting
-from pate_tf.core.sensitive import FeatureSums, VoteCounts
+from pate_tf.core.sensitive import SumsByClass, VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
-from pate_tf.release.drawing import Labeller
 from pate_tf.release.noise import SystemNoise, check_drawable, check_scales
 from pate_tf.release.noisy_sums import release_sums
+from pate_tf.release.votes import release_votes
 
 PASSED, VIOLATION, NO_POWER, NOT_CHECKED = "passed", "violation", "no power", "not checked"
 DEFAULT_DELTA: Final = 1e-5
@@ -59,7 +59,7 @@ LOOKS: Final = (0.125, 0.25, 0.5, 1.0)  # fractions of the control's draws after
 DELTAS: Final = tuple(float(one) for one in np.geomspace(1e-4, 0.4, 10).round(6))
 TABLE: Final = (200, 10)  # of sums, whose noise is measured
 _CHILD: Final = (
-    "from pate_tf.release.settings import LabelSettings\n"
+    "from pate_tf.release.plan import LabelSettings\n"
     "for one in (LabelSettings(method='feature_sums', epsilon=1.0).noise() for _ in range(2)):\n"
     "    print(one.is_secure, *one.words(4), sep=',')\n"
     "    for draw in (one.laplace_integers, one.gaussian_integers):\n"
@@ -352,7 +352,7 @@ class Sampler:
             if isinstance(mechanism, ReleasesFeatureSums):
                 zeros, number = np.zeros(TABLE, np.int64), 1
                 released: Any = release_sums(
-                    FeatureSums(zeros),
+                    SumsByClass(zeros),
                     mechanism,
                     ledger=ledger,
                     noise=SystemNoise(),
@@ -366,14 +366,15 @@ class Sampler:
             else:
                 from pate_tf.release.graph import VoteAggregation  # which imports TensorFlow
 
-                labeller = Labeller(
+                released = release_votes(
+                    np.arange(number),
+                    mechanism,
                     voter=lambda inputs: VoteCounts(np.tile([2, 1], (len(inputs), 1))),
                     ledger=ledger,
                     noise=SystemNoise(),
                     noisy_winners=VoteAggregation(2).label,
                     num_classes=2,
                 )
-                released = labeller.label(np.arange(number), mechanism=mechanism)
             due = {mechanism: 1 if self.is_of_sums else mechanism.number_charged(number)}
             if +ledger.charges != +Counter(due):
                 problems.append(f"{number} answers were charged as something else")

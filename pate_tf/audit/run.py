@@ -217,9 +217,9 @@ class _Run:
     @functools.cached_property
     def sums(self) -> Any:
         """The stored feature sums; ValueError if they are broken."""
-        from pate_tf.release.feature_sums import StoredSums
+        from pate_tf.release.feature_sums import FeatureSums
 
-        return StoredSums(self.sensitive / "feature_sums")
+        return FeatureSums.load(self.directory.root)
 
     def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
         """Returns the one ledger of labels; None where there is none."""
@@ -608,7 +608,7 @@ def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
     """Asks the teachers again, and compares released labels with the law of their mechanism."""
     from scipy import stats
 
-    from pate_tf.release.drawing import stored_counts
+    from pate_tf.release.votes import stored_counts
 
     batches, answers, name = list(stored_counts(ledger)), _answers(ledger), "stored votes"
     if batches and run.pool is not None and run.paths(LABELS_FILE):
@@ -665,7 +665,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
     if not (run.sensitive / "feature_sums").exists():
         return
     from pate_tf.models.encoder import record_vectors
-    from pate_tf.release.feature_sums import VECTORS, Summands, sums_of_records
+    from pate_tf.release.feature_sums import VECTORS, sums_of_records
 
     stored, arrays = run.sums, dict[str, Any]()
     with run.ledger() as ledger:
@@ -674,23 +674,22 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
             problems = [] if ok else ["other sums than were charged"]
             yield verdict("sums", problems, "the ledger was opened for the stored sums")
     if stored.has_vectors:
-        stored.check_vectors()  # raises ValueError
+        moments = stored.moments  # raises ValueError where vectors are others
         arrays = artifacts.read_arrays(run.sensitive / "feature_sums" / VECTORS)
         yield verdict("sums are those of the stored vectors", [], "the same, up to rounding")
         name = "moments are those of the pool"
         if run.pool is None:
             yield _skipped(name, "the public pool can't be read here")
         else:
-            features = record_vectors(stored.features(run.pool.inputs), stored.scale)
-            moments = features.T @ features / len(features)
-            ok = np.allclose(moments, arrays["moments"], rtol=1e-6, atol=1e-9)
+            features = record_vectors(stored.features(run.pool.inputs), stored.summands.scale)
+            expected = features.T @ features / len(features)
+            ok = np.allclose(expected, moments, rtol=1e-6, atol=1e-9)
             yield verdict(name, [] if ok else ["others"], "the same, up to rounding")
     name = "sums are those of the records"
     if run.examples is None:
         yield _skipped(name, run.why_no_data)
     else:
-        num_classes, examples = stored.dataset.num_classes, run.examples
-        summands = Summands(num_classes, stored.scale, stored.groups, stored.centres)
+        summands, examples = stored.summands, run.examples
         size = (len(examples), len(stored.sums.values))
         vectors = np.zeros(size, np.int16) if stored.has_vectors else None
         table = sums_of_records(examples, stored.encoder, summands, run.reporting, vectors=vectors)

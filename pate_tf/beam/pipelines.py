@@ -44,9 +44,9 @@ from pate_tf.core.record_set import (
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray, one_of, whole
+from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import record_features
-from pate_tf.release import feature_sums
-from pate_tf.release.feature_sums import StoredSums, Summands, SumsSettings
+from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 from pate_tf.teachers.run_folder import DataSource
@@ -484,13 +484,14 @@ def sums(
     data: DataSource,
     *,
     directory: str | os.PathLike[str],
-    settings: SumsSettings = SumsSettings(),  # noqa: B008 (frozen)
+    representation: Named | None = None,
+    seed: int = 0,
     private: str | None = None,
     pool_size: int | None = None,
     bad_rows: str = REFUSE,
     engine: Engine = Engine(),
     reporting: Reporting = QUIET,
-) -> StoredSums:
+) -> FeatureSums:
     """Computes feature sums by a Beam pipeline; stores what `FeatureSums.fit` stores.
 
     They are to the last bit those of one process, for any runner, bundles, number of workers and
@@ -501,7 +502,8 @@ def sums(
     Args:
         data: where private records and public samples lie.
         directory: the run folder.
-        settings: how records become sums.
+        representation: of the pool; None for the default of the kind of data.
+        seed: of the representation.
         private: files of the private records: a path or a pattern with `*`, also on a file system
             of Beam's such as gs://; None for those of `data`.
         pool_size: how many public samples form the pool; None for the data set's own number.
@@ -522,10 +524,12 @@ def sums(
     spans = source.spans()
     run = artifacts.RunDirectory(pathlib.Path(directory))
     pool = public.split(pool_size or public.dataset.pool_size).pool
-    encoder = feature_sums.sums_encoder(settings, source.dataset, pool, run, reporting)
-    expected = feature_sums.described_sums(settings, encoder, [], source.has_owners)
+    summed = FeatureSums(directory=directory, representation=representation, seed=seed)
+    summed.reporting = reporting
+    encoder = summed.encoder_for(source.dataset, pool)
+    expected = summed.described(encoder, [], has_owners=source.has_owners)
     del expected["records"]
-    feature_sums.stored_before(run, expected)  # before hours are spent
+    summed.is_stored(expected)  # before hours are spent
     with _working(run, engine) as work, tempfile.TemporaryDirectory() as folder:
         save_encoder(pathlib.Path(folder) / "encoder", encoder)
         archive = shutil.make_archive(f"{folder}/encoder", "zip", f"{folder}/encoder")
@@ -535,7 +539,7 @@ def sums(
             source=source,
             work=work,
             buckets=engine.buckets,
-            summands=feature_sums.summands_of(pool, encoder),
+            summands=Summands.of(encoder, pool),
         )
         with reporting.clock("summing features of records"):
             run_pipeline(functools.partial(_build_sums, job, spans), options)
@@ -548,22 +552,20 @@ def sums(
             "leaves out each that does not"
         )
     if bad_rows == DROP:  # whether there are any or not
-        place = feature_sums.sums_folder(run) / feature_sums.DESCRIPTION
+        place = sums_folder(run) / DESCRIPTION
         reporting.note(f"how many records do not fit the schema: left_out in {place} (sensitive)")
-    described = feature_sums.described_sums(
-        settings, encoder, [private_digest(run.sensitive, total["lanes"])], source.has_owners
-    )
-    if (before := feature_sums.stored_before(run, described, data.named_source)) is not None:
-        return before
+    records = [private_digest(run.sensitive, total["lanes"])]
+    described = summed.described(encoder, records, has_owners=source.has_owners)
+    if summed.is_stored(described, data.named_source):
+        return summed
     charged_to = data.named_source or PrivateSource.named(source.dataset.name)
     if path := private or (data.files and data.files.private):
         charged_to = data.named_source or PrivateSource.of_file(path)
-    return feature_sums.store(
+    return summed.store(
         described,
         encoder,
         job.summands,
         total["sums"],
-        directory=run,
         records=Records(num_records=int(total["num_records"]) + num_bad, source=charged_to),
         num_left_out=num_bad,
         pool_size=len(pool),
@@ -575,9 +577,9 @@ def sums(
 
 
 @functools.lru_cache(maxsize=1)
-def _model(folder: str, as_features: bool) -> StoredSums | ServedStudent:
+def _model(folder: str, as_features: bool) -> FeatureSums | ServedStudent:
     """Returns sums, for their encoder, or a student, loaded once a worker."""
-    return (StoredSums if as_features else ServedStudent)(pathlib.Path(folder))
+    return FeatureSums.load(folder) if as_features else ServedStudent(pathlib.Path(folder))
 
 
 def _predict_span(
@@ -589,7 +591,7 @@ def _predict_span(
     tables: list[dict[str, Any]] = []
     for block in source.blocks(span):
         table: dict[str, Any] = {"record": block.places}
-        if isinstance(model, StoredSums):
+        if isinstance(model, FeatureSums):
             table["features"] = model.features(block.inputs)
         else:
             table["label"], table["probabilities"] = model.answer(block.inputs)
@@ -654,8 +656,7 @@ def predict(
     spans = source.spans()
     folder = str(student)
     if features_of is not None:
-        root = artifacts.RunDirectory(pathlib.Path(features_of))
-        folder = str(feature_sums.sums_folder(root))
+        folder = os.path.abspath(features_of)
     _model(folder, features_of is not None)
     if not filesystems().exists(output):
         filesystems().mkdirs(output)

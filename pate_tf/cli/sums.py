@@ -185,14 +185,13 @@ def main() -> None:
             raise ValueError("train_dir: expected a folder for the merged sums, got none")
         with command_line.quiet_start(FLAGS):
             from pate_tf.release import feature_sums
-        stored = feature_sums.FeatureSums.merge(PATHS[1:], directory=folder).stored
+        stored = feature_sums.FeatureSums.merge(PATHS[1:], directory=folder)
     else:
         engine = own_flags.read(EngineSettings)
         data, private = data_of()
         with command_line.quiet_start(FLAGS):
             from pate_tf.beam import pipelines
             from pate_tf.release import feature_sums
-        settings = feature_sums.SumsSettings(representation=FLAGS.representation, seed=FLAGS.seed)
         name = data.dataset
         if data.files is not None:
             name = data.files.public.stem
@@ -200,7 +199,8 @@ def main() -> None:
         stored = pipelines.sums(
             data,
             directory=folder,
-            settings=settings,
+            representation=FLAGS.representation,
+            seed=FLAGS.seed,
             private=private,
             pool_size=FLAGS.stdnt_share,
             bad_rows=engine.bad_rows,
@@ -210,7 +210,7 @@ def main() -> None:
     rows = [
         ("data set", stored.dataset.name),
         ("protects", f"each {stored.unit}"),
-        ("features", f"{len(stored.scale)} of {stored.representation}"),
+        ("features", f"{len(stored.summands.scale)} of {stored.representation}"),
         ("sums", f"{folder} (sensitive)"),
         ("next", f"train_student.py --train_dir={folder} --method=feature_sums --epsilon=1"),
     ]

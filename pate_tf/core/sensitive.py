@@ -120,7 +120,7 @@ class VoteCounts:
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureSums:
+class SumsByClass:
     """Sensitive: sums of the records' vectors of each class (`pate_tf.teachers.on_features`).
 
     Attributes:
@@ -142,7 +142,7 @@ class FeatureSums:
         object.__setattr__(self, "values", frozen_view(values))
 
     def __repr__(self) -> str:
-        return f"FeatureSums(<{self.values.shape[0]} numbers of {self.values.shape[1]} classes>)"
+        return f"SumsByClass(<{self.values.shape[0]} numbers of {self.values.shape[1]} classes>)"
 
 
 @dataclasses.dataclass(frozen=True)

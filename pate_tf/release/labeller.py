@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
-from collections.abc import Iterator
-from typing import Any, Self
+import functools
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, cast
 
-from pate_tf.accounting.charge import Charge
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.charge import Charge, ReleasedLabels
+from pate_tf.accounting.delta import check_delta, default_delta
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.accounting.planning import DEFAULT_MARGIN, PlannedRelease
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
-from pate_tf.core.reporting import reporting
-from pate_tf.ledger import Ledger, Spending
-from pate_tf.queries.labels import Labels
-from pate_tf.release.feature_sums import FeatureSums
-from pate_tf.release.labelling import ReleasePlan, open_ledger, plan_release, release_labels
-from pate_tf.release.settings import Budget, LabelSettings
+from pate_tf.core.reporting import QUIET, Reporting, reporting
+from pate_tf.core.sensitive import VoteCounts
+from pate_tf.core.source import PrivateSource
+from pate_tf.core.validation import IntArray
+from pate_tf.ledger import Ledger, LedgerError, Spending
+from pate_tf.ledger.chain import DATABASE
+from pate_tf.queries import propagation, rounds
+from pate_tf.queries.labels import Labels, asked_inputs
+from pate_tf.queries.strategies import find_strategy
+from pate_tf.release.feature_sums import FeatureSums, LabelSource
+from pate_tf.release.graph import VoteAggregation
+from pate_tf.release.noisy_sums import release_sums
+from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
+from pate_tf.release.pseudo_labels import labels_from_sums
+from pate_tf.release.votes import VOTES, release_votes
+from pate_tf.representations import catalogue
+from pate_tf.students.kinds.linear_head import LinearHead
 from pate_tf.teachers.teachers import Teachers
+from pate_tf.teachers.voters import Voter
+
+aggregation_of = functools.cache(VoteAggregation)  # each is traced once
+
+
+def has_linear_model(plan: LabelPlan, source: LabelSource) -> bool:
+    """Whether labels of a plan come with a linear model, for the student `linear_head`."""
+    mechanism = plan.mechanism
+    return (
+        isinstance(mechanism, ReleasesFeatureSums)
+        and mechanism.num_clusters is None
+        and isinstance(source, FeatureSums)
+        and source.has_vectors
+    )
 
 
 class Labeller:
@@ -64,7 +95,7 @@ class Labeller:
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
         insecure_seed: int | None = None,
-        verbose: bool = False,
+        verbose: bool | Reporting = False,
     ) -> None:
         """Opens the ledger of the source, which the first call creates.
 
@@ -106,14 +137,7 @@ class Labeller:
                 f"source: expected pate_tf.Teachers or FeatureSums, got {type(source).__name__}; "
                 f"Teachers.from_votes and from_models take others"
             )
-        self.source = source
-        identified = source.identified  # raises where it is not fitted
-        if source.directory is None:
-            raise ValueError(
-                "directory: expected the folder of the one ledger that these teachers ever have, "
-                "got none: give Teachers.from_votes or from_models a directory"
-            )
-        self._settings = LabelSettings(
+        settings = LabelSettings(
             method="feature_sums" if isinstance(source, FeatureSums) else "pate",
             epsilon=epsilon,
             mechanism=mechanism,
@@ -122,19 +146,135 @@ class Labeller:
             num_rounds=num_rounds,
             insecure_seed=insecure_seed,
         )
-        self._reporting = reporting(verbose)
-        self._folder = artifacts.RunDirectory(source.directory).sensitive
-        self._budget = Budget(delta=delta, epsilon_budget=epsilon_budget)
-        first = dataclasses.replace(
-            self._budget,
+        budget = Budget(
+            delta=delta,
+            epsilon_budget=epsilon_budget,
             replace_budget=replace_budget,
             acknowledge_reset=acknowledge_reset,
-            planned_release=planned_release,
+            planned=planned_release,
         )
-        self._ledger: Ledger | None = open_ledger(self._folder, teachers=identified, budget=first)
-        self._delta = self._ledger.delta
+        self._take(source, settings, budget, reporting(verbose))
+        self.open()
 
-    def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
+    @classmethod
+    def from_settings(
+        cls,
+        source: Teachers | LabelSource,
+        settings: LabelSettings,
+        budget: Budget,
+        *,
+        directory: pathlib.Path | None = None,
+        charged_to: PrivateSource | None = None,
+        student_runs: Sequence[pathlib.Path] = (),
+        reporting: Reporting = QUIET,
+    ) -> Self:
+        """Takes what flags say; no ledger is there before `open`, or the begin of `with`.
+
+        Args:
+            source: as above.
+            settings: which labels `label` releases by default.
+            budget: of everything that is released from the source.
+            directory: run folder of the source, where it has none.
+            charged_to: named data source; None for that of the records.
+            student_runs: run folders that students go to, besides the source's own.
+            reporting: how progress is shown.
+        """
+        labeller = cls.__new__(cls)
+        labeller._take(
+            source, settings, budget, reporting, directory, charged_to, student_runs=student_runs
+        )
+        return labeller
+
+    def _take(
+        self,
+        source: Any,
+        settings: LabelSettings,
+        budget: Budget,
+        reporting: Reporting,
+        directory: pathlib.Path | None = None,
+        charged_to: PrivateSource | None = None,
+        student_runs: Sequence[pathlib.Path] = (),
+    ) -> None:
+        self.source = source
+        self._identified = getattr(source, "identified", source)  # raises before `fit`
+        directory = directory or source.directory
+        if directory is None:
+            raise ValueError(
+                "directory: expected the folder of the one ledger that these teachers ever have, "
+                "got none: give Teachers.from_votes or from_models a directory"
+            )
+        self._settings, self._budget, self._reporting = settings, budget, reporting
+        self._folder = artifacts.RunDirectory(directory).sensitive
+        self._charged_to, self._student_runs = charged_to, student_runs
+        self._ledger: Ledger | None = None
+        self.delta = self._delta()
+
+    def _delta(self) -> float:
+        """Returns the budget's delta; where it has none that of the ledger, else the default.
+
+        Raises:
+            ValueError: if it is large for the records.
+        """
+        source, delta = self._identified, self._budget.delta
+        number = source.num_records if source.unit == "record" else None  # of owners private
+        if delta is None and (self._folder / DATABASE).exists():
+            # One that can't be read is refused, or gone on with, where it is opened.
+            with contextlib.suppress(LedgerError), Ledger.read(self._folder) as existing:
+                delta = existing.delta
+        delta = default_delta(number) if delta is None else delta
+        check_delta(delta, number, source.unit)
+        return delta
+
+    def open(self) -> Self:
+        """Opens the ledger, which the first call creates; returns self.
+
+        Raises:
+            ValueError: if a budget is to be replaced by none or by less than was spent, or the
+                folder can't be written.
+            LedgerError: if the ledger is damaged, belongs to others or has other numbers, or is not
+                the one that was here.
+        """
+        if self._ledger is None:
+            self._ledger = self._opened(self._budget)
+            # A ledger is replaced, or gone on with, once.
+            self._budget = dataclasses.replace(
+                self._budget, replace_budget=False, acknowledge_reset=False
+            )
+        return self
+
+    def _opened(self, budget: Budget) -> Ledger:
+        for place in (self._folder, self._folder / VOTES):
+            artifacts.check_can_hold_files(place)
+        facts: dict[str, Any] = {
+            "ensemble_digest": self._identified.digest,
+            "source": self._charged_to or self._identified.source,
+            "unit": self._identified.unit,
+            "student_runs": self._student_runs,
+            "acknowledge_reset": budget.acknowledge_reset,
+            "planned_release": budget.planned,
+        }
+        epsilon_budget = budget.epsilon_budget
+        if not budget.replace_budget or not (self._folder / DATABASE).exists():
+            return Ledger.open(
+                self._folder, delta=self.delta, epsilon_budget=epsilon_budget, **facts
+            )
+        if epsilon_budget is None:
+            raise ValueError("replace_budget: expected a new epsilon_budget with it, got none")
+        with Ledger.read(self._folder) as existing:
+            delta, epsilon = existing.delta, existing.epsilon_budget
+        ledger = Ledger.open(self._folder, delta=delta, epsilon_budget=epsilon, **facts)
+        try:
+            ledger.raise_budget(
+                epsilon_budget=epsilon_budget,
+                delta=self.delta,
+                i_understand_this_weakens_privacy=True,
+            )
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> LabelPlan:
         """Returns what `label` would release with the same arguments; nothing is charged.
 
         Raises:
@@ -142,8 +282,15 @@ class Labeller:
         """
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
-        settings = dataclasses.replace(self._settings, num_queries=num_queries, **choices)
-        return plan_release(settings, self.source.for_pool(pool), pool, delta=self._delta)
+        choices["num_queries"] = num_queries
+        changes = {name: value for name, value in choices.items() if value is not None}
+        settings = dataclasses.replace(self._settings, **changes)
+        return plan_release(settings, self._for_pool(pool), pool, delta=self.delta)
+
+    def _for_pool(self, pool: Pool) -> LabelSource:
+        if isinstance(self.source, Voter):
+            return self.source
+        return self.source.for_pool(pool)
 
     def label(
         self,
@@ -152,7 +299,7 @@ class Labeller:
         *,
         strategy: str | None = None,
         rounds: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         num_neighbours: int | None = None,
     ) -> Labels:
         """Chooses queries of a pool, charges those without an answer, and returns noisy labels.
@@ -165,7 +312,7 @@ class Labeller:
                 planned or the mechanism's own. Those that look at earlier noisy labels are as
                 private; no data-dependent cost is known for them.
             rounds: in how many parts they are chosen. Default: the strategy's own number.
-            seed: of the choice. Another seed asks other queries, which are charged.
+            seed: of the choice, by default 0. Another seed asks other queries, which are charged.
             num_neighbours: with "medoids" or "diverse", how many nearest neighbours are asked with
                 a query; each teacher votes once for all. Default: up to 20 with a stability gate on
                 images, else 0.
@@ -179,8 +326,6 @@ class Labeller:
                 and the message says how many would fit.
             LedgerError: if the ledger can't be used.
         """
-        if self._ledger is None:
-            raise ValueError("labeller: expected an open one, got one that was closed")
         plan = self.plan(
             pool,
             num_queries,
@@ -189,22 +334,130 @@ class Labeller:
             seed=seed,
             num_neighbours=num_neighbours,
         )
-        labels = release_labels(
-            plan,
-            pool,
-            teachers=self.source.for_pool(pool),
-            ledger=self._ledger,
-            noise=self._settings.noise(),
-            reporting=self._reporting,
-            labeller=self,
-        )
+        return self.release(plan, pool)
+
+    def release(self, plan: LabelPlan, pool: Pool) -> Labels:
+        """Charges what a plan says, and returns its labels; see `label`.
+
+        What was released before is returned again from the ledger and not charged.
+        """
+        ledger, reporting = self._ledger, self._reporting
+        if ledger is None:
+            raise ValueError("labeller: expected an open one, got one that was closed")
+        source, queries, doubts = self._for_pool(pool), plan.queries, None
+        if isinstance(source, FeatureSums) or find_strategy(queries.strategy).uses_representation:
+            with reporting.clock_or_bar("training the representation") as progress:
+                doubts = catalogue.doubts(
+                    pool, queries.representation, queries.seed, progress=progress
+                )
+            if doubts is not None:
+                reporting.warn(doubts)
+        if isinstance(source, FeatureSums):
+            labels = self._label_by_sums(plan, pool, source, ledger)
+        else:
+            number = queries.num_neighbours
+            if number is None:
+                # Where one query decides about all, agreement is worth more than that each label is
+                # right for its own input; but neighbours of a doubtful representation would spoil
+                # a vote.
+                is_useful = plan.mechanism.charged_per_batch and doubts is None
+                is_useful &= find_strategy(queries.strategy).uses_representation
+                is_useful = is_useful and source.covers(pool.inputs)
+                number = propagation.default_number(pool, queries.num_queries) if is_useful else 0
+            labels = self._label_by_votes(plan, pool, source, number, ledger)
         if not len(labels):
-            warnings.warn(
+            reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
-                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}",
-                stacklevel=2,
+                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
             )
-        return labels
+        return dataclasses.replace(labels, seal=ledger.recognise(labels.record()), labeller=self)
+
+    def _label_by_votes(
+        self, plan: LabelPlan, pool: Pool, teachers: Voter, num_neighbours: int, ledger: Ledger
+    ) -> Labels:
+        queries, mechanism, reporting = plan.queries, plan.mechanism, self._reporting
+        num_classes = pool.dataset.num_classes
+
+        def neighbours_of(indices: IntArray) -> IntArray | None:
+            if not num_neighbours:
+                return None
+            return propagation.nearest(
+                pool, indices, num_neighbours, queries.seed, representation=queries.representation
+            )
+
+        with reporting.progress_bar("asking teachers", queries.num_queries, "query") as advance:
+
+            def voter(inputs: npt.NDArray[Any]) -> VoteCounts:
+                count = teachers.group_counts if num_neighbours else teachers.counts
+                return count(inputs, advance)
+
+            def answers(
+                indices: IntArray, predictions: npt.NDArray[np.float64] | None = None
+            ) -> ReleasedLabels:
+                return release_votes(
+                    asked_inputs(pool, indices, neighbours_of(indices)),
+                    mechanism,
+                    voter=voter,
+                    ledger=ledger,
+                    noise=self._settings.noise(),
+                    noisy_winners=aggregation_of(num_classes).label,
+                    num_classes=num_classes,
+                    unit=teachers.unit,
+                    query_indices=indices,
+                    adaptive=find_strategy(queries.strategy).is_adaptive,
+                    num_later=queries.num_queries - len(indices),
+                    predictions=predictions,
+                )
+
+            labels = rounds.ask_in_rounds(
+                queries,
+                pool,
+                answers,
+                with_students=mechanism.uses_student_predictions,
+                choosing=lambda: reporting.clock("choosing queries"),
+            )
+        neighbours = neighbours_of(labels.queries)
+        return dataclasses.replace(labels, neighbours=neighbours, choice=plan.reason)
+
+    def _label_by_sums(
+        self, plan: LabelPlan, pool: Pool, sums: FeatureSums, ledger: Ledger
+    ) -> Labels:
+        mechanism, vectors = cast(ReleasesFeatureSums, plan.mechanism), sums.vectors(pool.inputs)
+        number, deviation = mechanism.num_clusters, mechanism.standard_deviation
+        table = sums.sums if number is None else sums.cluster_counts[number]
+        moments, next_sums = None, None
+        if has_linear_model(plan, sums):
+            moments = sums.moments  # before anything is charged
+        if mechanism.num_rounds > 1:
+            next_sums = functools.partial(sums.residuals, noise=deviation)
+        with self._reporting.clock("releasing sums"):
+            released = release_sums(
+                table,
+                mechanism,
+                ledger=ledger,
+                noise=self._settings.noise(),
+                unit=sums.unit,
+                next_sums=next_sums,
+            )
+        with self._reporting.clock_or_bar("working out labels of the pool") as progress:
+            labels = labels_from_sums(
+                pool,
+                vectors,
+                released.values.reshape(mechanism.num_rounds, *table.values.shape),
+                deviation,
+                groups=sums.summands.groups,
+                centres=None if number is None else sums.summands.centres[number],
+                moments=moments,
+                num_records=sums.num_records,
+                representation=plan.queries.representation,
+                seed=plan.queries.seed,
+                progress=progress,
+            )
+        linear_head = None
+        if labels.weights is not None:
+            scale = sums.summands.scale
+            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, labels.weights)
+        return labels.release(pool, released, choice=plan.reason, linear_head=linear_head)
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
@@ -212,9 +465,7 @@ class Labeller:
         if self._ledger is not None:
             yield self._ledger
             return
-        with open_ledger(
-            self._folder, teachers=self.source.identified, budget=self._budget
-        ) as ledger:
+        with self._opened(self._budget) as ledger:
             yield ledger
 
     def spent(self) -> Spending:
@@ -247,7 +498,7 @@ class Labeller:
             self._ledger = None
 
     def __enter__(self) -> Self:
-        return self
+        return self.open()
 
     def __exit__(self, *exception: object) -> None:
         self.close()

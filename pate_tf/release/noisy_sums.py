@@ -15,17 +15,15 @@ from pate_tf.accounting.charge import Cost, lacking
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums
 from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.core.validation import IntArray, frozen_view
 from pate_tf.ledger import Ledger
 from pate_tf.ledger.chain import canonical_json, fault_point
-from pate_tf.release.drawing import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
 from pate_tf.release.noise import NoiseSource, check_scales
+from pate_tf.release.votes import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
 
-RIDGE = 3.0  # of .3, 1, 3, 10 and 30 the best on the pool of Fashion-MNIST, with 4 and 8 rounds
+RIDGE = 3.0  # standard deviations of the noise
 BELOW = 1.0 - 2.0**-40  # more than is lost by rounding, so that no norm is above 1
-
-
 OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
 
 
@@ -153,36 +151,6 @@ def weights_of_rounds(
     return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
 
 
-def sums_of_rounds(
-    values: IntArray,
-    vectors: npt.NDArray[np.floating],
-    moments: npt.NDArray[np.float64],
-    num_records: int,
-    noise: float,
-) -> tuple[npt.NDArray[np.float64], float]:
-    """Returns records' sums as all rounds tell them, `[width, num_classes]`, and their noise.
-
-    A later round tells what a known model misses of them; what the model expects of records is
-    taken for what it expects of as many inputs of the pool. Rounds weigh as their noise allows:
-    that of a later one is `RESIDUAL_NORM` times as large. What was clipped is missing. Public.
-
-    Args:
-        values: noisy sums of each round, as of `weights_of_rounds`.
-        vectors: of the pool, `[num_inputs, width]`.
-        moments: as of `weights_of_rounds`, as are the other two.
-        num_records: private records.
-        noise: standard deviation in each round.
-    """
-    norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
-    shares = 1.0 / np.square(norms) / np.square(1.0 / norms).sum()
-    total = np.tensordot(shares * norms, values, axes=1) / LATTICE
-    for number in range(1, len(values)):
-        weights = weights_of_rounds(values[:number], moments, num_records, noise)
-        expected = vectors.T @ scipy.special.softmax(vectors @ weights, axis=1)
-        total += shares[number] * num_records / len(vectors) * expected
-    return total, noise * float(np.linalg.norm(shares * norms))
-
-
 def residual_sums(
     vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
 ) -> IntArray:
@@ -218,39 +186,6 @@ def residual_sums(
     return total.astype(np.int64)
 
 
-def counts_by_cluster(
-    clusters: IntArray,
-    labels: IntArray,
-    *,
-    num_clusters: int,
-    num_classes: int,
-    owners: npt.NDArray[np.generic] | None = None,
-) -> IntArray:
-    """Returns records by cluster and class, int64 `[num_clusters, num_classes]`. SENSITIVE.
-
-    A record adds 1 in one cell. An owner's records share 1: each adds one over their number,
-    truncated to whole steps of 1 / LATTICE, so that the table moves by at most 2 in the L1 norm if
-    a record, or an owner, is replaced.
-
-    Args:
-        clusters: of each record, `[num_records]`.
-        labels: `[num_records]`.
-        num_clusters: number of clusters.
-        num_classes: number of classes.
-        owners: as of `sums_by_class`.
-
-    Returns:
-        In steps of 1 / LATTICE.
-    """
-    steps: IntArray = np.full(len(labels), LATTICE, np.int64)
-    if owners is not None:
-        _, owner, number = np.unique(owners, return_inverse=True, return_counts=True)
-        steps = LATTICE // number[owner]
-    counts = np.zeros((num_clusters, num_classes), np.int64)
-    np.add.at(counts, (clusters, labels), steps)
-    return counts
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasedSums:
     """Public: noisy sums that were charged, with their cost.
@@ -275,8 +210,8 @@ def sums_digests(mechanism: ReleasesFeatureSums) -> list[bytes]:
     later = range(1, mechanism.num_rounds)
     rounds = [what, *([*what, number, RESIDUAL_NORM] for number in later)]
     return [
-        hashlib.blake2b(canonical_json(one).encode(), digest_size=QUERY_DIGEST_BYTES).digest()
-        for one in rounds
+        hashlib.blake2b(canonical_json(table).encode(), digest_size=QUERY_DIGEST_BYTES).digest()
+        for table in rounds
     ]
 
 
@@ -289,13 +224,13 @@ def sums_in_ledger(
     """
     digests = sums_digests(mechanism)
     answers = ledger.stored_answers(digests)
-    stored = [answers[one] for one in digests if one in answers]
-    numbers = tuple(number for one in stored for number in one.noisy_counts or ())
-    return numbers, tuple(sorted({one.debit for one in stored}))
+    stored = [answers[digest] for digest in digests if digest in answers]
+    numbers = tuple(number for answer in stored for number in answer.noisy_counts or ())
+    return numbers, tuple(sorted({answer.debit for answer in stored}))
 
 
 def release_sums(
-    sums: FeatureSums,
+    sums: SumsByClass,
     mechanism: Mechanism,
     *,
     ledger: Ledger,
@@ -350,8 +285,8 @@ def release_sums(
                 # Until it is stored, a draw is in the memory of this process alone, which has the
                 # ledger for itself; and whether it gets stored does not depend on what was drawn.
                 # So one that a crash takes may be drawn anew for the same debit.
-                commonest = int(drawn[-1].argmax())  # in round 1, of noisy numbers of records
-                ledger.store_answers(debit, [digest], [commonest], drawn.reshape(1, -1))
+                most_frequent = int(drawn[-1].argmax())  # in round 1, of noisy numbers of records
+                ledger.store_answers(debit, [digest], [most_frequent], drawn.reshape(1, -1))
                 noisy = np.concatenate([noisy, drawn[None]])
         _, rows = sums_in_ledger(ledger, mechanism)
     return ReleasedSums(

@@ -264,8 +264,8 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             ConnectionError: if a party is missing; nothing opened, and it can be asked again.
         """
         from pate_tf.models.encoder import record_vectors
-        from pate_tf.queries.labels import Labels
-        from pate_tf.queries.propagation import NoisySums, infer_from_sums
+        from pate_tf.release.noisy_sums import ReleasedSums
+        from pate_tf.release.pseudo_labels import labels_from_sums
 
         encoder = representation.encoder_
         round_ = self.open_total(pool, encoder)
@@ -282,32 +282,17 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         noise = charge.total_sigma(num_silos)
         check_total(values / LATTICE, noise)
         vectors = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
-        inferred = infer_from_sums(
+        labels = labels_from_sums(
             pool,
-            NoisySums.of_features(vectors, values / LATTICE, noise, encoder.groups),
-            representation.seed,
+            vectors,
+            values[np.newaxis],
+            noise,
+            groups=encoder.groups,
             representation=representation.source,
+            seed=representation.seed,
         )
-        released = ReleasedLabels(
-            query_indices=inferred.first.query_indices,
-            labels=inferred.first.labels,
-            num_classes=inferred.first.num_classes,
-            num_queries=len(pool),
-            cost=self.cost(),
-            ledger_rows=(),
-            secure_noise=True,
-            noisy_sums=values,
-        )
-        return Labels(
-            pool=pool,
-            queries=released.query_indices,
-            released=released,
-            training_labels=inferred.learnt,
-            network=inferred.network,
-            certainty=inferred.certainty,
-            strategy="first",
-            labeller=self,
-        )
+        released = ReleasedSums(values=values, cost=self.cost(), ledger_rows=(), secure_noise=True)
+        return labels.release(pool, released, labeller=self)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
         """Returns the round whose total is that of an encoder; asks silos where there is none.

@@ -16,7 +16,7 @@ import numpy as np
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.private_digest import private_digest
-from pate_tf.core.sensitive import FeatureSums, PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, SumsByClass
 from pate_tf.core.settings import Settings, setting
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue
@@ -297,7 +297,7 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
     if not digest.startswith(run.encoder_digest or ""):
         raise ValueError(f"encoder_digest: expected {run.encoder_digest}, got {digest[:DIGITS]}")
     return SiloSums(
-        sums=FeatureSums(stored["sums"]),
+        sums=SumsByClass(stored["sums"]),
         representation=digest,
         unit=facts["unit"],
         source=_private_source(run),
@@ -307,7 +307,7 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
 
 def _summed(run: TeacherRun) -> tuple[np.ndarray, str, int]:
     """Returns sums of the records, the encoder's digest, and the number of records."""
-    from pate_tf.release.feature_sums import summands_of, sums_of_records
+    from pate_tf.release.feature_sums import Summands, sums_of_records
     from pate_tf.representations import catalogue as representations
 
     dataset = catalogue.load_dataset(run.dataset, data_dir=run.data_dir)
@@ -321,7 +321,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str, int]:
         name = run.representation or representations.default_of_sums(dataset)
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
-    sums = sums_of_records(examples, encoder, summands_of(None, encoder))
+    sums = sums_of_records(examples, encoder, Summands.of(encoder, None))
     return sums, encoder.digest, len(examples)
 
 

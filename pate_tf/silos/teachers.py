@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.rollback_guard import SensitiveWarning
@@ -35,7 +35,7 @@ class SiloSums:
         num_records: how many were summed; private where owners are protected.
     """
 
-    sums: FeatureSums
+    sums: SumsByClass
     representation: str
     unit: str = RECORD
     source: PrivateSource | None = dataclasses.field(default=None, repr=False)
@@ -48,13 +48,13 @@ def as_sums(source: Any) -> SiloSums | None:
         return source
     if type(source).__module__ != "pate_tf.release.feature_sums":
         return None
-    stored = getattr(source, "stored", source)
+    sums = source.identified
     return SiloSums(
-        sums=stored.sums,
-        representation=stored.representation_digest,
-        unit=stored.unit,
-        source=stored.source,
-        num_records=stored.num_records,
+        sums=sums.sums,
+        representation=sums.representation_digest,
+        unit=sums.unit,
+        source=sums.source,
+        num_records=sums.num_records,
     )
 
 

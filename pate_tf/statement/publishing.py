@@ -17,10 +17,10 @@ from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels, asked_inputs
-from pate_tf.release.drawing import cost_of_labels, query_digests
-from pate_tf.release.feature_sums import StoredSums
-from pate_tf.release.labelling import Source, check_teachers
+from pate_tf.release.feature_sums import FeatureSums, LabelSource
 from pate_tf.release.noisy_sums import sums_in_ledger
+from pate_tf.release.plan import check_teachers
+from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
 from pate_tf.serving.export import export_student, next_version
 from pate_tf.serving.served import SCHEMA
@@ -84,7 +84,7 @@ def publish_model(
     model: Any,
     labels: Labels,
     *,
-    teachers: Source,
+    teachers: LabelSource,
     ledger: Ledger,
     folder: pathlib.Path,
     export_formats: Sequence[str] = (),
@@ -128,9 +128,9 @@ def publish_model(
     )
 
 
-def vouched_encoder(source: Source) -> str | None:
+def vouched_encoder(source: LabelSource) -> str | None:
     """Returns name and digest of the encoder that a person brought; None where there is none."""
-    if isinstance(source, StoredSums):
+    if isinstance(source, FeatureSums):
         name: Any = source.representation
     else:
         name = None if source.config is None else source.config.representation

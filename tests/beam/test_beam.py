@@ -69,9 +69,9 @@ def alone(here, data) -> dict[str, StoredSums]:
     """The sums of one process, with owners and without."""
     pool = data.files.load_public().split(40).pool
     return {
-        unit: FeatureSums(directory=here / f"one {unit}")
-        .fit(helpers.examples(data, ROWS, owners=unit == "owner"), pool)
-        .stored
+        unit: FeatureSums(directory=here / f"one {unit}").fit(
+            helpers.examples(data, ROWS, owners=unit == "owner"), pool
+        )
         for unit in ("record", "owner")
     }
 
@@ -341,7 +341,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path, monkeypatch):
     data = pate_tf.datasets.load("digits")
     alone = FeatureSums(directory=tmp_path / "one", representation="raw")
     alone.fit(data.private, data.pool)
-    assert_same(FeatureSums.load(tmp_path / "run").stored, alone.stored)
+    assert_same(FeatureSums.load(tmp_path / "run"), alone)
     # At small epsilon, counts of records in clusters; where they say nothing, nothing is charged.
     ended = run_script(
         *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=.01"),
@@ -354,7 +354,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path, monkeypatch):
         labels = labeller.label(data.pool)
         assert labeller.spent().epsilon <= 0.5
     number = len(labels.released.noisy_sums)
-    noise = labels.released.noisy_sums - alone.stored.cluster_counts[number].values
+    noise = labels.released.noisy_sums - alone.cluster_counts[number].values
     assert 0.3 < np.abs(noise).mean() / (4.0 * LATTICE) < 3.0  # Laplace noise of scale 4
     ended = run_script(
         *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=8"),
@@ -381,7 +381,7 @@ def test_the_command_merges_parts_without_beam(here, data, tmp_path):
     ended = command(tmp_path, "sums", "merge", "part 0", "part 1", "--train_dir=merged")
     assert ended.code == 0 and f"records   {len(ROWS)}" in ended.out, ended.err
     whole = summed(data, tmp_path / "whole", here / "records-*.csv")
-    assert_same(FeatureSums.load(tmp_path / "merged").stored, whole)
+    assert_same(FeatureSums.load(tmp_path / "merged"), whole)
 
 
 def test_commands_refuse_in_one_line(tmp_path):
@@ -466,5 +466,5 @@ def test_a_process_is_killed_in_the_middle_and_the_next_run_gives_the_same(data,
     pool = data.files.load_public().split(40).pool
     alone = FeatureSums(directory=tmp_path / "one")
     alone.fit(helpers.examples(data, rows, owners=True), pool)
-    assert_same(FeatureSums.load(tmp_path / "run").stored, alone.stored)
+    assert_same(FeatureSums.load(tmp_path / "run"), alone)
     assert not list((tmp_path / "run").rglob(".writing-*"))

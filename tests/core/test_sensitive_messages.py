@@ -21,7 +21,7 @@ from pate_tf.data.schema import schema_of
 from pate_tf.teachers.store import TeacherState
 
 TYPES = {
-    *("PrivateExamples", "VoteCounts", "FeatureSums", "Votes", "TeacherState", "Partition"),
+    *("PrivateExamples", "VoteCounts", "SumsByClass", "Votes", "TeacherState", "Partition"),
     *("Forest", "Digests", "StoredCounts", "AnsweredVotes", "DistinctHistograms"),
     *("StoredSums", "SiloSums", "Share", "TeacherData", "LocalState"),
 }
@@ -220,7 +220,7 @@ def reads_private_data(side):
         lambda: sensitive.VoteCounts([[-SECRET, 0]]),
         lambda: sensitive.VoteCounts([[SECRET + 0.5, 0]]),
         lambda: sensitive.VoteCounts([[SECRET, 0], [1, 0]]).check_totals(),
-        lambda: sensitive.FeatureSums([[SECRET + 0.5]]),
+        lambda: sensitive.SumsByClass([[SECRET + 0.5]]),
         lambda: sensitive.Votes([[SECRET]], 10),
         lambda: sensitive.Votes([[-SECRET]], 10),
         lambda: Partition(np.array([SECRET]), 2),
@@ -249,7 +249,7 @@ def test_a_refusal_of_private_values_shows_none(call):
     [
         private([[SECRET, 1]], [2], [SECRET]),
         sensitive.VoteCounts([[SECRET, 0]]),
-        sensitive.FeatureSums([[SECRET]]),
+        sensitive.SumsByClass([[SECRET]]),
         sensitive.Votes([[SECRET]], SECRET + 1),
         TeacherState([np.array([SECRET])]),
         Partition(np.array([0, 1, 0]), 2),

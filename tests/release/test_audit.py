@@ -3,6 +3,7 @@
 A million draws of each mechanism are audited in `test_million_runs.py`.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -29,8 +30,8 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.release.drawing import Labeller
 from pate_tf.release.noise import SystemNoise
+from pate_tf.release.votes import release_votes
 
 DELTA = 1e-5
 COUNTS = np.array([9, 3, 2, 0])
@@ -44,7 +45,8 @@ MECHANISMS = [kind(gamma=0.5) for kind in KINDS] + [
 def released_labels(folder, mechanism, counts, num_queries):
     """Labels of distinct queries with the same votes."""
     with Ledger.open(folder, ensemble_digest="ab", delta=DELTA) as ledger:
-        labeller = Labeller(
+        labeller = functools.partial(
+            release_votes,
             voter=lambda inputs: VoteCounts(np.tile(counts, (len(inputs), 1))),
             ledger=ledger,
             noise=SystemNoise(),
@@ -52,7 +54,7 @@ def released_labels(folder, mechanism, counts, num_queries):
             num_classes=len(counts),
         )
         return [
-            labeller.label(np.arange(start, min(start + 50_000, num_queries)), mechanism=mechanism)
+            labeller(np.arange(start, min(start + 50_000, num_queries)), mechanism=mechanism)
             for start in range(0, num_queries, 50_000)
         ]
 

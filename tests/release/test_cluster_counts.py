@@ -13,17 +13,28 @@ from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import LaplaceClusterCounts
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import Ledger
+from pate_tf.models.encoder import CENTRE_STEP
+from pate_tf.release.feature_sums import Summands
 from pate_tf.release.noise import SystemNoise
-from pate_tf.release.noisy_sums import counts_by_cluster, release_sums
+from pate_tf.release.noisy_sums import release_sums
 
-SHAPE = {"num_clusters": 3, "num_classes": 2}
+CENTRES = np.eye(3) * CENTRE_STEP * 2**14
+SUMMANDS = Summands(num_classes=2, scale=np.ones(3), groups=(3,), centres={3: CENTRES})
 
 
 def table(records, owners=None):
+    """Counts of records, each a cluster and a class."""
     clusters, labels = np.array(records, np.int64).reshape(-1, 2).T
-    return counts_by_cluster(clusters, labels, owners=owners, **SHAPE)
+    features = np.eye(3, dtype=np.float32)[clusters]
+    if owners is None:
+        return SUMMANDS.of_records(features, labels)[-3:]
+    _, owner = np.unique(owners, return_inverse=True)
+    pairs, place = np.unique(owner * 2 + labels, return_inverse=True)
+    totals = np.zeros((len(pairs), SUMMANDS.num_rows), np.int64)
+    np.add.at(totals, place, SUMMANDS.of_owned(features))
+    return SUMMANDS.of_owners(totals, pairs)[-3:]
 
 
 def moved(one, other):
@@ -80,7 +91,7 @@ def test_the_noise_drawn_has_its_scale(tmp_path, factor, is_right):
     """The mean of |noise| is Gamma distributed; a false alarm has probability 1e-6."""
     scale, size = 50.0, (10_000, 10)
     sums, mechanism = (
-        FeatureSums(np.zeros(size, np.int64)),
+        SumsByClass(np.zeros(size, np.int64)),
         LaplaceClusterCounts(scale=scale, num_clusters=size[0]),
     )
     with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=1e-5) as ledger:

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.release.drawing import Labeller, query_digests, stored_counts
 from pate_tf.release.noise import SeededNoise, SystemNoise
+from pate_tf.release.votes import query_digests, release_votes, stored_counts
 
 DELTA = 1e-5
 NUM_CLASSES = 3
@@ -57,7 +58,8 @@ def ledger(tmp_path):
 
 
 def make(ledger, voter, noise=None):
-    return Labeller(
+    return functools.partial(
+        release_votes,
         voter=voter,
         ledger=ledger,
         noise=SystemNoise() if noise is None else noise,
@@ -72,7 +74,7 @@ def pool(*numbers):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_released_labels_carry_mechanism_cost_and_ledger_row(ledger, voter, mechanism):
-    released = make(ledger, voter).label(
+    released = make(ledger, voter)(
         pool(*range(50)), mechanism=mechanism, query_indices=np.arange(100, 150)
     )
     assert isinstance(released, ReleasedLabels)
@@ -90,9 +92,9 @@ def test_released_labels_carry_mechanism_cost_and_ledger_row(ledger, voter, mech
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_asking_again_gives_the_stored_answers_at_no_cost(ledger, voter, mechanism):
     labeller = make(ledger, voter)
-    first = labeller.label(pool(*range(40)), mechanism=mechanism)
+    first = labeller(pool(*range(40)), mechanism=mechanism)
     history = ledger.history()
-    again = labeller.label(pool(*range(40)), mechanism=mechanism)
+    again = labeller(pool(*range(40)), mechanism=mechanism)
     assert ledger.history() == history
     np.testing.assert_array_equal(first.labels, again.labels)
     np.testing.assert_array_equal(first.query_indices, again.query_indices)
@@ -101,8 +103,8 @@ def test_asking_again_gives_the_stored_answers_at_no_cost(ledger, voter, mechani
 
 def test_a_superset_is_charged_for_the_new_queries_alone(ledger, voter):
     labeller = make(ledger, voter)
-    first = labeller.label(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
-    second = labeller.label(pool(9, 4, 3, 8, 2, 1), mechanism=MECHANISMS[0])
+    first = labeller(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
+    second = labeller(pool(9, 4, 3, 8, 2, 1), mechanism=MECHANISMS[0])
     assert second.labels[[5, 4, 2, 1]].tolist() == first.labels.tolist()
     assert ledger.charges == {MECHANISMS[0]: 6}
     assert second.ledger_rows == (2, 4)
@@ -110,7 +112,7 @@ def test_a_superset_is_charged_for_the_new_queries_alone(ledger, voter):
 
 
 def test_a_query_repeated_in_a_batch_is_answered_once(ledger, voter):
-    released = make(ledger, voter).label(pool(*[7] * 30, 8), mechanism=MECHANISMS[0])
+    released = make(ledger, voter)(pool(*[7] * 30, 8), mechanism=MECHANISMS[0])
     assert len(set(released.labels[:30])) == 1 and released.num_queries == 31
     assert ledger.charges == {MECHANISMS[0]: 2}
     assert released.cost.epsilon == ledger.spent().epsilon
@@ -119,10 +121,10 @@ def test_a_query_repeated_in_a_batch_is_answered_once(ledger, voter):
 def test_another_mechanism_or_type_or_shape_is_another_query(ledger, voter):
     labeller = make(ledger, voter)
     inputs = pool(1, 2)
-    labeller.label(inputs, mechanism=MECHANISMS[0])
-    labeller.label(inputs, mechanism=LaplaceNoisyMax(gamma=0.06))
-    labeller.label(inputs.astype(np.float64), mechanism=MECHANISMS[0])
-    labeller.label(inputs[:, :, np.newaxis], mechanism=MECHANISMS[0])
+    labeller(inputs, mechanism=MECHANISMS[0])
+    labeller(inputs, mechanism=LaplaceNoisyMax(gamma=0.06))
+    labeller(inputs.astype(np.float64), mechanism=MECHANISMS[0])
+    labeller(inputs[:, :, np.newaxis], mechanism=MECHANISMS[0])
     assert ledger.charges == {MECHANISMS[0]: 6, LaplaceNoisyMax(gamma=0.06): 2}
     digests = query_digests(inputs, MECHANISMS[0])
     assert len(set(digests)) == 2 and {len(digest) for digest in digests} == {16}
@@ -133,13 +135,13 @@ def test_a_batch_that_does_not_fit_is_neither_charged_nor_voted_on(tmp_path, vot
         labeller = make(ledger, voter)
         affordable = ledger.affordable(MECHANISMS[0])
         with pytest.raises(BudgetExceeded, match=f"at most {affordable} new"):
-            labeller.label(pool(*range(affordable + 1)), mechanism=MECHANISMS[0])
+            labeller(pool(*range(affordable + 1)), mechanism=MECHANISMS[0])
         assert not voter.asked and not ledger.charges
-        labeller.label(pool(*range(affordable)), mechanism=MECHANISMS[0])
+        labeller(pool(*range(affordable)), mechanism=MECHANISMS[0])
         # What is stored stays free when nothing is left.
-        labeller.label(pool(*range(affordable)), mechanism=MECHANISMS[0])
+        labeller(pool(*range(affordable)), mechanism=MECHANISMS[0])
         with pytest.raises(BudgetExceeded, match="at most 0 new"):
-            labeller.label(pool(affordable), mechanism=MECHANISMS[0])
+            labeller(pool(affordable), mechanism=MECHANISMS[0])
 
 
 def test_a_voter_that_fails_costs_nothing(ledger):
@@ -147,14 +149,14 @@ def test_a_voter_that_fails_costs_nothing(ledger):
         raise ValueError("teachers are missing")
 
     with pytest.raises(ValueError, match="teachers"):
-        make(ledger, broken).label(pool(1), mechanism=MECHANISMS[0])
+        make(ledger, broken)(pool(1), mechanism=MECHANISMS[0])
     assert not ledger.charges
 
 
 @pytest.mark.parametrize("shape", [(1, NUM_CLASSES), (2, NUM_CLASSES - 1), (2, NUM_CLASSES + 1)])
 def test_counts_of_another_shape_are_refused_before_charging(ledger, shape):
     with pytest.raises(ValueError, match="voter: expected counts"):
-        make(ledger, lambda inputs: VoteCounts(np.ones(shape, np.int64))).label(
+        make(ledger, lambda inputs: VoteCounts(np.ones(shape, np.int64)))(
             pool(1, 2), mechanism=MECHANISMS[0]
         )
     assert not ledger.charges
@@ -163,7 +165,7 @@ def test_counts_of_another_shape_are_refused_before_charging(ledger, shape):
 @pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(gamma=1e-10)])
 def test_mechanisms_that_cannot_be_drawn_are_refused_before_charging(ledger, voter, mechanism):
     with pytest.raises(ValueError, match="expected"):
-        make(ledger, voter).label(pool(1, 2), mechanism=mechanism)
+        make(ledger, voter)(pool(1, 2), mechanism=mechanism)
     assert len(ledger.history()) == 1 and not voter.asked
 
 
@@ -172,11 +174,11 @@ def test_mechanisms_that_cannot_be_drawn_are_refused_before_charging(ledger, vot
 )
 def test_bad_queries_are_refused(ledger, voter, inputs, indices):
     with pytest.raises(ValueError, match="expected"):
-        make(ledger, voter).label(inputs, mechanism=MECHANISMS[0], query_indices=indices)
+        make(ledger, voter)(inputs, mechanism=MECHANISMS[0], query_indices=indices)
 
 
 def test_no_queries_cost_nothing(ledger, voter):
-    released = make(ledger, voter).label(pool(), mechanism=MECHANISMS[0])
+    released = make(ledger, voter)(pool(), mechanism=MECHANISMS[0])
     assert released.num_answered == released.num_queries == 0
     assert released.cost.epsilon == 0.0 and released.ledger_rows == ()
     assert len(ledger.history()) == 1
@@ -186,7 +188,7 @@ def test_votes_are_counted_and_text_inputs_work(ledger):
     def unanimous(inputs):
         return Votes(np.tile([len(text) for text in inputs], (50, 1)), NUM_CLASSES)
 
-    released = make(ledger, unanimous).label(
+    released = make(ledger, unanimous)(
         np.array(["", "a", "bb"]), mechanism=LaplaceNoisyMax(gamma=5.0)
     )
     assert released.labels.tolist() == [0, 1, 2]
@@ -199,13 +201,13 @@ def test_withheld_queries_are_charged_and_stay_withheld(ledger):
 
     mechanism = ConfidentGaussianNoisyMax(threshold=180.0, sigma_threshold=5.0, sigma=5.0)
     labeller = make(ledger, half_certain)
-    released = labeller.label(pool(*range(20)), mechanism=mechanism)
+    released = labeller(pool(*range(20)), mechanism=mechanism)
     assert released.query_indices.tolist() == list(range(0, 20, 2))
     assert released.labels.tolist() == [0] * 10
     assert (released.num_queries, released.num_answered, ledger.num_answered) == (20, 10, 10)
     worst_case, _ = mechanism.data_independent_epsilon(num_queries=20, delta=DELTA)
     assert released.cost.epsilon == ledger.spent().epsilon == worst_case
-    assert labeller.label(pool(1, 3), mechanism=mechanism).num_answered == 0
+    assert labeller(pool(1, 3), mechanism=mechanism).num_answered == 0
     assert ledger.charges == {mechanism: 20}
 
 
@@ -214,10 +216,10 @@ def test_counts_of_charged_queries_are_kept_for_analysis(ledger):
         return VoteCounts(np.stack([inputs[:, 0] + 200, inputs[:, 0], 10 - 2 * inputs[:, 0]], 1))
 
     labeller = make(ledger, voter)
-    labeller.label(pool(1, 2, 2, 3), mechanism=MECHANISMS[0])
-    labeller.label(pool(3, 4), mechanism=MECHANISMS[0])
+    labeller(pool(1, 2, 2, 3), mechanism=MECHANISMS[0])
+    labeller(pool(3, 4), mechanism=MECHANISMS[0])
     confident = dataclasses.replace(MECHANISMS[4], threshold=202.5, sigma_threshold=0.01)
-    labeller.label(pool(2, 3), mechanism=confident)
+    labeller(pool(2, 3), mechanism=confident)
     batches = list(stored_counts(ledger))
     assert [batch.debit for batch in batches] == [2, 4, 6]
     assert [batch.counts.values[:, 1].tolist() for batch in batches] == [[1, 2, 3], [4], [2, 3]]
@@ -228,10 +230,10 @@ def test_counts_of_charged_queries_are_kept_for_analysis(ledger):
 
 def test_counts_of_lost_answers_are_left_out(ledger, voter, monkeypatch):
     labeller = make(ledger, voter)
-    labeller.label(pool(1), mechanism=MECHANISMS[0])
+    labeller(pool(1), mechanism=MECHANISMS[0])
     monkeypatch.setattr(Ledger, "store_answers", lambda *_: (_ for _ in ()).throw(LedgerError("x")))
     with pytest.raises(LedgerError):
-        labeller.label(pool(2), mechanism=MECHANISMS[0])
+        labeller(pool(2), mechanism=MECHANISMS[0])
     monkeypatch.undo()
     assert [batch.debit for batch in stored_counts(ledger)] == [2]
     assert ledger.charges == {MECHANISMS[0]: 2} and ledger.num_answered == 1
@@ -240,8 +242,8 @@ def test_counts_of_lost_answers_are_left_out(ledger, voter, monkeypatch):
 @pytest.mark.parametrize("damage", ["missing", "truncated", "swapped", "foreign"])
 def test_damaged_counts_are_refused(ledger, voter, damage):
     labeller = make(ledger, voter)
-    labeller.label(pool(1, 2), mechanism=MECHANISMS[0])
-    labeller.label(pool(3), mechanism=MECHANISMS[0])
+    labeller(pool(1, 2), mechanism=MECHANISMS[0])
+    labeller(pool(3), mechanism=MECHANISMS[0])
     first, second = sorted((ledger.folder / "votes").iterdir())
     if damage == "missing":
         first.unlink()
@@ -257,14 +259,14 @@ def test_damaged_counts_are_refused(ledger, voter, damage):
 
 def test_votes_on_queries_that_depend_on_answers_are_kept_as_such(ledger, voter):
     labeller = make(ledger, voter)
-    labeller.label(pool(1, 2), mechanism=MECHANISMS[0])
-    labeller.label(pool(1, 2, 3), mechanism=MECHANISMS[0], adaptive=True)
-    labeller.label(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
+    labeller(pool(1, 2), mechanism=MECHANISMS[0])
+    labeller(pool(1, 2, 3), mechanism=MECHANISMS[0], adaptive=True)
+    labeller(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
     assert [batch.adaptive for batch in stored_counts(ledger)] == [False, True, False]
 
 
 def test_votes_of_a_version_without_adaptive_queries_are_read(ledger, voter):
-    make(ledger, voter).label(pool(1, 2), mechanism=MECHANISMS[0], adaptive=True)
+    make(ledger, voter)(pool(1, 2), mechanism=MECHANISMS[0], adaptive=True)
     (path,) = (ledger.folder / "votes").iterdir()
     arrays = artifacts.read_arrays(path)
     del arrays["adaptive"]
@@ -280,13 +282,13 @@ def test_nothing_is_charged_unless_later_queries_are_affordable_too(tmp_path, vo
     ) as ledger:
         labeller = make(ledger, voter)
         with pytest.raises(BudgetExceeded):
-            labeller.label(pool(*range(4)), mechanism=mechanism, num_later=7)
+            labeller(pool(*range(4)), mechanism=mechanism, num_later=7)
         assert voter.asked == []
         assert ledger.spent().num_queries == 0
-        labeller.label(pool(*range(4)), mechanism=mechanism, num_later=6)
+        labeller(pool(*range(4)), mechanism=mechanism, num_later=6)
         assert ledger.spent().num_queries == 4
         # Answers from memory cost nothing, whatever comes later.
-        labeller.label(pool(*range(4)), mechanism=mechanism, num_later=7)
+        labeller(pool(*range(4)), mechanism=mechanism, num_later=7)
 
 
 def test_noise_is_drawn_only_after_the_debit_is_on_disk(ledger, voter):
@@ -298,7 +300,7 @@ def test_noise_is_drawn_only_after_the_debit_is_on_disk(ledger, voter):
                 seen.append(reader.charges)
             return super().laplace_integers(scale, size)
 
-    make(ledger, voter, Spy(1)).label(pool(1, 2, 3), mechanism=MECHANISMS[0])
+    make(ledger, voter, Spy(1))(pool(1, 2, 3), mechanism=MECHANISMS[0])
     assert seen == [{MECHANISMS[0]: 3}]
 
 
@@ -309,9 +311,9 @@ def test_neither_errors_nor_reprs_show_counts(ledger):
         return VoteCounts(np.full((len(inputs), NUM_CLASSES + 1), secret))
 
     with pytest.raises(ValueError) as info:
-        make(ledger, wrong).label(pool(1), mechanism=MECHANISMS[0])
+        make(ledger, wrong)(pool(1), mechanism=MECHANISMS[0])
     assert str(secret) not in str(info.value)
-    make(ledger, lambda inputs: VoteCounts(np.full((len(inputs), NUM_CLASSES), secret))).label(
+    make(ledger, lambda inputs: VoteCounts(np.full((len(inputs), NUM_CLASSES), secret)))(
         pool(1), mechanism=MECHANISMS[0]
     )
     assert str(secret) not in repr(ledger.history()) + repr(list(stored_counts(ledger)))
@@ -325,6 +327,6 @@ def test_every_teacher_has_one_vote_on_every_query(ledger):
 
     for voter in (uneven, lambda inputs: VoteCounts(np.zeros((len(inputs), 3), np.int64))):
         with pytest.raises(ValueError, match=r"counts: expected .* vote") as error:
-            make(ledger, voter).label(pool(1, 2, 3), mechanism=MECHANISMS[1])
+            make(ledger, voter)(pool(1, 2, 3), mechanism=MECHANISMS[1])
         assert "90" not in str(error.value)
     assert ledger.num_queries == 0

@@ -1,5 +1,6 @@
 """The labeller and the ledger with mechanisms that a test registers."""
 
+import functools
 import sqlite3
 
 import numpy as np
@@ -10,8 +11,8 @@ from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, base, register
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.release.drawing import Labeller, stored_counts
 from pate_tf.release.noise import SystemNoise
+from pate_tf.release.votes import release_votes, stored_counts
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.labels import LabelsStatement
 
@@ -33,7 +34,8 @@ def ledger(tmp_path):
 
 
 def labeller_on(ledger, counts=CLEAR):
-    return Labeller(
+    return functools.partial(
+        release_votes,
         voter=lambda inputs: VoteCounts(np.tile(counts, (len(inputs), 1))),
         ledger=ledger,
         noise=SystemNoise(),
@@ -53,7 +55,7 @@ def stated(ledger, released):
 
 def test_a_toy_is_drawn_charged_kept_and_stated(ledger):
     toy = ToyNoisyMax(epsilon=2.0)
-    released = labeller_on(ledger).label(pool(0, 30), mechanism=toy)
+    released = labeller_on(ledger)(pool(0, 30), mechanism=toy)
     epsilon, _ = toy.data_independent_epsilon(num_queries=30, delta=DELTA)
     assert released.cost == Cost(charge=toy, number=30, epsilon=epsilon, delta=DELTA)
     assert (released.labels == 0).all() and released.num_answered == 30
@@ -67,17 +69,17 @@ def test_a_toy_is_drawn_charged_kept_and_stated(ledger):
 def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):
     toy = ToyHistogram(sigma=40.0)
     labeller = labeller_on(ledger, UNDECIDED)
-    released = labeller.label(pool(0, 20), mechanism=toy)
+    released = labeller(pool(0, 20), mechanism=toy)
     assert released.noisy_counts.shape == (20, 3)
     assert released.noisy_counts.argmax(axis=1).tolist() == released.labels.tolist()
     votes = released.noisy_counts / LATTICE
     assert 0 < np.abs(votes - UNDECIDED).mean() < 100
-    again = labeller.label(pool(5, 20)[::-1], mechanism=toy)
+    again = labeller(pool(5, 20)[::-1], mechanism=toy)
     np.testing.assert_array_equal(again.noisy_counts[::-1], released.noisy_counts[5:])
     assert ledger.charges == {toy: 20}
     with Ledger.read(ledger.folder) as reader:
         assert reader.charges == {toy: 20}
-    assert labeller.label(pool(0, 2), mechanism=LaplaceNoisyMax(gamma=0.05)).noisy_counts is None
+    assert labeller(pool(0, 2), mechanism=LaplaceNoisyMax(gamma=0.05)).noisy_counts is None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):
     ],
 )
 def test_changed_noisy_counts_are_noticed(ledger, statement):
-    labeller_on(ledger).label(pool(0, 5), mechanism=ToyHistogram(sigma=40.0))
+    labeller_on(ledger)(pool(0, 5), mechanism=ToyHistogram(sigma=40.0))
     connection = sqlite3.connect(ledger.folder / "ledger.sqlite3")
     connection.execute(statement)
     connection.commit()
@@ -100,7 +102,7 @@ def test_changed_noisy_counts_are_noticed(ledger, statement):
 @pytest.mark.parametrize("num_queries", [1, 40])
 def test_a_batch_is_charged_once_whatever_its_number(ledger, num_queries):
     gate = ToyGate(epsilon=0.25, delta=1e-6)
-    released = labeller_on(ledger).label(pool(0, num_queries), mechanism=gate)
+    released = labeller_on(ledger)(pool(0, num_queries), mechanism=gate)
     assert released.num_answered == num_queries
     spent = ledger.spent()
     assert released.cost == Cost(charge=gate, number=1, epsilon=spent.epsilon, delta=DELTA)
@@ -111,12 +113,12 @@ def test_a_batch_is_charged_once_whatever_its_number(ledger, num_queries):
 
 def test_a_failed_batch_answers_nothing_and_stays_charged(ledger):
     gate, labeller = ToyGate(epsilon=2.0, delta=1e-6), labeller_on(ledger, UNDECIDED)
-    released = labeller.label(pool(0, 10), mechanism=gate)
+    released = labeller(pool(0, 10), mechanism=gate)
     assert (released.num_queries, released.num_answered) == (10, 0)
     assert released.cost.number == 1 and released.ledger_rows == (2,)
     history = ledger.history()
     # No second chance for nothing: the refusal is what the ledger remembers.
-    assert labeller_on(ledger, CLEAR).label(pool(0, 10), mechanism=gate).num_answered == 0
+    assert labeller_on(ledger, CLEAR)(pool(0, 10), mechanism=gate).num_answered == 0
     assert ledger.history() == history
     (batch,) = stored_counts(ledger)
     assert not batch.answered.any()
@@ -124,8 +126,8 @@ def test_a_failed_batch_answers_nothing_and_stays_charged(ledger):
 
 def test_another_batch_is_another_payment_and_all_count(ledger):
     gate, labeller = ToyGate(epsilon=0.25, delta=1e-6), labeller_on(ledger)
-    labeller.label(pool(0, 10), mechanism=gate)
-    both = labeller.label(pool(5, 15), mechanism=gate)
+    labeller(pool(0, 10), mechanism=gate)
+    both = labeller(pool(5, 15), mechanism=gate)
     assert both.ledger_rows == (2, 4)
     assert (both.cost.charge, both.cost.number) == (gate, 2)
     assert 0.49 < both.cost.epsilon == ledger.spent().epsilon <= 0.5
@@ -139,9 +141,7 @@ def test_another_batch_is_another_payment_and_all_count(ledger):
 def test_batches_of_a_gate_are_fixed_beforehand(ledger):
     for chosen in ({"adaptive": True}, {"num_later": 5}):
         with pytest.raises(ValueError, match="all queries of toy_gate in one batch"):
-            labeller_on(ledger).label(
-                pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1e-6), **chosen
-            )
+            labeller_on(ledger)(pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1e-6), **chosen)
     assert not ledger.charges
 
 
@@ -153,26 +153,26 @@ def test_the_budget_counts_batches_and_says_so(tmp_path):
         assert ledger.affordable(gate) == 2
         labeller = labeller_on(ledger)
         for start in (0, 1000):
-            labeller.label(pool(start, start + 1000), mechanism=gate)
+            labeller(pool(start, start + 1000), mechanism=gate)
         with pytest.raises(BudgetExceeded, match=r"at most 0 new batches of toy_gate.*got 1"):
-            labeller.label(pool(5000, 5001), mechanism=gate)
+            labeller(pool(5000, 5001), mechanism=gate)
 
 
 def test_a_gate_that_uses_more_than_delta_has_no_finite_guarantee(ledger):
     with pytest.raises(LedgerError, match="expected a finite guarantee at delta 1e-05"):
-        labeller_on(ledger).label(pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1.1e-5))
+        labeller_on(ledger)(pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1.1e-5))
     assert not ledger.charges
 
 
 def test_what_could_not_be_read_back_is_not_charged(ledger, monkeypatch):
     monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
     with pytest.raises(LedgerError, match="expected a registered charge"):
-        labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(epsilon=0.5))
+        labeller_on(ledger)(pool(0, 2), mechanism=ToyNoisyMax(epsilon=0.5))
     assert len(ledger.history()) == 1
 
 
 def test_a_ledger_of_an_unknown_mechanism_says_what_to_do(ledger, monkeypatch):
-    labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(epsilon=0.5))
+    labeller_on(ledger)(pool(0, 2), mechanism=ToyNoisyMax(epsilon=0.5))
     monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
     with pytest.raises(LedgerError, match=r"row 2 charged something unknown.*toy_noisy_max"):
         Ledger.read(ledger.folder)

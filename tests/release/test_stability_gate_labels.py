@@ -1,6 +1,6 @@
 """The stability gate in the labeller: charged first, drawn once, stored."""
 
-import dataclasses
+import functools
 import json
 import logging
 import re
@@ -20,8 +20,8 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms import stability_gate as gate_module
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger
-from pate_tf.release.drawing import Labeller
 from pate_tf.release.noise import SystemNoise
+from pate_tf.release.votes import release_votes
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.labels import LabelsStatement
 
@@ -48,7 +48,8 @@ def labeller_on(ledger, *, tied=(), unit="record"):
         rows = [TIED if one in tied else np.roll(SURE, int(one) % 3) for one in inputs[:, 0]]
         return VoteCounts(np.array(rows))
 
-    return Labeller(
+    return functools.partial(
+        release_votes,
         voter=voter,
         ledger=ledger,
         noise=SystemNoise(),
@@ -66,7 +67,7 @@ def stated(released, ledger, **changes):
 
 @pytest.mark.parametrize("num_queries", [1, 300])
 def test_a_whole_batch_is_labelled_rightly_for_one_epsilon(ledger, num_queries):
-    released = labeller_on(ledger).label(pool(*range(num_queries)), mechanism=GATE)
+    released = labeller_on(ledger)(pool(*range(num_queries)), mechanism=GATE)
     assert released.labels.tolist() == [number % 3 for number in range(num_queries)]
     assert released.cost == Cost(charge=GATE, number=1, epsilon=0.25, delta=DELTA)
     assert (ledger.charges, ledger.spent().epsilon) == ({GATE: 1}, 0.25)
@@ -77,20 +78,20 @@ def test_a_whole_batch_is_labelled_rightly_for_one_epsilon(ledger, num_queries):
 
 def test_stored_outcomes_answer_parts_and_permutations_for_nothing(ledger):
     labeller = labeller_on(ledger)
-    labeller.label(pool(*range(30)), mechanism=GATE)
+    labeller(pool(*range(30)), mechanism=GATE)
     history = ledger.history()
     order = np.random.default_rng(0).permutation(30)
-    again = labeller.label(pool(*order), mechanism=GATE)
+    again = labeller(pool(*order), mechanism=GATE)
     assert again.labels.tolist() == (order % 3).tolist() and again.cost.number == 1
-    part = labeller_on(ledger, tied=range(30)).label(pool(7, 3, 3, 20), mechanism=GATE)
+    part = labeller_on(ledger, tied=range(30))(pool(7, 3, 3, 20), mechanism=GATE)
     assert part.labels.tolist() == [1, 0, 0, 2]
     assert ledger.history() == history
 
 
 def test_the_new_queries_are_the_gates_batch(ledger):
     labeller = labeller_on(ledger, tied=[40])
-    labeller.label(pool(*range(30)), mechanism=HALF)
-    both = labeller.label(pool(28, 29, 40, 41), mechanism=HALF)
+    labeller(pool(*range(30)), mechanism=HALF)
+    both = labeller(pool(28, 29, 40, 41), mechanism=HALF)
     # The tie shuts the gate on 40 and 41; 28 and 29 had their answers.
     assert both.query_indices.tolist() == [0, 1] and both.cost.number == 2
     assert both.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0]
@@ -98,18 +99,18 @@ def test_the_new_queries_are_the_gates_batch(ledger):
 
 
 def test_a_gate_that_stays_shut_was_charged_and_stays_shut(ledger):
-    released = labeller_on(ledger, tied=[3]).label(pool(*range(10)), mechanism=GATE)
+    released = labeller_on(ledger, tied=[3])(pool(*range(10)), mechanism=GATE)
     assert (released.num_answered, released.cost.epsilon) == (0, 0.25)
     history = ledger.history()
     for batch in (range(10), [5], [9, 0]):
-        assert labeller_on(ledger).label(pool(*batch), mechanism=GATE).num_answered == 0
+        assert labeller_on(ledger)(pool(*batch), mechanism=GATE).num_answered == 0
     assert ledger.history() == history
 
 
 def test_a_batch_that_stayed_shut_before_is_a_part_of_what_later_labels_cost(ledger):
     labeller = labeller_on(ledger, tied=[3])
-    assert labeller.label(pool(*range(10)), mechanism=HALF).num_answered == 0
-    released = labeller.label(pool(*range(20, 30)), mechanism=HALF)
+    assert labeller(pool(*range(10)), mechanism=HALF).num_answered == 0
+    released = labeller(pool(*range(20, 30)), mechanism=HALF)
     assert released.num_answered == 10
     assert released.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0] == ledger.spent().epsilon
 
@@ -121,8 +122,8 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
     gate = StabilityGate(epsilon=0.25, delta=2e-6)
     labeller = labeller_on(ledger, tied=[3], unit=unit)
     for batch in (range(10), range(10, 19)):
-        assert labeller.label(pool(*batch, 3), mechanism=shut).num_answered in (0, len(batch))
-    released = labeller.label(pool(*range(20, 30)), mechanism=gate)
+        assert labeller(pool(*batch, 3), mechanism=shut).num_answered in (0, len(batch))
+    released = labeller(pool(*range(20, 30)), mechanism=gate)
     assert released.num_answered == 10 and dict(released.cost.before) == {shut: 2}
     statement = stated(released, ledger)
     charged = {gate: 1, shut: 2}
@@ -145,11 +146,11 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
 def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
     gate, noisy = StabilityGate(epsilon=0.25, delta=DELTA / 3), LaplaceNoisyMax(gamma=0.05)
     labeller = labeller_on(ledger, tied=[3])
-    assert labeller.label(pool(1, 2), mechanism=gate).num_answered == 2
-    released = labeller.label(pool(1, 2), mechanism=noisy)
+    assert labeller(pool(1, 2), mechanism=gate).num_answered == 2
+    released = labeller(pool(1, 2), mechanism=noisy)
     assert released.cost.before == ()  # they did not wait for it
-    assert labeller.label(pool(3, 4), mechanism=gate).num_answered == 0
-    released = labeller.label(pool(3, 4), mechanism=noisy)
+    assert labeller(pool(3, 4), mechanism=gate).num_answered == 0
+    released = labeller(pool(3, 4), mechanism=noisy)
     assert released.cost.before == ((gate, 1),)
     assert released.cost.epsilon == smallest_epsilon({gate: 1, noisy: 2}, DELTA)[0]
     assert released.cost.in_words().endswith(f", after {gate.several(1)}")
@@ -162,7 +163,7 @@ def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
 
 def test_exceptions_are_withheld_and_their_epsilon_is_charged(ledger):
     gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=2, selection_epsilon=0.5)
-    released = labeller_on(ledger, tied=[3, 7]).label(pool(*range(10)), mechanism=gate)
+    released = labeller_on(ledger, tied=[3, 7])(pool(*range(10)), mechanism=gate)
     assert released.query_indices.tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
     assert released.labels.tolist() == [0, 1, 2, 1, 2, 0, 2, 0]
     assert released.cost.epsilon == ledger.spent().epsilon == 0.75
@@ -178,13 +179,14 @@ def test_the_debit_is_durable_before_anything_is_drawn(ledger):
             return super().words(size)
 
     labeller = labeller_on(ledger)
-    Labeller(
-        voter=labeller.voter,
+    functools.partial(
+        release_votes,
+        voter=labeller.keywords["voter"],
         ledger=ledger,
         noise=Spy(),
-        noisy_winners=labeller.noisy_winners,
+        noisy_winners=labeller.keywords["noisy_winners"],
         num_classes=3,
-    ).label(pool(1, 2), mechanism=GATE)
+    )(pool(1, 2), mechanism=GATE)
     assert seen and all(charged == {GATE: 1} for charged in seen)
 
 
@@ -195,10 +197,10 @@ def test_the_debit_is_durable_before_anything_is_drawn(ledger):
 )
 def test_what_leaves_nothing_of_delta_is_refused_before_it_is_charged(ledger, first, second):
     labeller = labeller_on(ledger)
-    labeller.label(pool(1, 2), mechanism=first)
+    labeller(pool(1, 2), mechanism=first)
     history = ledger.history()
     with pytest.raises(BudgetExceeded, match=r"delta: expected .* 1e-05 in all") as refusal:
-        labeller.label(pool(3, 4), mechanism=second)
+        labeller(pool(3, 4), mechanism=second)
     assert "\n" not in str(refusal.value) and "nan" not in str(refusal.value)
     assert refusal.value.num_affordable == 0 == ledger.affordable(second)
     assert ledger.history() == history and np.isfinite(ledger.spent().epsilon)
@@ -206,8 +208,8 @@ def test_what_leaves_nothing_of_delta_is_refused_before_it_is_charged(ledger, fi
 
 def test_half_of_delta_is_enough_for_noisy_labels(ledger):
     labeller = labeller_on(ledger)
-    labeller.label(pool(1, 2), mechanism=HALF)
-    labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(gamma=0.05))
+    labeller(pool(1, 2), mechanism=HALF)
+    labeller(pool(3, 4), mechanism=LaplaceNoisyMax(gamma=0.05))
     charged = {HALF: 1, LaplaceNoisyMax(gamma=0.05): 2}
     assert ledger.charges == charged
     assert ledger.spent().epsilon == smallest_epsilon(charged, DELTA)[0] < 0.45
@@ -220,16 +222,16 @@ def test_a_budget_holds_gates_to_the_last_digit(tmp_path):
         assert ledger.affordable(GATE) == 1
         with pytest.raises(BudgetExceeded):
             wide = StabilityGate(epsilon=0.2501, delta=DELTA)
-            labeller_on(ledger).label(pool(1), mechanism=wide)
-        assert labeller_on(ledger).label(pool(1), mechanism=GATE).num_answered == 1
+            labeller_on(ledger)(pool(1), mechanism=wide)
+        assert labeller_on(ledger)(pool(1), mechanism=GATE).num_answered == 1
 
 
 def test_owners_need_a_delta_that_holds_for_two_teachers(ledger):
     labeller = labeller_on(ledger, unit="owner")
     with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
-        labeller.label(pool(1, 2), mechanism=GATE)
+        labeller(pool(1, 2), mechanism=GATE)
     assert not ledger.charges
-    labeller.label(pool(1, 2), mechanism=StabilityGate(epsilon=0.25, delta=4e-6))
+    labeller(pool(1, 2), mechanism=StabilityGate(epsilon=0.25, delta=4e-6))
     assert 0.4999 < ledger.replaced_owner_epsilon() < 0.5
 
 
@@ -240,11 +242,11 @@ def test_owners_are_checked_beside_the_debit_too(ledger):
 
     def voter(inputs):
         if len(ledger.charges) == 0:
-            fast.label(pool(5), mechanism=gate)
-        return fast.voter(inputs)
+            fast(pool(5), mechanism=gate)
+        return fast.keywords["voter"](inputs)
 
     with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
-        dataclasses.replace(slow, voter=voter).label(pool(1, 2), mechanism=gate)
+        functools.partial(slow, voter=voter)(pool(1, 2), mechanism=gate)
     assert ledger.charges == {gate: 1}
     assert np.isfinite(ledger.replaced_owner_epsilon())
 
@@ -266,15 +268,16 @@ def test_owners_are_checked_beside_the_debit_too(ledger):
 )
 def test_a_batch_that_cannot_be_drawn_for_is_not_charged(ledger, gate, voter, message):
     labeller = labeller_on(ledger)
-    labeller = Labeller(
+    labeller = functools.partial(
+        release_votes,
         voter=voter,
         ledger=ledger,
         noise=SystemNoise(),
-        noisy_winners=labeller.noisy_winners,
+        noisy_winners=labeller.keywords["noisy_winners"],
         num_classes=3,
     )
     with pytest.raises(ValueError, match=message) as refusal:
-        labeller.label(pool(1, 2), mechanism=gate)
+        labeller(pool(1, 2), mechanism=gate)
     assert "98765" not in str(refusal.value)
     assert not ledger.charges
 
@@ -292,13 +295,14 @@ def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplo
     )
     counts = np.array([[8317, 2154, 0]] * 3)  # distance 3082
     labeller = labeller_on(ledger)
-    released = Labeller(
+    released = functools.partial(
+        release_votes,
         voter=lambda inputs: VoteCounts(counts[: len(inputs)]),
         ledger=ledger,
         noise=SystemNoise(),
-        noisy_winners=labeller.noisy_winners,
+        noisy_winners=labeller.keywords["noisy_winners"],
         num_classes=3,
-    ).label(pool(1, 2, 3), mechanism=gate)
+    )(pool(1, 2, 3), mechanism=gate)
     assert secrets == [3082]
     shown = repr(released) + repr(ledger.history()) + "".join(capsys.readouterr()) + caplog.text
     shown += repr([row.details for row in ledger.history()])
@@ -309,17 +313,17 @@ def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplo
 def test_an_opened_and_a_shut_batch_of_one_mechanism_are_given_together_as_labels(ledger):
     both = StabilityGateOrHistogram(epsilon=0.25, delta=1e-6, sigma=400.0, most_queries=3)
     labeller = labeller_on(ledger, tied=(7,))
-    opened = labeller.label(pool(1, 2, 3), mechanism=both)
+    opened = labeller(pool(1, 2, 3), mechanism=both)
     assert opened.noisy_counts is None and opened.labels.tolist() == [1, 2, 0]
-    shut = labeller.label(pool(7, 8), mechanism=both)
+    shut = labeller(pool(7, 8), mechanism=both)
     assert shut.noisy_counts.shape == (2, 3)
-    mixed = labeller.label(pool(3, 8, 7), mechanism=both)
+    mixed = labeller(pool(3, 8, 7), mechanism=both)
     assert mixed.noisy_counts is None and mixed.weights is None
     assert mixed.labels.tolist() == [0, shut.labels[1], shut.labels[0]]
     assert ledger.charges == {both: 2} and mixed.cost.number == 2
     with pytest.raises(ValueError, match="most_queries: expected a batch of at most 3 new queries"):
-        labeller.label(pool(10, 11, 12, 13), mechanism=both)
+        labeller(pool(10, 11, 12, 13), mechanism=both)
     assert ledger.charges == {both: 2}
     # A part of what was answered is free, whatever the batch.
-    assert labeller.label(pool(2, 1), mechanism=both).labels.tolist() == [2, 1]
+    assert labeller(pool(2, 1), mechanism=both).labels.tolist() == [2, 1]
     assert ledger.charges == {both: 2}

@@ -11,9 +11,8 @@ from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.queries.labels import Labels
-from pate_tf.release.labelling import ReleasePlan, open_ledger, plan_release, release_labels
-from pate_tf.release.noise import SystemNoise
-from pate_tf.release.settings import Budget, LabelSettings
+from pate_tf.release.labeller import Labeller
+from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
 from pate_tf.run.student_run import check_student, make_student
 from pate_tf.students.config import OutputSettings, StudentSettings, complete
 from pate_tf.teachers.voters import Voter
@@ -55,7 +54,7 @@ def table(agreement: int, seed: int = 0) -> np.ndarray:
     return np.where(agree, labels, random.integers(0, 10, labels.shape))
 
 
-def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choices) -> ReleasePlan:
+def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choices) -> LabelPlan:
     """The plan of a mechanism with its noise."""
     settings = LabelSettings(
         mechanism=mechanism or mechanisms.LaplaceNoisyMax(gamma=0.1),
@@ -65,12 +64,17 @@ def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choice
     return plan_release(settings, teachers, pool, delta=1e-5)
 
 
-def released(ledger, teachers, pool, *, noise=None, **choices) -> Labels:
+def opened(folder, teachers, *, seed=None, delta=1e-5, **budget) -> Labeller:
+    """Their labeller, open."""
+    settings = LabelSettings(mechanism=mechanisms.LaplaceNoisyMax(gamma=0.1), insecure_seed=seed)
+    return Labeller.from_settings(
+        teachers, settings, Budget(delta=delta, **budget), directory=folder
+    ).open()
+
+
+def released(labeller, pool, **choices) -> Labels:
     """Labels of such a plan."""
-    plan = planned(teachers, pool, **choices)
-    return release_labels(
-        plan, pool, teachers=teachers, ledger=ledger, noise=noise or SystemNoise()
-    )
+    return labeller.release(planned(labeller.source, pool, **choices), pool)
 
 
 def student_settings(model="mlp", *, max_steps=20, seed=0) -> StudentSettings:
@@ -92,7 +96,7 @@ def run(
     ensemble: FakeEnsemble,
     *,
     mechanism=None,
-    noise=None,
+    noise_seed=None,
     epsilon_budget=None,
     delta=1e-5,
     num_queries=NUM_QUERIES,
@@ -107,11 +111,8 @@ def run(
     public=PUBLIC,
 ):
     directory = artifacts.RunDirectory(folder)
-    with open_ledger(
-        directory.sensitive,
-        teachers=ensemble,
-        budget=Budget(delta=delta, epsilon_budget=epsilon_budget, replace_budget=replace_budget),
-    ) as ledger:
+    budget = {"epsilon_budget": epsilon_budget, "replace_budget": replace_budget}
+    with opened(folder, ensemble, seed=noise_seed, delta=delta, **budget) as labeller:
         split = public.split(pool_size)
         settings = student_settings(model, seed=seed)
         output = OutputSettings(save_labels=save_labels, evaluate_on=evaluate_on)
@@ -127,9 +128,8 @@ def run(
                 strategy=query_strategy,
                 rounds=query_rounds,
             ),
-            noise=noise or SystemNoise(),
             teachers=ensemble,
-            ledger=ledger,
+            labeller=labeller,
             directory=directory,
             output=output,
         )

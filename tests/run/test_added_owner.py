@@ -31,8 +31,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
 from pate_tf.models import closed_form
-from pate_tf.release.labelling import plan_release
-from pate_tf.release.settings import LabelSettings
+from pate_tf.release.plan import LabelSettings, plan_release
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
 from pate_tf.teachers import store

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from chosen_votes import (
     POOL,
     PUBLIC,
     FakeEnsemble,
+    opened,
     planned,
     released,
     student_settings,
@@ -29,9 +29,6 @@ from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import load_labels
-from pate_tf.release.labelling import open_ledger
-from pate_tf.release.noise import SystemNoise
-from pate_tf.release.settings import Budget
 from pate_tf.run import student_run as student_report
 from pate_tf.run.student_run import NothingAnsweredError, make_student
 from pate_tf.statement.check import check_statement
@@ -41,19 +38,14 @@ SPLIT = PUBLIC.split(POOL)
 GATE = StabilityGate(epsilon=1.0, delta=1e-5)
 
 
-def opened(folder: pathlib.Path, teachers: FakeEnsemble) -> Ledger:
-    return open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=1e-5))
-
-
 def run(folder, teachers, *, mechanism, query_strategy="first"):
-    with opened(folder, teachers) as ledger:
+    with opened(folder, teachers) as labeller:
         return make_student(
             student_settings(),
             SPLIT,
             plan=planned(teachers, SPLIT.pool, mechanism=mechanism, strategy=query_strategy),
-            noise=SystemNoise(),
             teachers=teachers,
-            ledger=ledger,
+            labeller=labeller,
             directory=artifacts.RunDirectory(folder),
         )
 
@@ -96,8 +88,8 @@ def test_a_gate_that_stays_shut_says_what_was_charged_and_what_to_do(tmp_path):
 
 def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_path):
     teachers = FakeEnsemble(table(95))
-    with opened(tmp_path, teachers) as ledger:
-        labels = released(ledger, teachers, SPLIT.pool, mechanism=GaussianHistogram(sigma=20.0))
+    with opened(tmp_path, teachers) as labeller:
+        labels = released(labeller, SPLIT.pool, mechanism=GaussianHistogram(sigma=20.0))
     np.testing.assert_array_equal(
         labels.training_labels.weights, shares(labels.released.noisy_counts)
     )
@@ -111,7 +103,7 @@ def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_p
         labels.released, noisy_counts=labels.released.noisy_counts + LATTICE
     )
     with (
-        opened(tmp_path, teachers) as ledger,
+        opened(tmp_path, teachers).ledger() as ledger,
         pytest.raises(ValueError, match="labels: expected labels that were charged to this ledger"),
     ):
         publish_model(

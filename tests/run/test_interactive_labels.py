@@ -9,6 +9,7 @@ from chosen_votes import (
     POOL,
     PUBLIC,
     FakeEnsemble,
+    opened,
     planned,
     released,
     student_settings,
@@ -17,12 +18,8 @@ from chosen_votes import (
 
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.core import artifacts
-from pate_tf.ledger import Ledger
 from pate_tf.queries.strategies import simple
-from pate_tf.release.drawing import stored_counts
-from pate_tf.release.labelling import open_ledger
-from pate_tf.release.noise import SystemNoise
-from pate_tf.release.settings import Budget
+from pate_tf.release.votes import stored_counts
 from pate_tf.run import student_run as student_report
 from pate_tf.run.student_run import make_student
 from pate_tf.statement.check import check_statement
@@ -35,12 +32,6 @@ MECHANISM = InteractiveGaussianNoisyMax(
 
 
 ASKED = {"mechanism": MECHANISM, "rounds": ROUNDS}
-
-
-def opened(folder) -> Ledger:
-    return open_ledger(
-        folder / "sensitive", teachers=FakeEnsemble(table(100)), budget=Budget(delta=1e-5)
-    )
 
 
 @pytest.fixture
@@ -60,9 +51,8 @@ def students(monkeypatch) -> list[int]:
 def test_each_round_is_tested_and_charged_and_the_student_answers_from_the_second_on(
     tmp_path, students
 ):
-    teachers = FakeEnsemble(table(100))
-    with opened(tmp_path) as ledger:
-        labels = released(ledger, teachers, SPLIT.pool, **ASKED)
+    with opened(tmp_path, FakeEnsemble(table(100))) as labeller, labeller.ledger() as ledger:
+        labels = released(labeller, SPLIT.pool, **ASKED)
         assert ledger.charges == {MECHANISM: NUM_QUERIES}
         assert labels.released.cost.epsilon == ledger.spent().epsilon
         rows = [row for row in ledger.history() if row.kind == "debit"]
@@ -73,15 +63,15 @@ def test_each_round_is_tested_and_charged_and_the_student_answers_from_the_secon
         assert students[0] == 6
         answered = labels.released.num_answered
         assert answered >= 6 + 30 * 0.9
-        again = released(ledger, teachers, SPLIT.pool, **ASKED)
+        again = released(labeller, SPLIT.pool, **ASKED)
         assert ledger.charges == {MECHANISM: NUM_QUERIES}
         np.testing.assert_array_equal(again.released.labels, labels.released.labels)
     assert len(students) == 2 * (ROUNDS - 1)
 
 
 def test_every_query_is_asked_once_and_each_round_has_something_of_all(tmp_path, students):
-    with opened(tmp_path) as ledger:
-        labels = released(ledger, FakeEnsemble(table(100)), SPLIT.pool, **ASKED)
+    with opened(tmp_path, FakeEnsemble(table(100))) as labeller:
+        labels = released(labeller, SPLIT.pool, **ASKED)
     assert sorted(labels.queries.tolist()) == list(range(NUM_QUERIES))
     assert labels.queries[: NUM_QUERIES // ROUNDS].tolist() == list(range(0, NUM_QUERIES, ROUNDS))
 
@@ -107,14 +97,13 @@ def test_what_does_not_go_together_is_refused(asked, message):
 
 def test_a_student_is_made_stated_and_reported(tmp_path):
     """With real students between rounds."""
-    with opened(tmp_path) as ledger:
+    with opened(tmp_path, FakeEnsemble(table(100))) as labeller, labeller.ledger() as ledger:
         report = make_student(
             student_settings(),
             SPLIT,
             plan=planned(FakeEnsemble(table(100)), SPLIT.pool, mechanism=MECHANISM, rounds=2),
-            noise=SystemNoise(),
             teachers=FakeEnsemble(table(100)),
-            ledger=ledger,
+            labeller=labeller,
             directory=artifacts.RunDirectory(tmp_path),
         )
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())

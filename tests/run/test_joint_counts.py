@@ -1,5 +1,7 @@
 """When noisy counts are released to be learnt from together: by public values alone."""
 
+import types
+
 import numpy as np
 import pytest
 from chosen_votes import PUBLIC, FakeEnsemble
@@ -11,9 +13,7 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.release import labelling
-from pate_tf.release.labelling import TOGETHER, joint_plan, plan_release
-from pate_tf.release.settings import LabelSettings
+from pate_tf.release.plan import TOGETHER, LabelSettings, joint_plan, plan_release
 
 POOL = PUBLIC.split(250).pool
 
@@ -105,10 +105,10 @@ def test_a_number_that_was_given_is_checked_too():
 def planned(epsilon=0.1, joined=True, **choices):
     """The plan of 2,000 teachers whose counts may be learnt from together."""
     teachers = FakeEnsemble(np.zeros((2_000, 250), int))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labelling, "are_joined", lambda *_: joined)
-        settings = LabelSettings(epsilon=epsilon, **choices)
-        return plan_release(settings, teachers, POOL, delta=1e-5)
+    facts = {"model": "ridge", "representation": "patches" if joined else None}
+    teachers.config = types.SimpleNamespace(**facts)
+    settings = LabelSettings(epsilon=epsilon, **choices)
+    return plan_release(settings, teachers, POOL, delta=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, opened, planned, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.queries.labels import Labels, load_labels
-from pate_tf.release.labelling import open_ledger
-from pate_tf.release.noise import SeededNoise
-from pate_tf.release.settings import Budget
 from pate_tf.run.student_run import learn
 from pate_tf.statement.publishing import publish_model
 from pate_tf.students.config import StudentSettings
@@ -22,13 +19,9 @@ SPLIT = PUBLIC.split(POOL)
 SETTINGS = StudentSettings(model="mlp", max_steps=10, batch_size=8)
 
 
-def opened(folder, teachers, *, delta=1e-5):
-    return open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=delta))
-
-
-def labels_of(folder, teachers, **changes) -> Labels:
-    with opened(folder, teachers) as ledger:
-        return released(ledger, teachers, SPLIT.pool, **changes)
+def labels_of(folder, teachers, *, seed=None, **changes) -> Labels:
+    with opened(folder, teachers, seed=seed) as labeller:
+        return released(labeller, SPLIT.pool, **changes)
 
 
 def as_arrays(labels: Labels) -> list[np.ndarray]:
@@ -69,7 +62,7 @@ def test_stored_labels_are_learnt_from_and_published(tmp_path):
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
     labels = load_labels(tmp_path / "kept", SPLIT.pool)
     model, _ = learn(SETTINGS, SPLIT, labels)
-    with opened(tmp_path, teachers) as ledger:
+    with opened(tmp_path, teachers).ledger() as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
         )
@@ -124,7 +117,7 @@ def costing(released, **changes) -> dict:
 def test_nothing_is_published_that_the_ledger_does_not_know(tmp_path, change, message):
     teachers = FakeEnsemble(table(95))
     labels = labels_of(tmp_path, teachers)
-    with opened(tmp_path, teachers) as ledger, pytest.raises(ValueError, match=message):
+    with opened(tmp_path, teachers).ledger() as ledger, pytest.raises(ValueError, match=message):
         publish_model(
             None,
             forged(labels, change(labels.released)),
@@ -141,14 +134,14 @@ def test_nothing_is_published_that_the_ledger_does_not_know(tmp_path, change, me
 )
 def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, field, said):
     teachers = FakeEnsemble(table(95))
-    noise = SeededNoise(1) if field == "secure_noise" else None
-    labels_of(tmp_path, teachers, strategy="random", noise=noise).save(tmp_path / "kept")
+    seed = 1 if field == "secure_noise" else None
+    labels_of(tmp_path, teachers, strategy="random", seed=seed).save(tmp_path / "kept")
     path = tmp_path / "kept" / "labels.json"
     fields = json.loads(path.read_text())
     assert fields[field] != said
     path.write_text(json.dumps({**fields, field: said}))
     with (
-        opened(tmp_path, teachers) as ledger,
+        opened(tmp_path, teachers).ledger() as ledger,
         pytest.raises(ValueError, match="how it was chosen, got something that was changed") as no,
     ):
         publish_model(
@@ -165,7 +158,7 @@ def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
     labels = labels_of(tmp_path / "one", FakeEnsemble(table(95)))
     other = FakeEnsemble(table(95), "cd" * 32)
     with (
-        opened(tmp_path / "two", other) as ledger,
+        opened(tmp_path / "two", other).ledger() as ledger,
         pytest.raises(ValueError, match="charged to this ledger"),
     ):
         publish_model(None, labels, teachers=other, ledger=ledger, folder=tmp_path)
@@ -175,9 +168,9 @@ def test_predictable_noise_spoils_earlier_labels(tmp_path):
     teachers = FakeEnsemble(table(95))
     labels = labels_of(tmp_path, teachers)
     assert labels.released.secure_noise
-    labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, noise=SeededNoise(1))
+    labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, seed=1)
     model, _ = learn(SETTINGS, SPLIT, labels)
-    with opened(tmp_path, teachers) as ledger:
+    with opened(tmp_path, teachers).ledger() as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
         )

@@ -5,14 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from chosen_votes import POOL, PUBLIC, FakeEnsemble, released, table
+from chosen_votes import POOL, PUBLIC, FakeEnsemble, opened, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
 from pate_tf.core.sensitive import Votes
 from pate_tf.queries import propagation, strategies
 from pate_tf.queries.labels import load_labels
-from pate_tf.release.labelling import open_ledger
-from pate_tf.release.settings import Budget
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.representations import catalogue as trust
 from pate_tf.run.student_run import learn
@@ -44,8 +42,8 @@ def features(monkeypatch):
 
 def labels_of(folder, teachers, *, mechanism=GATE, strategy="medoids", **queries):
     choices = {"mechanism": mechanism, "num_queries": QUERIES, "strategy": strategy, **queries}
-    with open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)) as ledger:
-        return released(ledger, teachers, SPLIT.pool, **choices)
+    with opened(folder, teachers) as labeller:
+        return released(labeller, SPLIT.pool, **choices)
 
 
 def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
@@ -81,9 +79,7 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     labels = load_labels(tmp_path / "kept", SPLIT.pool)
     assert labels.neighbours.shape == (QUERIES, 10)
     model, _ = learn(SETTINGS, SPLIT, labels)
-    with open_ledger(
-        tmp_path / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)
-    ) as ledger:
+    with opened(tmp_path, teachers).ledger() as ledger:
 
         def published(these, name):
             return publish_model(

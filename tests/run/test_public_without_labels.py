@@ -11,7 +11,7 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.release.settings import Budget, LabelSettings
+from pate_tf.release.plan import Budget, LabelSettings
 from pate_tf.run import student_run as student_report
 from pate_tf.students.config import StudentSettings
 from pate_tf.teachers import run_folder

@@ -24,7 +24,7 @@ from pate_tf.core.reporting import Reporting
 from pate_tf.core.sensitive import Votes
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.queries.strategies import siamese
-from pate_tf.release.noise import SeededNoise, SystemNoise
+from pate_tf.release.noise import SystemNoise
 from pate_tf.run.student_run import warn_of_raw_pixels
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.privacy_statement import epsilon_text
@@ -145,7 +145,7 @@ def test_nothing_released_depends_on_votes_but_through_the_labels(tmp_path):
     divided[:20] = (right + np.arange(20)[:, None]) % 10
     mechanism = mechanisms.LaplaceNoisyMax(gamma=5.0)
     for name, votes, digest in (("one", unanimous, "12" * 32), ("two", divided, "34" * 32)):
-        run(tmp_path / name, FakeEnsemble(votes, digest), mechanism=mechanism, noise=SeededNoise(3))
+        run(tmp_path / name, FakeEnsemble(votes, digest), mechanism=mechanism, noise_seed=3)
     for name in ("one", "two"):
         found = labels(tmp_path / name)
         np.testing.assert_array_equal(found["labels"], right[:NUM_QUERIES])
@@ -202,8 +202,8 @@ def test_more_queries_and_other_mechanisms_are_charged(tmp_path):
 
 def test_seeded_noise_is_never_called_private(tmp_path):
     ensemble = FakeEnsemble(table(90))
-    run(tmp_path / "one", ensemble, noise=SeededNoise(1))
-    run(tmp_path / "two", ensemble, noise=SeededNoise(1))
+    run(tmp_path / "one", ensemble, noise_seed=1)
+    run(tmp_path / "two", ensemble, noise_seed=1)
     one, two = (labels(tmp_path / name)["labels"] for name in ("one", "two"))
     np.testing.assert_array_equal(one, two)
     assert statement(tmp_path / "one")["secure_noise"] is False

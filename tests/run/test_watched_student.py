@@ -5,13 +5,10 @@ import pathlib
 import event_files
 import numpy as np
 import pytest
-from chosen_votes import PUBLIC, FakeEnsemble, planned, student_settings
+from chosen_votes import PUBLIC, FakeEnsemble, opened, planned, student_settings
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core import artifacts
-from pate_tf.release.labelling import open_ledger
-from pate_tf.release.noise import SeededNoise
-from pate_tf.release.settings import Budget
 from pate_tf.run.student_run import make_student
 
 POOL, QUERIES, TEACHERS = 400, 40, 100
@@ -21,7 +18,7 @@ RIGHT = np.tile(PUBLIC.labels[:POOL], (TEACHERS, 1))
 def run(folder: pathlib.Path, votes: np.ndarray, model: str = "mlp", public=PUBLIC):
     directory = artifacts.RunDirectory(folder)
     ensemble = FakeEnsemble(votes)
-    with open_ledger(directory.sensitive, teachers=ensemble, budget=Budget(delta=1e-5)) as ledger:
+    with opened(folder, ensemble, seed=3) as labeller:
         return make_student(
             student_settings(model, max_steps=150),
             public.split(POOL),
@@ -31,9 +28,8 @@ def run(folder: pathlib.Path, votes: np.ndarray, model: str = "mlp", public=PUBL
                 mechanism=LaplaceNoisyMax(gamma=5.0),
                 num_queries=QUERIES,
             ),
-            noise=SeededNoise(3),
             teachers=ensemble,
-            ledger=ledger,
+            labeller=labeller,
             directory=directory,
         )
 

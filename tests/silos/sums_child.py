@@ -11,7 +11,7 @@ import numpy as np
 import silo_helpers
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
 from pate_tf.silos.messages import QueryBatch, sums_query
 from pate_tf.silos.secure.keys import PartyKeys
@@ -41,7 +41,7 @@ def silo_keys(folder):
 
 def open_silo(folder, name, sealer, *, sums=None, **changes):
     """A silo on its folder; None for a folder that it forgets."""
-    found = sums or SiloSums(sums=FeatureSums(sums_of(name)), representation=ENCODER.digest)
+    found = sums or SiloSums(sums=SumsByClass(sums_of(name)), representation=ENCODER.digest)
     return Silo(policy(name, **changes), found, folder=folder, sealer=sealer)
 
 

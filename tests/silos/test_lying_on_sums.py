@@ -17,7 +17,7 @@ from silo_helpers import Silent
 from sums_child import ENCODER, NAMES, POOL, RELEASE, open_silo, sums_of
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.models.encoder import record_vectors
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import sums_by_class
@@ -145,7 +145,7 @@ def test_a_total_that_no_records_have_is_refused(tmp_path):
             tmp_path / name,
             name,
             sealers[name],
-            sums=SiloSums(sums=FeatureSums(tables[name]), representation=ENCODER.digest),
+            sums=SiloSums(sums=SumsByClass(tables[name]), representation=ENCODER.digest),
         )
         for name in NAMES
     ]

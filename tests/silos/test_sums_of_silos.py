@@ -11,7 +11,7 @@ from silo_helpers import FAULT_POINTS, answer_until, check_killed_at
 from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, sums_of
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger.chain import LedgerError
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import Asking, Coordinator
@@ -94,7 +94,7 @@ def test_a_silo_without_keys_or_of_another_unit_takes_no_part(tmp_path, sealers)
     sealer = PartySealer(sealers["a"]._parties, silos=sealers["a"]._silos)
     with open_silo(tmp_path / "a", "a", sealer) as one:
         assert one.answer(batch()).reason is Reason.MECHANISM_NOT_ALLOWED
-    owners = SiloSums(sums=FeatureSums(sums_of("b")), representation="e", unit="owner")
+    owners = SiloSums(sums=SumsByClass(sums_of("b")), representation="e", unit="owner")
     with pytest.raises(ValueError, match="unit: expected sums of each record"):
         open_silo(tmp_path / "b", "b", sealers["b"], sums=owners)
     with open_silo(tmp_path / "b", "b", sealers["b"], sums=owners, unit="owner") as one:

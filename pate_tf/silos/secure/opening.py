@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.messages import QueryBatch, SealedShares
 from pate_tf.silos.secure import shamir
@@ -156,7 +156,7 @@ class PartySealer:
         """
         return seal_votes(votes, self._terms(batch), silo=silo)
 
-    def seal_sums(self, sums: FeatureSums, batch: QueryBatch) -> tuple[bytes, ...]:
+    def seal_sums(self, sums: SumsByClass, batch: QueryBatch) -> tuple[bytes, ...]:
         """Returns the sealed shares of feature sums, to which noise was added; see `seal_sums`.
 
         Raises ValueError if the batch is for other silos, parties or sums.

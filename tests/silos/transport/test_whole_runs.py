@@ -10,7 +10,7 @@ from transport_helpers import LIMITS, PARTIES, SILOS
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
-from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.sensitive import SumsByClass
 from pate_tf.silos import Asking, Coordinator, Member, Roster, SiloSums
 from pate_tf.silos.clients import PartyConnection, SiloConnection
 from pate_tf.silos.messages import Reason, Refusal, SealedShares
@@ -26,7 +26,7 @@ SUMS = SecureFeatureSums(
 )
 MADE_UP = np.arange(4 * NUM_CLASSES).reshape(4, NUM_CLASSES) * 2**25
 ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
-FOUND = SiloSums(sums=FeatureSums(MADE_UP), representation="encoder")
+FOUND = SiloSums(sums=SumsByClass(MADE_UP), representation="encoder")
 SECURE = {"name": "secure_histogram", "sigma": 0.5, "num_parties": 4, "threshold": 1}
 
 

@@ -1,0 +1,562 @@
+"""Which labels are released, planned from public values before a ledger is opened.
+
+TensorFlow is imported where a representation is looked up, alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.composition import check_pure
+from pate_tf.accounting.delta import DELTA
+from pate_tf.accounting.mechanisms import (
+    GaussianHistogram,
+    Mechanism,
+    StabilityGateOrHistogram,
+)
+from pate_tf.accounting.mechanisms.base import Planned, Target, check_mechanism
+from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
+from pate_tf.accounting.planning import (
+    DEFAULT_MARGIN,
+    DEFAULT_PROFILE,
+    ROUNDS,
+    ROUNDS_LEAD,
+    PlannedRelease,
+    planned_sums,
+    profile_counts,
+    recommend,
+)
+from pate_tf.core.public import Pool
+from pate_tf.core.settings import Settings, setting
+from pate_tf.data.named_function import Named
+from pate_tf.models import closed_form
+from pate_tf.queries import rounds
+from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.strategies import AUTO, find_strategy, recommended
+from pate_tf.release.noise import (
+    NoiseSource,
+    SeededNoise,
+    SystemNoise,
+    check_drawable,
+    check_scales,
+)
+from pate_tf.teachers.voters import Voter
+
+if TYPE_CHECKING:
+    from pate_tf.release.feature_sums import FeatureSums, LabelSource
+
+METHODS = ("pate", "feature_sums")
+DEFAULT_NUM_QUERIES = 100
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelSettings(Settings):
+    """Which labels are released. Public; `plan_release` completes it.
+
+    Either `epsilon` is given, and a plan that reads no private value finds the noise; or
+    `mechanism` is a mechanism with its noise. How queries are chosen is as `QueryConfig` has it;
+    None for the planned value, or for what suits the mechanism.
+    """
+
+    method: str = setting(
+        "pate",
+        group="method",
+        choices=METHODS,
+        help="pate: teachers vote on queries of the public pool, and noisy labels of these are "
+        "released. feature_sums: the sum of clipped feature vectors of each class is released "
+        "once, with Gaussian noise, and all of the pool gets labels; no teacher is asked.",
+    )
+    epsilon: float | None = setting(
+        None,
+        group="privacy",
+        above=0.0,
+        help="Epsilon of this release at --delta, whatever the data. Mechanism, noise and number "
+        "of queries are planned from public values; with --mechanism, noise and number alone.",
+    )
+    mechanism: Mechanism | type[Mechanism] | None = None
+    num_queries: int | None = None
+    strategy: str | None = None  # None: `strategies.recommended`
+    num_neighbours: int | None = None
+    rounds: int | None = None
+    num_rounds: int | None = setting(
+        None,
+        group="privacy",
+        least=1,
+        most=MOST_ROUNDS,
+        advanced=True,
+        help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
+        "each later one of what a linear model of the earlier ones misses. Default: "
+        f"{ROUNDS} where a class has {ROUNDS_LEAD:g} times more records than a single release has "
+        "noise, else one.",
+    )
+    seed: int = 0
+    representation: Named | None = None
+    margin: float = setting(
+        DEFAULT_MARGIN,
+        group="privacy",
+        above=0.0,
+        most=1.0,
+        advanced=True,
+        help="With --epsilon: what the plan assumes of every query: the first class leads the "
+        "second by this share of the teachers. A guess from public values, never measured on the "
+        "votes.",
+    )
+    num_exceptions: int = setting(
+        0,
+        group="privacy",
+        flag="exceptions",
+        least=0,
+        advanced=True,
+        help="With --epsilon: queries on which the plan assumes that teachers are divided.",
+    )
+    insecure_seed: int | None = setting(
+        None,
+        group="privacy",
+        least=0,
+        advanced=True,
+        help="Draw the privacy noise from this seed, for tests and demonstrations. NOTHING is "
+        "private then; ledger and statement say so for ever.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strategy == AUTO:
+            object.__setattr__(self, "strategy", None)
+        has_noise = self.mechanism is not None and not isinstance(self.mechanism, type)
+        if has_noise:
+            check_mechanism(self.mechanism)
+        if self.method == "pate" and (self.epsilon is None) != has_noise:
+            got = "both" if has_noise else "neither"
+            raise ValueError(
+                f"epsilon: expected a number, or a mechanism with its noise, got {got}"
+            )
+        if self.method == "pate" and self.num_rounds is not None:
+            raise ValueError(
+                f"num_rounds: expected none with method pate, got {self.num_rounds}; method "
+                f"feature_sums takes it"
+            )
+        if self.method == "feature_sums" and self.epsilon is None:
+            raise ValueError(
+                "epsilon: expected a number with method feature_sums, which its noise follows "
+                "from, got none"
+            )
+
+    def noise(self) -> NoiseSource:
+        """Returns the source of the privacy noise: the operating system, but for a seed."""
+        return SystemNoise() if self.insecure_seed is None else SeededNoise(self.insecure_seed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget(Settings):
+    """What all labels of an ensemble may cost together. Public."""
+
+    delta: float | None = setting(None, group="privacy", **DELTA)
+    epsilon_budget: float | None = setting(
+        None,
+        group="privacy",
+        above=0.0,
+        help="The most that everything released from these teachers may ever cost, as epsilon at "
+        "--delta; fixed at first use. Default: no limit; all is recorded in the ledger.",
+    )
+    replace_budget: bool = setting(
+        False,
+        group="privacy",
+        flag="new_budget_i_understand",
+        advanced=True,
+        help="Replace the budget by --epsilon_budget and --delta, both of which must be given. The "
+        "ledger and every later statement say so for ever.",
+    )
+    acknowledge_reset: bool = setting(
+        False,
+        group="privacy",
+        flag="reset_ledger_i_understand",
+        advanced=True,
+        help="Go on although the ledger, or rows of it, are gone. What is known of their cost is "
+        "charged again. The ledger and every later statement say so for ever.",
+    )
+    planned_release: str | None = setting(
+        None,
+        group="privacy",
+        choices=("sanitised", "smooth_sensitivity"),
+        advanced=True,
+        help="How analysis.py will release the data-dependent cost, if ever; fixed at first use, "
+        "before there are votes. Default: sanitised.",
+    )
+    planned_profile: float | None = setting(
+        None,
+        group="privacy",
+        advanced=True,
+        help="The hypothetical votes that this release is planned for: every query led by this "
+        f"share of the teachers; fixed at first use. Default: {DEFAULT_PROFILE:g}.",
+    )
+    planned: PlannedRelease | None = None  # default: what these two say
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.planned_release is None and self.planned_profile is None:
+            return
+        is_smooth = self.planned_release == "smooth_sensitivity"
+        planned = PlannedRelease(
+            release="smooth_sensitivity" if is_smooth else "log_cost",
+            profile=DEFAULT_PROFILE if self.planned_profile is None else self.planned_profile,
+        )
+        object.__setattr__(self, "planned", planned)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelPlan:
+    """What is released, and why; made by `plan_release`. Public.
+
+    Attributes:
+        mechanism: draws the noise and accounts for it.
+        queries: which inputs of the pool, and how they are chosen.
+        reason: how mechanism and noise were chosen, for every statement; None if they were given.
+        description: the comparison that it was chosen from, as text; empty if there was none.
+        values: the same as JSON values.
+    """
+
+    mechanism: Mechanism
+    queries: QueryConfig
+    reason: str | None = None
+    description: str = ""
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        number, strategy = self.queries.num_queries, self.queries.strategy
+        return self.description or f"{self.mechanism.summary()}, {number} queries by {strategy}"
+
+
+def check_teachers(source: LabelSource, pool: Pool) -> None:
+    """Raises ValueError unless teachers or feature sums are of the data set of a pool."""
+    if difference := source.dataset.difference(pool.dataset):
+        what = "feature sums" if source.num_teachers is None else "teachers"
+        raise ValueError(
+            f"{what}: expected those for {pool.dataset.name}, got those for "
+            f"{source.dataset.name}: {difference}"
+        )
+
+
+def plan_release(
+    settings: LabelSettings, source: LabelSource, pool: Pool, *, delta: float
+) -> LabelPlan:
+    """Completes and checks what settings ask for. Reads no votes and no records.
+
+    Args:
+        settings: as the user gave them.
+        source: teachers that vote, or feature sums.
+        pool: that queries are chosen from.
+        delta: what epsilon holds at.
+
+    Raises:
+        ValueError: if settings, pool and source don't fit each other, or nothing worth its cost
+            can be had for the epsilon.
+    """
+    check_teachers(source, pool)
+    method = "feature_sums" if source.num_teachers is None else "pate"
+    if settings.method != method:
+        raise ValueError(
+            f"method: expected {method} for what labels come from, got {settings.method}: pate "
+            f"asks teachers, feature_sums asks none"
+        )
+    if not isinstance(source, Voter):
+        return _plan_of_sums(settings, source, pool, delta=delta)
+    mechanism = settings.mechanism
+    if mechanism is None or isinstance(mechanism, type):
+        plan = _plan_of_votes(settings, source, pool, delta=delta)
+    else:
+        number = DEFAULT_NUM_QUERIES if settings.num_queries is None else settings.num_queries
+        strategy = settings.strategy or recommended(
+            mechanism.query_strategy,
+            pool.dataset,
+            number,
+            is_whole_pool=source.covers(pool.inputs),
+        )
+        queries = _queries(settings, source, number, strategy)
+        plan = LabelPlan(mechanism=mechanism, queries=queries)
+    _check_votes(plan, source, pool, delta)
+    return plan
+
+
+def _queries(
+    settings: LabelSettings, source: LabelSource, num_queries: int, strategy: str
+) -> QueryConfig:
+    """Returns the queries; by the source's representation where none is named and it is used."""
+    representation = settings.representation
+    if representation is None:
+        if not isinstance(source, Voter):
+            representation = source.representation
+        elif source.config is not None and find_strategy(strategy).uses_representation:
+            representation = source.config.representation
+        if representation is not None:
+            from pate_tf.representations import catalogue
+
+            # A function that was given by value has no name that this process could find it by.
+            is_name = isinstance(representation, str) and ":" in representation
+            if not is_name and not catalogue.is_known(representation):
+                representation = None
+    return QueryConfig(
+        strategy=strategy,
+        num_queries=num_queries,
+        rounds=settings.rounds,
+        seed=settings.seed,
+        representation=representation,
+        num_neighbours=settings.num_neighbours,
+    )
+
+
+def _check_votes(plan: LabelPlan, teachers: Voter, pool: Pool, delta: float) -> None:
+    """Raises ValueError unless strategy, numbers, mechanism, pool and teachers fit each other."""
+    queries, mechanism = plan.queries, plan.mechanism
+    strategy, number = find_strategy(queries.strategy), queries.num_neighbours
+    if mechanism.releases_feature_sums:
+        raise ValueError(
+            f"mechanism: expected one that answers queries with method pate, got {mechanism.name}; "
+            f"it belongs to method feature_sums"
+        )
+    check_drawable(mechanism)
+    if not delta:
+        check_pure(mechanism)
+    rounds.check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
+    if strategy.is_adaptive and not teachers.covers(pool.inputs):
+        raise ValueError(
+            f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
+            f"queries follow from earlier labels, got labels of a part of it"
+        )
+    if not number:
+        return
+    if not strategy.uses_representation:
+        raise ValueError(
+            f"num_neighbours: expected none for strategy {queries.strategy}, which has no "
+            f"representation, got {number}"
+        )
+    if number >= len(pool):
+        raise ValueError(
+            f"num_neighbours: expected fewer than the pool's {len(pool)} inputs, got {number}"
+        )
+    if not teachers.covers(pool.inputs):
+        raise ValueError(
+            f"num_neighbours: expected 0 with labels of a part of the pool, as those of "
+            f"neighbours are not known, got {number}"
+        )
+
+
+# Plans of votes within an epsilon.
+#
+# Where teachers are linear on features of the pool, and a student learns from the whole pool, the
+# noisy counts of all queries together say more of the pool than labels of few of them
+# (`pate_tf.representations.regression`). So there are many queries, each with more noise. Where
+# that noise is heavy, labels without any come first: of medoids, on which teachers may all agree.
+
+QUERIES_OF_CLASS: Final = 20
+GATED_OF_CLASS: Final = 10
+# Standard deviation of the noise, over the teachers: above the first, counts say too little and
+# other mechanisms are compared; below the second, counts say nearly as much as labels without
+# noise, and the gate is not worth its fraction of epsilon.
+MOST_RELATIVE_NOISE: Final = 1 / 2
+LEAST_RELATIVE_NOISE: Final = 1 / 10
+LEAST_ACCURACY: Final = 0.5  # of labels that a plan must expect
+TOGETHER: Final = (
+    "What a student learns is computed from all counts together. So single labels need not be "
+    "right: of teachers that are linear on features of the pool, more inputs with more noise say "
+    "more than few with little."
+)
+WITHOUT_NOISE: Final = (
+    "Labels are released without noise if teachers agree on all of these queries, which are "
+    f"medoids of dense clusters; else all noisy counts are. {TOGETHER}"
+)
+ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluster. {TOGETHER}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JointPlan:
+    """Noisy counts that a student learns from together: how many, of which queries, and why."""
+
+    mechanism: type[Mechanism]
+    num_queries: int
+    strategy: str
+    purpose: str
+
+
+def joint_plan(
+    settings: LabelSettings, target: Target, *, num_teachers: int, num_classes: int, pool_size: int
+) -> JointPlan | None:
+    """Returns which noisy counts are released to be learnt from together; None for none.
+
+    There are none at delta 0, where noise would exceed half of the teachers, there are too many
+    queries, or a mechanism is named that does not release all counts.
+
+    Args:
+        settings: a mechanism, number of queries or strategy that was named is taken.
+        target: what they may cost; its own number of queries is not read.
+        num_teachers: that vote.
+        num_classes: that they choose from.
+        pool_size: the most that can be asked.
+    """
+    from pate_tf.representations.regression import MOST_QUERIES
+
+    kind, strategy = settings.mechanism, settings.strategy
+
+    def number(of_class: int) -> int:
+        most = min(of_class * num_classes, pool_size, MOST_QUERIES)
+        return most if settings.num_queries is None else settings.num_queries
+
+    def relative_noise(mechanism: type[Planned], of_class: int) -> float:
+        planned = dataclasses.replace(target, num_queries=number(of_class))
+        assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
+        return mechanism.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
+
+    if kind not in (None, GaussianHistogram) or not target.delta:
+        return None
+    if number(QUERIES_OF_CLASS) > MOST_QUERIES:
+        return None
+    if (
+        kind is None
+        and strategy in (None, "medoids")
+        and relative_noise(GaussianHistogram, GATED_OF_CLASS) > LEAST_RELATIVE_NOISE
+    ):
+        with contextlib.suppress(ValueError):  # too few teachers for it
+            if relative_noise(StabilityGateOrHistogram, GATED_OF_CLASS) <= MOST_RELATIVE_NOISE:
+                return JointPlan(
+                    mechanism=StabilityGateOrHistogram,
+                    num_queries=number(GATED_OF_CLASS),
+                    strategy="medoids",
+                    purpose=WITHOUT_NOISE,
+                )
+    if strategy not in (None, "diverse"):
+        return None
+    if relative_noise(GaussianHistogram, QUERIES_OF_CLASS) > MOST_RELATIVE_NOISE:
+        return None
+    return JointPlan(
+        mechanism=GaussianHistogram,
+        num_queries=number(QUERIES_OF_CLASS),
+        strategy="diverse",
+        purpose=ALL_COUNTS,
+    )
+
+
+def _plan_of_votes(
+    settings: LabelSettings, teachers: Voter, pool: Pool, *, delta: float
+) -> LabelPlan:
+    """Returns the best plan of votes within an epsilon, or that of the mechanism named."""
+    target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit)
+    size = {
+        "num_teachers": teachers.num_teachers,
+        "num_classes": pool.dataset.num_classes,
+        "pool_size": len(pool),
+    }
+    config, joint = teachers.config, None
+    if config is not None and config.model == closed_form.RIDGE and config.representation:
+        from pate_tf.representations.catalogue import is_of_images
+
+        if is_of_images(config.representation) and pool.dataset.augmentation != "none":
+            joint = joint_plan(settings, target, **size)
+    kind = joint.mechanism if joint is not None else settings.mechanism
+    recommendation = recommend(
+        target_epsilon=target.epsilon,
+        delta=delta,
+        num_queries=settings.num_queries if joint is None else joint.num_queries,
+        unit=teachers.unit,
+        margin=settings.margin,
+        num_exceptions=settings.num_exceptions,
+        mechanism=kind if isinstance(kind, type) else None,
+        adaptive=settings.strategy is not None and find_strategy(settings.strategy).is_adaptive,
+        **size,
+    )
+    if joint is not None:
+        recommendation = dataclasses.replace(
+            recommendation,
+            is_num_queries_planned=settings.num_queries is None,
+            strategy=joint.strategy,
+            purpose=joint.purpose,
+        )
+    elif kind is None and recommendation.expected_share < LEAST_ACCURACY:
+        raise ValueError(
+            f"epsilon: expected one that labels at least half of the queries right under the "
+            f"plan's assumption, got {target.epsilon:g}: {recommendation.mechanism.name} would "
+            f"label {recommendation.expected_share:.0%} of {recommendation.num_queries} right. "
+            f"Take more teachers or a larger epsilon, or name a mechanism to release such labels "
+            f"all the same"
+        )
+    strategy = settings.strategy or recommendation.strategy
+    return LabelPlan(
+        mechanism=recommendation.mechanism,
+        queries=_queries(settings, teachers, recommendation.num_queries, strategy),
+        reason=recommendation.reason,
+        description=recommendation.in_words(),
+        values=recommendation.to_dict(),
+    )
+
+
+def _plan_of_sums(
+    settings: LabelSettings, sums: FeatureSums, pool: Pool, *, delta: float
+) -> LabelPlan:
+    """Returns the plan of feature sums: the least noise within epsilon."""
+    for name in ("mechanism", "num_queries", "strategy", "rounds", "num_neighbours"):
+        if getattr(settings, name) is not None:
+            raise ValueError(
+                f"{name}: expected none with method feature_sums, which labels all of the pool "
+                f"and asks no teacher, got one; method pate takes it"
+            )
+    target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=sums.unit)
+    # The number of records is private where owners are protected.
+    number = sums.num_records if sums.unit == "record" else None
+    num_rounds = settings.num_rounds
+    if (num_rounds or 1) > 1 and not sums.has_vectors:
+        raise ValueError(
+            f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read vectors "
+            f"of single records, which are stored neither for owners nor by Beam"
+        )
+    if num_rounds is None and not sums.has_vectors:
+        num_rounds = 1
+    mechanism = planned_sums(
+        target,
+        number,
+        pool.dataset.num_classes,
+        list(sums.cluster_counts) if pool.dataset.augmentation != "none" else (),
+        num_rounds,
+    )
+    check_scales(mechanism.noise_scales)
+    sigma = mechanism.standard_deviation
+    is_pure = mechanism.pure_epsilon is not None
+    reason = (
+        f"Noise was chosen from a plan, not from private data: the least for epsilon "
+        f"{target.epsilon:g} at delta {0.0 if is_pure else delta:g}. No teacher was asked."
+    )
+    in_rounds = ""
+    if mechanism.num_rounds > 1:
+        in_rounds = f" in {mechanism.num_rounds} rounds,"
+        reason += f" Sums are released in {mechanism.num_rounds} rounds, charged together."
+    of_class = None
+    if number is not None:
+        of_class = number / pool.dataset.num_classes
+        reason += (
+            f" There are about {of_class:,.0f} private records of a class, were all equally "
+            f"common, which is {of_class / sigma:,.1f} times the noise on a number of its sum."
+        )
+    return LabelPlan(
+        mechanism=mechanism,
+        queries=_queries(settings, sums, len(pool), "first"),
+        reason=reason,
+        description=(
+            f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
+            f"every {target.unit}: {mechanism.released_in_words},{in_rounds} with noise of "
+            f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
+            f"that are computed from them."
+        ),
+        values={
+            "target_epsilon": target.epsilon,
+            "delta": delta,
+            "unit": target.unit,
+            "queries": len(pool),
+            "queries_were_planned": True,
+            "candidates": [
+                {"mechanism": mechanism.to_dict(), "epsilon": target.epsilon_of(mechanism)}
+            ],
+            "records_of_a_class": of_class,
+            "reason": reason,
+        },
+    )

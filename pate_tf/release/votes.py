@@ -1,0 +1,332 @@
+"""The release boundary between votes and labels: queries are charged, then answered with noise.
+
+Nothing here knows teachers or TensorFlow: who votes and what picks noisy winners are passed in.
+"""
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.mechanisms import Mechanism, NoisyWinners, mechanism_from_dict
+from pate_tf.accounting.mechanisms.base import UsesStudentPredictions
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.ledger import Ledger, LedgerError, StoredAnswer
+from pate_tf.ledger.chain import batches_before, canonical_json, charge_fields, fault_point
+from pate_tf.release.noise import NoiseSource, check_drawable
+
+QUERY_DIGEST_BYTES: Final = 16
+# Sensitive, beside the ledger: `votes/<sequence of the debit, nine digits>.npz` holds `counts`
+# int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and `adaptive`, one bool.
+VOTES: Final = "votes"
+
+CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredCounts:
+    """Sensitive: the counts behind the answers of one debit, for data-dependent analysis.
+
+    Attributes:
+        debit: sequence of the ledger row.
+        mechanism: what answered.
+        counts: a row for each query that was charged, answered or withheld.
+        answered: which of them got a label, `[num_queries]`.
+        adaptive: whether they depend on earlier noisy labels, so that no data-dependent cost holds.
+    """
+
+    debit: int
+    mechanism: Mechanism
+    counts: VoteCounts
+    answered: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
+    adaptive: bool
+
+
+def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
+    """Yields the counts behind all stored answers, for data-dependent analysis.
+
+    A debit whose answers were lost in a crash released nothing and is left out.
+
+    Raises:
+        LedgerError: if the counts of a debit are missing, damaged, or of another shape.
+    """
+    mechanisms: dict[int, Mechanism] = {}
+    for row in ledger.history():
+        if row.kind == "debit" and row.details["num_queries"]:
+            mechanisms[row.sequence] = mechanism_from_dict(charge_fields(row)[0])
+        elif row.kind == "answers":
+            debit = int(row.details["debit"])
+            if mechanisms[debit].releases_feature_sums:  # of which no teacher voted
+                continue
+            path = ledger.folder / VOTES / f"{debit:09d}.npz"
+            try:
+                arrays = artifacts.read_arrays(path)
+                counts, answered = VoteCounts(arrays["counts"]), arrays["answered"]
+            except (OSError, ValueError, KeyError) as error:
+                raise LedgerError(f"{path}: expected the counts of a charged batch") from error
+            expected = (row.details["num_queries"], row.details["num_answered"])
+            if (counts.num_queries, int(answered.sum())) != expected:
+                raise LedgerError(
+                    f"{path}: expected counts of {expected[0]} queries, {expected[1]} of them "
+                    f"answered, got others"
+                )
+            adaptive = bool(arrays.get("adaptive", False))  # not in version 1
+            yield StoredCounts(debit, mechanisms[debit], counts, answered, adaptive)
+
+
+def cost_of_labels(
+    ledger: Ledger, mechanism: Mechanism, *, num_distinct: int, rows: Sequence[int], unit: str
+) -> Cost:
+    """Computes what labels cost at the ledger's delta, worst-case (data-independent).
+
+    Args:
+        ledger: that was charged.
+        mechanism: what drew the labels.
+        num_distinct: how many different queries were asked for them.
+        rows: sequences of the rows that charged them.
+        unit: what is protected, "record" or "owner".
+    """
+    number = len(rows) if mechanism.charged_per_batch else num_distinct
+    # A batch without labels that made its user ask for these is a part of what they tell. Of a
+    # mechanism that is charged once for a batch every batch counts, up to theirs.
+    charged: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
+    if any(charge.charged_per_batch for charge in ledger.charges):
+        charged += batches_before(ledger.history(), mechanism, last=max(rows, default=0))
+    epsilon, _ = smallest_epsilon(charged, ledger.delta)
+    return Cost(
+        charge=mechanism,
+        number=number,
+        epsilon=epsilon,
+        delta=ledger.delta,
+        unit=unit,
+        before=tuple((charged - Counter({mechanism: number})).items()),
+    )
+
+
+def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]:
+    """Returns a digest of mechanism, dtype, shape and bytes of each of `[num_queries, ...]`.
+
+    Inputs that differ in a single bit, or in their type, are different queries, each charged.
+    """
+    start = canonical_json([mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]).encode()
+    prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
+    digests = []
+    for row in inputs:
+        digest = prefix.copy()
+        digest.update(row.tobytes())
+        digests.append(digest.digest())
+    return digests
+
+
+def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, *, unit: str) -> None:
+    """Checks that a guarantee against replacing an owner is left, where owners are protected.
+
+    Raises:
+        ValueError: if what has a delta of its own would use up so much that there is none.
+    """
+    charged = Counter(ledger.charges) + Counter({mechanism: number})
+    if unit != "owner" or all(charge.approximate is None for charge in charged):
+        return
+    if np.isinf(replaced_owner_epsilon(charged, ledger.delta)):
+        raise ValueError(
+            f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
+            f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "
+            f"there is none; an (epsilon, delta) guarantee uses up (1 + exp(epsilon)) delta there, "
+            f"so give it a smaller delta"
+        )
+
+
+def release_votes(
+    inputs: npt.ArrayLike,
+    mechanism: Mechanism,
+    *,
+    voter: CountVotes,
+    ledger: Ledger,
+    noise: NoiseSource,
+    noisy_winners: NoisyWinners,
+    num_classes: int,
+    unit: str = "record",
+    query_indices: npt.ArrayLike | None = None,
+    adaptive: bool = False,
+    num_later: int = 0,
+    predictions: npt.NDArray[np.float64] | None = None,
+) -> ReleasedLabels:
+    """Charges the queries that were never answered, answers them, and returns all answers.
+
+    Guarantees, under those of `Ledger`. A batch is charged whole, in the worst case, and durably
+    before its noise is drawn. What was answered before is answered again from the ledger, at no
+    cost and without fresh noise, also where a batch repeats a query. A crash after the debit loses
+    budget, never privacy: without stored answers the queries must be charged again. Queries
+    that the mechanism withheld are charged like the others, and nothing is refunded: how many there
+    were is itself an output. A mechanism with one charge for a batch is charged for every batch
+    with a query that has no answer yet, and its batches must be fixed in advance.
+
+    Args:
+        inputs: the queries, `[num_queries, ...]`, public.
+        mechanism: what draws the labels; the same value accounts for them.
+        voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
+            Called before anything is charged, and only with queries that have no answer yet. Every
+            teacher has one vote on every query.
+        ledger: the ensemble's ledger, opened for labelling.
+        noise: where privacy noise comes from.
+        noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
+            with the largest counts * LATTICE + noise, int64 `[num_queries]`:
+            `VoteAggregation.label`.
+        num_classes: number of classes.
+        unit: what one part of the private data is, "record" or "owner": what the cost protects.
+        query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
+        adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
+            holds for them too; no data-dependent one does, and the votes are stored as such.
+        num_later: how many queries are yet to come, which must be affordable after these.
+        predictions: what a student of earlier labels predicts for the queries, its probabilities
+            `[num_queries, num_classes]`, for a mechanism that uses them. Such queries count as
+            adaptive.
+
+    Returns:
+        The labels, with the cost of these queries alone (each distinct query once).
+
+    Raises:
+        ValueError: if the mechanism draws no noise, inputs and indices differ in number, the
+            voter's counts don't fit or differ in how many votes a query has, or a mechanism
+            that is charged once for a batch fixed in advance gets a part of it.
+        BudgetExceeded: if the new queries and the later ones don't all fit; then none is
+            charged or answered.
+        LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
+    """
+    check_drawable(mechanism)
+    if mechanism.charged_per_batch and (adaptive or num_later):
+        raise ValueError(
+            f"mechanism: expected all queries of {mechanism.name} in one batch, which it is "
+            f"charged for, fixed beforehand; got queries chosen in rounds"
+        )
+    if predictions is not None and not isinstance(mechanism, UsesStudentPredictions):
+        raise ValueError(
+            f"predictions: expected none for {mechanism.name}, which uses none, got some"
+        )
+    queries = np.asarray(inputs)
+    if queries.ndim < 1 or queries.dtype.hasobject:
+        raise ValueError(
+            f"inputs: expected numbers [num_queries, ...], got {queries.dtype} of shape "
+            f"{list(queries.shape)}"
+        )
+    indices = np.arange(len(queries)) if query_indices is None else np.asarray(query_indices)
+    if indices.shape != (len(queries),):
+        raise ValueError(f"query_indices: expected [{len(queries)}], got {list(indices.shape)}")
+    digests = query_digests(queries, mechanism)
+    first_place = {digest: place for place, digest in reversed(list(enumerate(digests)))}
+    distinct = sorted(first_place, key=first_place.__getitem__)
+    with ledger.exclusive():
+        answers = ledger.stored_answers(distinct)
+    new = [digest for digest in distinct if digest not in answers]
+    if new:
+        number = mechanism.number_charged(len(new) + num_later)
+        ledger.check_affordable(mechanism, number)
+        check_owners(ledger, mechanism, number, unit=unit)
+        places = [first_place[digest] for digest in new]
+        votes = voter(queries[places])
+        counts = votes.counts() if isinstance(votes, Votes) else votes
+        if counts.values.shape != (len(new), num_classes):
+            raise ValueError(
+                f"voter: expected counts [{len(new)}, {num_classes}], got "
+                f"{list(counts.values.shape)}"
+            )
+        counts.check_totals()
+        predicted = None if predictions is None else predictions[places]
+        with ledger.exclusive():
+            answered = ledger.stored_answers(new)  # by another process, meanwhile
+            rows = [row for row, digest in enumerate(new) if digest not in answered]
+            if rows:
+                check_owners(ledger, mechanism, mechanism.number_charged(len(rows)), unit=unit)
+                _charge_and_draw(
+                    mechanism,
+                    [new[row] for row in rows],
+                    counts.take(rows),
+                    ledger=ledger,
+                    noise=noise,
+                    noisy_winners=noisy_winners,
+                    adaptive=adaptive or predicted is not None,
+                    predictions=None if predicted is None else predicted[rows],
+                )
+            answers |= ledger.stored_answers(new)
+    return _released(
+        mechanism,
+        [answers[digest] for digest in digests],
+        indices,
+        num_classes,
+        num_distinct=len(distinct),
+        ledger=ledger,
+        unit=unit,
+    )
+
+
+def _charge_and_draw(
+    mechanism: Mechanism,
+    queries: Sequence[bytes],
+    counts: VoteCounts,
+    *,
+    ledger: Ledger,
+    noise: NoiseSource,
+    noisy_winners: NoisyWinners,
+    adaptive: bool,
+    predictions: npt.NDArray[np.float64] | None,
+) -> None:
+    """Charges distinct queries, draws their labels, and stores counts and labels durably."""
+    mechanism.check_counts(counts.values)
+    fault_point("before_debit")
+    debit = ledger.debit(mechanism, queries, secure_noise=noise.is_secure)
+    if predictions is not None and isinstance(mechanism, UsesStudentPredictions):
+        drawn = mechanism.draw_with(predictions, counts.values, noise, noisy_winners=noisy_winners)
+    else:
+        drawn = mechanism.draw(counts.values, noise, noisy_winners=noisy_winners)
+    fault_point("noise_drawn")
+    path = ledger.folder / VOTES / f"{debit:09d}.npz"
+    arrays = {
+        "counts": counts.values,
+        "answered": np.array([label is not None for label in drawn.labels], np.bool_),
+        "adaptive": np.array(adaptive),
+    }
+    try:
+        artifacts.make_sensitive_folder(path.parent)
+        artifacts.write_arrays(path, arrays, private=True)
+    except OSError as error:
+        raise LedgerError(
+            f"{path}: the counts of a charged batch can't be stored: {error}"
+        ) from error
+    fault_point("counts_kept")
+    ledger.store_answers(debit, queries, drawn.labels, drawn.noisy_counts)
+
+
+def _released(
+    mechanism: Mechanism,
+    answers: Sequence[StoredAnswer],
+    indices: npt.NDArray[Any],
+    num_classes: int,
+    *,
+    num_distinct: int,
+    ledger: Ledger,
+    unit: str,
+) -> ReleasedLabels:
+    """Returns the answers of queries, `[num_queries]` as are their positions, with their cost."""
+    rows = tuple(sorted({answer.debit for answer in answers}))
+    is_answered = np.array([answer.label is not None for answer in answers], np.bool_)
+    labelled = [answer for answer in answers if answer.label is not None]
+    counts = [answer.noisy_counts for answer in labelled]
+    has_counts = bool(counts) and None not in counts  # of all batches
+    return ReleasedLabels(
+        query_indices=indices[is_answered],
+        labels=np.array([answer.label for answer in labelled], np.int64),
+        num_classes=num_classes,
+        num_queries=len(answers),
+        cost=cost_of_labels(ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=unit),
+        ledger_rows=rows,
+        secure_noise=ledger.is_secure,
+        noisy_counts=np.array(counts, np.int64) if has_counts else None,
+    )
