@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from pate_tf.accounting.planning import Recommendation as Recommendation
     from pate_tf.accounting.planning import recommend as recommend
     from pate_tf.core.dataset import Dataset as Dataset
-    from pate_tf.data import datasets as datasets
     from pate_tf.data.data import Data as Data
     from pate_tf.ledger import BudgetExceeded as BudgetExceeded
     from pate_tf.ledger import LedgerError as LedgerError
@@ -112,7 +111,7 @@ _NAMES = {
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {"accounting": "accounting", "audit": "audit", "datasets": "data.datasets"}
+_MODULES = {"accounting": "accounting", "audit": "audit"}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

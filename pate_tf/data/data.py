@@ -19,10 +19,11 @@ import numpy.typing as npt
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
+from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.settings import Settings, setting
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
+from pate_tf.data.data_source import DataSource, FileSource, source_of
 from pate_tf.data.schema import MOST_CATEGORIES, Schema, TableColumn, field_text, read_schema
 
 # Files of the user's own.
@@ -75,115 +76,6 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     inputs = to_input_type(arrays["inputs"], dataset, str(path))
     source = PrivateSource.of_file(path)
     return PrivateExamples(dataset, inputs, arrays["labels"], source=source)
-
-
-def source_of(path: pathlib.Path, name: str | None) -> PrivateSource:
-    """Returns the source of a private file or folder: by its public name, if it has one."""
-    return PrivateSource.of_file(path) if name is None else PrivateSource.named(name)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileSource(Settings):
-    """Data in files of the user's own: tables, or images in folders."""
-
-    private: pathlib.Path | None = setting(
-        None,
-        help="Private records, instead of --dataset: a file of comma-separated values or Parquet, "
-        "or a folder with a folder of images for each class. --public goes with it.",
-    )
-    owner: str | None = setting(
-        None,
-        advanced=True,
-        help="Column that says whose a private record is: all records of one owner go to one "
-        "teacher. Default: what the schema says, if anything.",
-    )
-    public: pathlib.Path = setting(
-        help="Public records, instead of --dataset: a file, or a folder of images. They need no "
-        "labels.",
-    )
-    schema: pathlib.Path | None = setting(
-        None,
-        help="Of files: a TOML file with each column's range or categories, and the classes, from "
-        "public knowledge; pate schema drafts it from the public file.",
-    )
-    label: str | None = setting(
-        None,
-        advanced=True,
-        help="Of files: the label's column. Default: the schema's.",
-    )
-    image_size: str | None = setting(
-        None,
-        help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
-        "that averages where it becomes smaller. Default: all have one size, the public images'.",
-    )
-    name: str | None = setting(
-        None,
-        help="What the data set is called in the run's folder, and the source of the private data "
-        "unless --source_name names it. Default: what the schema says, else the name of the public "
-        "file or folder.",
-    )
-
-    def check_images(self) -> None:
-        """Checks, before any is read, that public images have one size unless `image_size` is set.
-
-        Raises:
-            ValueError: if they differ, there are none, or one is broken.
-        """
-        if self.public.is_dir() and self.image_size is None:
-            self._refuse_columns()
-            image_folders.check_one_size(self.public)
-
-    def load_public(self) -> PublicExamples:
-        """Returns the public samples.
-
-        Raises:
-            ValueError: if they can't be read, or don't fit the schema.
-        """
-        if self.public.is_dir():
-            self._refuse_columns()
-            size = image_folders.size_of(self.image_size)
-            return image_folders.load_public(self.public, name=self.name, size=size)
-        if self.image_size is not None:
-            raise ValueError("image_size: expected with folders of images alone, got it with files")
-        by = self._schema()
-        name = self.name or by.name or self.public.stem
-        table = tables.read_table(self.public, tables.text_form(self.public, by))
-        return table.public(by, name=name, label=self.label)
-
-    def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
-        """SENSITIVE: returns the private records.
-
-        Args:
-            public: what `load_public` returned; None where it is read here.
-
-        Raises:
-            ValueError: if they can't be read, or don't fit the public side.
-        """
-        if self.private is None:
-            raise ValueError("private: expected the file of the private records, got none")
-        public = self.load_public() if public is None else public
-        if self.public.is_dir() != self.private.is_dir():
-            raise ValueError("private: expected two folders of images or two files, got one")
-        if self.public.is_dir():
-            examples = image_folders.load_private(self.private, public)
-        else:
-            by = self._schema()
-            table = tables.read_table(self.private, tables.text_form(self.public, by))
-            examples = table.private(by, public, label=self.label, owner=self.owner)
-        return dataclasses.replace(examples, source=source_of(self.private, self.name))
-
-    def _schema(self) -> Schema:
-        if self.schema is None:
-            raise ValueError(
-                "schema: expected a file that states the columns' ranges and categories, got none; "
-                "pate schema drafts one from the public file"
-            )
-        return read_schema(self.schema)
-
-    def _refuse_columns(self) -> None:
-        for name in ("schema", "label", "owner"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name}: expected with tables alone, got it with images")
 
 
 # Arrays that a user brings, checked and brought into shape.
@@ -391,6 +283,54 @@ class Data:
     def held_out(self) -> PublicExamples:
         """Public samples outside of the pool, which evaluate a student where they have labels."""
         return self.public.held_out
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        pool_size: int | None = None,
+        svhn_extra: bool = True,
+    ) -> Data:
+        """Returns a data set by name.
+
+        >>> import pate_tf
+        >>> data = pate_tf.Data.load("digits")
+        >>> data.private, len(data.pool), len(data.held_out)
+        (PrivateExamples(<1200 records>), 400, 197)
+
+        Args:
+            name: "digits", "mnist", "svhn", "cifar10", "adult", "diabetes", another name of
+                TensorFlow Datasets, or `module:function`.
+            data_dir: where the data lie; None for the default of TensorFlow Datasets.
+            pool_size: how many of the public samples, from the first, form the pool; None for the
+                data set's own number.
+            svhn_extra: whether SVHN's extra split is private data too.
+
+        Raises:
+            ValueError: if there is no such data set, or it can't be had.
+        """
+        folder = None if data_dir is None else pathlib.Path(data_dir)
+        source = DataSource(dataset=name, data_dir=folder, svhn_extra=svhn_extra)
+        return cls.of(source, pool_size)
+
+    @classmethod
+    def of(
+        cls, source: DataSource, pool_size: int | None = None, reporting: Reporting = QUIET
+    ) -> Data:
+        """Returns the data that flags name, its private and its public side.
+
+        Args:
+            source: where they lie.
+            pool_size: as of `load`.
+            reporting: how progress is shown.
+
+        Raises:
+            ValueError: if they can't be had, or both sides are not of one data set.
+        """
+        private, public = source.load_private(reporting), source.load_public(reporting)
+        return cls(private=private, public=public.split(pool_size or public.dataset.pool_size))
 
     @classmethod
     def from_arrays(
@@ -638,10 +578,7 @@ class Data:
             owner=owner,
             name=name,
         )
-        samples = files.load_public()
-        return cls(
-            private=files.load_private(samples), public=samples.split(samples.dataset.pool_size)
-        )
+        return cls.of(DataSource(files=files))
 
     @classmethod
     def from_folders(

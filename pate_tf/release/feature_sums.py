@@ -227,7 +227,7 @@ class FeatureSums:
     """SENSITIVE: feature sums of private records, for a `Labeller`; no teacher is trained.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "sums", representation="raw")
     >>> sums = sums.fit(data.private, data.pool)
     >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:

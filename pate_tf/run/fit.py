@@ -23,7 +23,7 @@ class Fitted:
     """What `fit` returns.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "fitted", representation="raw")
     >>> fitted = pate_tf.fit(
     ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums,
@@ -74,7 +74,7 @@ def fit(
     """Trains teachers or sums features, releases labels, trains a student; returns all of it.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "fit", representation="raw")
     >>> student = pate_tf.Student("supervised", steps=20)
     >>> fitted = pate_tf.fit(

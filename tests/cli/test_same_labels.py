@@ -24,7 +24,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def data() -> pate_tf.Data:
-    return pate_tf.datasets.load("digits")
+    return pate_tf.Data.load("digits")
 
 
 def typed(way: str, method: str, folder: pathlib.Path) -> dict[str, object]:

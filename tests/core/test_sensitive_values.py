@@ -27,7 +27,7 @@ SENSITIVE = {
     "LogCost": ("steps",),
     "Forest": ("children", "features", "thresholds", "probabilities"),
     "Estimator": ("fitted",),
-    "TeacherState": ("*",),
+    "TrainedTeacher": ("*",),
     "Analysis": ("bounds", "smooth_sensitivity"),
     "DataDependentGuarantee": ("*",),
     "AnalysisReport": ("sensitive",),
@@ -38,7 +38,6 @@ SENSITIVE = {
     "Table": ("fields", "places"),
     "TablesReport": ("*",),
     "StudentReport": ("epsilon_data_dependent",),
-    "Accuracies": ("*",),
 }
 # Sensitive as a whole, of parts that hide themselves.
 OF_PARTS = {

@@ -186,7 +186,7 @@ def test_colour_teachers_learn_and_a_student_is_exported(
     prepared, tmp_path, monkeypatch, name, student
 ):
     monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
-    data = pate_tf.datasets.load(name, data_dir=prepared[0], pool_size=30)
+    data = pate_tf.Data.load(name, data_dir=prepared[0], pool_size=30)
     teachers = pate_tf.Teachers(
         "cnn", num_teachers=2, steps=60, batch_size=20, directory=tmp_path / "run"
     ).fit(data.private)

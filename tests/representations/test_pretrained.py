@@ -9,7 +9,7 @@ import pate_tf
 from pate_tf.representations import catalogue, contrastive
 from pate_tf.representations.catalogue import Representation
 
-DIGITS = pate_tf.datasets.load("digits")
+DIGITS = pate_tf.Data.load("digits")
 SHAPE = DIGITS.dataset.input_shape
 
 

@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused(data, tmp_path, changes, message):
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])
 def test_a_delta_above_one_over_the_records_is_refused_before_anything_is_trained(tmp_path, method):
-    data = pate_tf.datasets.load("digits")
+    data = pate_tf.Data.load("digits")
     with pytest.raises(ValueError, match=r"^delta: expected at most one over .*, 1 / 1200, got"):
         pate_tf.fit(data, method=method, epsilon=8.0, delta=0.9, directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,6 @@ import pytest
 from chosen_votes import POOL, PUBLIC, FakeEnsemble, opened, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
-from pate_tf.core.sensitive import Votes
 from pate_tf.queries import propagation, strategies
 from pate_tf.queries.labels import load_labels
 from pate_tf.representations import catalogue as features_catalogue
@@ -120,7 +119,7 @@ def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, m
 
 def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
     votes = table(100)[:, : POOL - 1]
-    teachers = StoredVotes(Votes(votes, 10), SPLIT.pool)
+    teachers = StoredVotes(votes).for_pool(SPLIT.pool)
     with pytest.raises(ValueError, match="num_neighbours: expected 0 with labels of a part"):
         labels_of(tmp_path, teachers, num_neighbours=2)
     assert not (tmp_path / "sensitive" / "votes").exists()

@@ -8,7 +8,7 @@ from pate_tf.accounting.mechanisms import GaussianHistogram, LaplaceNoisyMax
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE
 
-DATA = pate_tf.datasets.load("digits")
+DATA = pate_tf.Data.load("digits")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,7 +19,7 @@ class Whole:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
-        self.data = pate_tf.datasets.load("digits")
+        self.data = pate_tf.Data.load("digits")
         self.teachers = pate_tf.Teachers(
             api_helpers.net, num_teachers=20, directory=folder / "run", steps=40
         ).fit(self.data.private)

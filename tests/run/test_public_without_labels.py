@@ -10,14 +10,15 @@ from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, run, statement
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
+from pate_tf.core.reporting import QUIET
 from pate_tf.data import catalogue as data
 from pate_tf.release.plan import Budget, LabelSettings
+from pate_tf.data.data import Data
+from pate_tf.data.data_source import DataSource
 from pate_tf.run import student_run as student_report
 from pate_tf.students.config import StudentSettings
 from pate_tf.teachers import run_folder
-from pate_tf.teachers import teacher_training as train_teachers
-from pate_tf.teachers.run_folder import TeacherRun
-from pate_tf.teachers.settings import TeacherSettings
+from pate_tf.teachers.teachers import Teachers
 
 UNLABELLED = PublicExamples(PUBLIC.dataset, PUBLIC.inputs)
 NOT_MEASURED = "not measured: these public samples have no labels"
@@ -108,9 +109,9 @@ def unlabelled_digits(monkeypatch):
 
 @pytest.mark.usefixtures("unlabelled_digits")
 def test_teachers_train_and_a_student_learns_from_them(tmp_path):
-    found = train_teachers.run(
-        TeacherSettings(model="mlp", max_steps=4), TeacherRun(num_teachers=3, folder=tmp_path)
-    )
+    digits = Data.load("digits")
+    teachers = Teachers("mlp", steps=4, num_teachers=3, directory=tmp_path).fit(digits.private)
+    found = teachers.report(digits, QUIET)
     for name in ("mean", "lowest", "highest"):
         assert found.values[f"teacher_accuracy_{name}"] is None
     assert found.values["constant_answer_accuracy"] is None
@@ -119,7 +120,7 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
     made = student_report.run(
         student_report.StudentRun(
             sources=student_report.Sources(
-                data=run_folder.DataSource(), labels_from=run_folder.TeacherSource(folder=tmp_path)
+                data=DataSource(), labels_from=run_folder.TeacherSource(folder=tmp_path)
             ),
             settings=StudentSettings(model="mlp", max_steps=4, batch_size=4),
             labels=LabelSettings(mechanism=LaplaceNoisyMax(gamma=1.0), num_queries=5),

@@ -10,12 +10,12 @@ from chosen_votes import PUBLIC, FakeEnsemble, table
 from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGate
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import Reporting
+from pate_tf.data.data_source import DataSource
 from pate_tf.ledger import Ledger
 from pate_tf.release.plan import Budget, LabelSettings, plan_release
 from pate_tf.run import student_run as train_student
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.run_folder import DataSource
 
 SPLIT = PUBLIC.split(120)
 
