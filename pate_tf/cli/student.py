@@ -100,6 +100,8 @@ def define() -> None:
     of_notebooks = ("margin", "num_exceptions", "num_rounds")
     own_flags.define(LabelSettings, group="privacy", without=of_notebooks)
     own_flags.define(Budget, group="privacy", without=("planned_profile",))
+    flags.DEFINE_alias("target_epsilon", "epsilon")
+    command_line.shown_in_help("target_epsilon", "privacy", advanced=True)
     own_flags.define_mechanism_flags(
         default="laplace_noisy_max",
         help_text="How the noisy winner is drawn from the votes. A parameter that it does not have "

@@ -197,7 +197,7 @@ def test_colour_teachers_learn_and_a_student_is_exported(
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5, insecure_seed=0) as labeller:
         labels = labeller.label(data.pool, 20)
         learner = pate_tf.Student(student, steps=5, batch_size=10).fit(data.pool, labels)
-        published = pate_tf.publish(learner, tmp_path / "released")
+        published = learner.publish(tmp_path / "released")
     inputs = data.held_out.inputs
     assert ServedStudent(published.student_folder).classify(inputs).shape == (len(inputs),)
 

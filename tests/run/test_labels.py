@@ -10,8 +10,8 @@ from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, opened, planne
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
-from pate_tf.queries.labels import Labels, load_labels
-from pate_tf.run.student_run import learn
+from pate_tf.queries.labels import Labels
+from pate_tf.run.student import Student
 from pate_tf.statement.publishing import publish_model
 from pate_tf.students.config import StudentSettings
 
@@ -42,7 +42,7 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     folder = tmp_path / "kept"
     labels.save(folder)
     assert {path.name for path in folder.iterdir()} == {"labels.npz", "labels.json"}
-    again = load_labels(folder, SPLIT.pool)
+    again = Labels.load(folder, SPLIT.pool)
     for one, other in zip(as_arrays(labels), as_arrays(again), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.strategy == strategy
@@ -60,8 +60,8 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
 def test_stored_labels_are_learnt_from_and_published(tmp_path):
     teachers = FakeEnsemble(table(95))
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
-    labels = load_labels(tmp_path / "kept", SPLIT.pool)
-    model, _ = learn(SETTINGS, SPLIT, labels)
+    labels = Labels.load(tmp_path / "kept", SPLIT.pool)
+    model = Student.from_settings(SETTINGS).fit(SPLIT.pool, labels).model
     with opened(tmp_path, teachers).ledger() as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
@@ -77,8 +77,8 @@ def test_labels_of_another_pool_are_refused(tmp_path):
     other = PUBLIC.split(POOL + 1)
     labels.save(tmp_path / "kept")
     for wrong in (
-        lambda: learn(SETTINGS, other, labels),
-        lambda: load_labels(tmp_path / "kept", other.pool),
+        lambda: Student.from_settings(SETTINGS).fit(other.pool, labels),
+        lambda: Labels.load(tmp_path / "kept", other.pool),
     ):
         with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
             wrong()
@@ -146,7 +146,7 @@ def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, 
     ):
         publish_model(
             None,
-            load_labels(tmp_path / "kept", SPLIT.pool),
+            Labels.load(tmp_path / "kept", SPLIT.pool),
             teachers=teachers,
             ledger=ledger,
             folder=tmp_path / "out",
@@ -169,7 +169,7 @@ def test_predictable_noise_spoils_earlier_labels(tmp_path):
     labels = labels_of(tmp_path, teachers)
     assert labels.released.secure_noise
     labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, seed=1)
-    model, _ = learn(SETTINGS, SPLIT, labels)
+    model = Student.from_settings(SETTINGS).fit(SPLIT.pool, labels).model
     with opened(tmp_path, teachers).ledger() as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
@@ -203,7 +203,7 @@ def test_spoilt_files_are_one_line(tmp_path, spoil):
     labels_of(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
     spoil(tmp_path / "kept")
     with pytest.raises(ValueError, match=r"kept.*: expected") as caught:
-        load_labels(tmp_path / "kept", SPLIT.pool)
+        Labels.load(tmp_path / "kept", SPLIT.pool)
     assert "\n" not in str(caught.value)
 
 
