@@ -86,6 +86,19 @@ class Labels:
         """Returns what a pickle holds: no labeller, as its votes are private, and no models."""
         return {**vars(self), **dict.fromkeys(("labeller", "network", "linear_head"))}
 
+    @property
+    def prefers_linear_head(self) -> bool:
+        """Whether no student is expected to be better than the linear model of feature sums.
+
+        Of tables and texts; of images after several rounds, unless clusters are classes or the
+        features of `network` are better.
+        """
+        if self.linear_head is None or self.pool.dataset.kind != "image":
+            return self.linear_head is not None
+        rounds = getattr(self.released.cost.charge, "num_rounds", 1)
+        names_clusters = self.training_labels.weights is None
+        return rounds > 1 and not names_clusters and not self.network_is_better
+
     def __len__(self) -> int:
         return len(self.released.labels)
 

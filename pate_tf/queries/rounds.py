@@ -17,11 +17,11 @@ from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import (
     AUTO,
     STRATEGIES,
-    FloatArray,
     choices_help,
     find_strategy,
     simple,
 )
+from pate_tf.queries.strategies.simple import FloatArray
 
 ROUNDS_WITH_STUDENTS = 5
 Choosing = Callable[[], contextlib.AbstractContextManager[None]]

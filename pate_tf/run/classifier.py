@@ -174,7 +174,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             if directory is None:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
                 directory = pathlib.Path(temporary) / "run"
-            teacher, source = self.teacher, FeatureSums(directory=directory, seed=seed)
+            teacher = self.teacher
+            source: Teachers | FeatureSums = FeatureSums(directory=directory, seed=seed)
             if self.method != "feature_sums":
                 if isinstance(teacher, BaseEstimator):
                     teacher = functools.partial(_unfitted, teacher)

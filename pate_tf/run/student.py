@@ -41,7 +41,6 @@ from pate_tf.students import batches, evaluation, training
 from pate_tf.students.config import StudentSettings, complete, find_student
 from pate_tf.students.kinds import AUTO, LINEAR_HEAD
 
-LOGS: Final = ("", "train", "held_out")  # folders of TensorBoard's
 LOW_CONFIDENCE: Final = 0.8  # mean confidence of labels, below which there is a warning
 
 
@@ -172,12 +171,12 @@ class Student:
             raise ValueError(f"export_formats: expected none for student {kind.name}, got some")
         if folder is None:
             return
-        directory = artifacts.RunDirectory(pathlib.Path(folder))
-        logs = training.logs_of(pathlib.Path())
-        directory.check(
-            files=(LABELS_FILE, COST_FILE, JSON_FILE, PAGE_FILE),
-            folders=("", "student", training.UNFINISHED, *(str(logs / part) for part in LOGS)),
-        )
+        target = pathlib.Path(folder)
+        logs = training.logs_of(target)
+        for place in (target / "student", target / training.UNFINISHED, logs / "train"):
+            artifacts.check_can_hold_files(place)
+        files = [f"{target.name}/{name}" for name in (LABELS_FILE, COST_FILE, JSON_FILE, PAGE_FILE)]
+        artifacts.RunDirectory(target.parent).check(files=files)
 
     def fit(self, pool: Pool, labels: Labels, *, held_out: PublicExamples | None = None) -> Self:
         """Learns from labels of a pool, from the beginning.
@@ -470,12 +469,14 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
 
     rows = []
     for name, value in values.items():
-        text = f"{value:.2%}" if isinstance(value, float) else str(value)
-        if name.startswith("epsilon"):
+        text = f"{value:g}" if name == "delta" else str(value)
+        if isinstance(value, float) and name.startswith(("label_", "inferred_", "student_", "con")):
+            text = f"{value:.2%}"
+        if name.startswith("epsilon_"):
             text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
         elif name.endswith("_accuracy") and value is None:
             text = NOT_MEASURED
-        elif name == "student_accuracy":
+        elif name == "student_accuracy" and value is not None:
             low, high = values["student_accuracy_interval"]
             text += (
                 f" on {values['num_evaluated']:,} samples (95 % interval {low:.2%} to {high:.2%})"
