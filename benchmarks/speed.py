@@ -15,7 +15,6 @@
 """
 
 import argparse
-import functools
 import os
 import pathlib
 import resource
@@ -235,19 +234,18 @@ def label_through_ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
         return VoteCounts(counts)
 
     with Ledger.open(folder, ensemble_digest="00" * 32, delta=1e-5) as opened:
-        labeller = functools.partial(
-            release_votes,
-            voter=vote,
-            ledger=opened,
-            noise=SystemNoise(),
-            noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
-            num_classes=NUM_CLASSES,
-        )
         began = time.perf_counter()
         for start in range(0, number, 1_000):
             numbers = np.arange(start, min(start + 1_000, number), dtype=float)
-            inputs = np.repeat(numbers[:, np.newaxis], 64, axis=1)
-            labeller(inputs, mechanism=LaplaceNoisyMax(gamma=GAMMA))
+            release_votes(
+                np.repeat(numbers[:, np.newaxis], 64, axis=1),
+                LaplaceNoisyMax(gamma=GAMMA),
+                voter=vote,
+                ledger=opened,
+                noise=SystemNoise(),
+                noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
+                num_classes=NUM_CLASSES,
+            )
         labeled = time.perf_counter()
     with Ledger.read(folder):
         verified = time.perf_counter()

@@ -228,7 +228,7 @@ def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
 class ReleasedLabels(PoolLabels):
     """Public: noisy labels that were charged, with their cost.
 
-    Only the labeller makes them (`pate_tf.release.drawing`).
+    Only the labeller makes them (`pate_tf.release.votes`).
 
     Attributes:
         query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.

@@ -93,6 +93,11 @@ class Places(DataSource):
     )
 
 
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(
+    Places, StudentSettings, QueryConfig, LabelSettings, Budget
+)
+
+
 def define() -> None:
     """Defines the flags of this command, in the order of their help."""
     own_flags.define(Places, group="data", advanced=ADVANCED, without=("svhn_extra",))
@@ -205,6 +210,11 @@ def main() -> None:
             source.fit(private, public.pool, flags=data.flags)
         else:
             source = FeatureSums.load(origin)
+            if labels_settings.representation not in (None, source.representation):
+                raise ValueError(
+                    f"representation: expected {source.representation}, of the sums in {origin}, "
+                    f"got {labels_settings.representation}"
+                )
     else:
         teachers = TeacherSource(
             num_teachers=places.num_teachers,
@@ -253,7 +263,7 @@ def run() -> None:
     renamed = own_flags.flag_of_argument(
         Places, StudentSettings, QueryConfig, LabelSettings, Budget
     )
-    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
+    command_line.run(command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), define, __doc__)
 
 
 if __name__ == "__main__":

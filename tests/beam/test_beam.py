@@ -28,7 +28,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.beam import pipelines, sources
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.data_source import DataSource
-from pate_tf.release.feature_sums import FeatureSums, StoredSums
+from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
 from pate_tf.representations import contrastive
 from pate_tf.serving.served import ServedStudent
@@ -66,7 +66,7 @@ def files_of(folder: pathlib.Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def alone(here, data) -> dict[str, StoredSums]:
+def alone(here, data) -> dict[str, FeatureSums]:
     """The sums of one process, with owners and without."""
     pool = data.files.load_public().split(40).pool
     return {
@@ -77,14 +77,14 @@ def alone(here, data) -> dict[str, StoredSums]:
     }
 
 
-def assert_same(found: StoredSums, other: StoredSums) -> None:
+def assert_same(found: FeatureSums, other: FeatureSums) -> None:
     """To the last bit; but records are told apart with the key of each folder."""
     np.testing.assert_array_equal(found.table, other.table)
     left = [{**stored.description, "records": None} for stored in (found, other)]
     assert left[0] == left[1] and found.encoder_digest == other.encoder_digest
 
 
-def summed(data, folder, pattern, **given) -> StoredSums:
+def summed(data, folder, pattern, **given) -> FeatureSums:
     bad_rows = given.pop("bad_rows", "refuse")
     engine = pipelines.Engine(**given)
     return pipelines.sums(
