@@ -191,7 +191,7 @@ def main() -> None:
     with command_line.quiet_start(FLAGS):
         from pate_tf.release.feature_sums import FeatureSums, default_folder
         from pate_tf.release.labeller import Labeller
-        from pate_tf.run.student import Student, student_report
+        from pate_tf.run.student import REPORT, Student, student_report
 
     examples = data.load_public(reporting)
     pool_size = places.pool_size or (None if run is None else run.pool_size)
@@ -254,15 +254,13 @@ def main() -> None:
         purpose=FLAGS.purpose,
     )
     report = student_report(published, student)
+    artifacts.write_json(directory.sensitive / REPORT, report.values, private=True)
     command_line.print_table("Student", report.rows)
     command_line.write_report(places.report_file, report.values)
 
 
 def run() -> None:
     """Runs the command with the flags of this process."""
-    renamed = own_flags.flag_of_argument(
-        Places, StudentSettings, QueryConfig, LabelSettings, Budget
-    )
     command_line.run(command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), define, __doc__)
 
 

@@ -41,6 +41,7 @@ from pate_tf.students import batches, evaluation, training
 from pate_tf.students.config import StudentSettings, complete, find_student
 from pate_tf.students.kinds import AUTO, LINEAR_HEAD
 
+REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
 LOW_CONFIDENCE: Final = 0.8  # mean confidence of labels, below which there is a warning
 
 

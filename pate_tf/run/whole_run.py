@@ -67,7 +67,7 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     from pate_tf.data.data import Data
     from pate_tf.release import feature_sums
     from pate_tf.release.labeller import Labeller
-    from pate_tf.run.student import Student, student_report
+    from pate_tf.run.student import REPORT, Student, student_report
     from pate_tf.teachers import run_folder
     from pate_tf.teachers.teachers import Teachers
 
@@ -129,4 +129,5 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         "forecast": None if forecast is None else [forecast.low, forecast.high],
         "folder": str(folder),
     }
+    artifacts.write_json(released.parent / artifacts.SENSITIVE / REPORT, values, private=True)
     return RunReport(values=values, rows=report.rows)
