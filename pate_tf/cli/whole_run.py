@@ -19,7 +19,7 @@ FLAGS = flags.FLAGS
 
 def define() -> None:
     """Defines the flags of this command."""
-    own_flags.define(whole_run.WholeRun, group="data", without=("svhn_extra",))
+    own_flags.define(whole_run.WholeRun, group="data", without=("svhn_extra", "run_name"))
     own_flags.define_data_flags(with_private=True)
 
 
