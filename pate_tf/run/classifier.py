@@ -166,7 +166,6 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             owners=owners,
             held_out=0.0,
             kind="image" if self.image_shape else "tabular",
-            categories={},  # scikit-learn's columns are numbers
             name="sklearn",
         )
         with contextlib.ExitStack() as stack:

@@ -35,7 +35,7 @@ SENSITIVE = {
     "LocalState": ("*",),
     "RoundStatistics": ("loss",),
     "Upload": ("indices", "values"),
-    "Table": ("fields", "places"),
+    "TextTable": ("fields", "places"),
     "TablesReport": ("*",),
     "StudentReport": ("epsilon_data_dependent",),
 }
