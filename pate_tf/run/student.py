@@ -413,35 +413,21 @@ def measure(
         reporting: how warnings are shown.
     """
     samples = public.held_out.labelled()
-    accuracies = {
+    values: dict[str, Any] = {
         "label_accuracy": evaluation.accuracy_in_pool(labels.released, public),
         "inferred_label_accuracy": evaluation.accuracy_in_pool(labels.inferred, public),
-    }
-    values: dict[str, Any] = {
-        name: None if accuracy is None else accuracy.value for name, accuracy in accuracies.items()
+        "student_accuracy": None,
     }
     if samples is None or samples.labels is None:
-        return {**values, "student_accuracy": None}
+        return values
     predictions, probabilities = ServedStudent(student_folder).answer(samples.inputs)
-    accuracy = evaluation.accuracy(predictions, samples.labels)
-    classes = evaluation.by_class(
-        predictions, samples.labels, public.dataset.num_classes, probabilities
-    )
-    if classes.is_constant and len(predictions) > 1:
+    if len(predictions) > 1 and (predictions == predictions[0]).all():
         reporting.warn(
             "student: it gives all samples the same answer: its labels may all be of the most "
             "frequent class; docs/how-to/rare_classes.md says what to do about it"
         )
-    return {
-        **values,
-        "student_accuracy": accuracy.value,
-        "student_accuracy_interval": list(accuracy.interval),
-        "student_balanced_accuracy": classes.balanced_accuracy,
-        "student_recall": list(classes.recall),
-        "student_auc": classes.auc,
-        "num_evaluated": accuracy.num_samples,
-        "constant_answer_accuracy": samples.majority_share,
-    }
+    measured = evaluation.measure(predictions, samples.labels, probabilities)
+    return {**values, **{f"student_{name}": value for name, value in measured.items()}}
 
 
 def student_report(published: Published[LabelsStatement], student: Student) -> RunReport:
@@ -479,9 +465,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = NOT_MEASURED
         elif name == "student_accuracy" and value is not None:
             low, high = values["student_accuracy_interval"]
-            text += (
-                f" on {values['num_evaluated']:,} samples (95 % interval {low:.2%} to {high:.2%})"
-            )
+            text += f" on {values['student_num_evaluated']:,} samples (95 % interval {low:.2%} to {high:.2%})"
         if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
             rows.append((name.replace("_", " "), text))
     return RunReport(values=values, rows=rows)

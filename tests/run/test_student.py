@@ -64,7 +64,7 @@ def test_a_run_is_stated_reported_and_only_what_may_be_is_released(tmp_path, mec
     assert f"(ε = {epsilon_text(expected)}, δ = 1e-5)" in page
     # At a gap of 90 votes the noise hardly ever wins.
     assert result.published.measured["label_accuracy"] > 0.8
-    assert result.published.measured["num_evaluated"] == len(PUBLIC) - POOL
+    assert result.published.measured["student_num_evaluated"] == len(PUBLIC) - POOL
     report = student_report(result.published, result.student)
     assert report.values["epsilon_data_independent"] == expected
     assert json.loads(json.dumps(report.values, allow_nan=False)) == report.values
