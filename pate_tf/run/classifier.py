@@ -73,7 +73,6 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         mechanism: Mechanism | type[Mechanism] | None = None,
         classes: Sequence[Any] | None = None,
         value_range: tuple[Any, Any] | None = None,
-        image_shape: tuple[int, ...] | None = None,
         directory: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         insecure_seed: int | None = None,
@@ -96,8 +95,6 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 makes their set public; there is a warning.
             value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
                 public knowledge. Other values of `X` are clipped. Default: those of `X_public`.
-            image_shape: of the inputs, if the columns are pixels: (height, width) or with
-                channels. Default: None, for tables.
             directory: of the run with its ledger, for good. Default: a temporary one, so that no
                 record of the cost remains but `cost_`.
             random_state: of partition, training and the choice of queries; not of the privacy
@@ -115,7 +112,6 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self.mechanism = mechanism
         self.classes = classes
         self.value_range = value_range
-        self.image_shape = image_shape
         self.directory = directory
         self.random_state = random_state
         self.insecure_seed = insecure_seed
@@ -142,9 +138,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 Or if no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
-        targets = (
-            None if y is None else "no_validation"
-        )  # scikit-learn warns by all labels together
+        # Labels are not validated here: scikit-learn warns by all of them together.
+        targets = None if y is None else "no_validation"
         private = validate_data(self, X, targets, dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
@@ -154,18 +149,15 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = self._coded(labels)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         public, low, high = self._public(X_public, private.shape[1], seed)
-        shape = (-1, *(self.image_shape or private.shape[1:]))
         data = Data.from_arrays(
-            np.clip(private, low, high).reshape(shape),
+            np.clip(private, low, high),
             codes,
-            np.clip(public, low, high).reshape(shape),
+            np.clip(public, low, high),
             num_classes=len(self.classes_),
-            value_range=(float(low.min()), float(high.max()))
-            if self.image_shape
-            else (low.tolist(), high.tolist()),
+            value_range=(low.tolist(), high.tolist()),
             owners=owners,
             held_out=0.0,
-            kind="image" if self.image_shape else "tabular",
+            kind="tabular",
             name="sklearn",
         )
         with contextlib.ExitStack() as stack:
@@ -206,11 +198,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         """Returns the probability of each class `[num_inputs, num_classes]`, as `classes_`."""
         check_is_fitted(self, "fitted_")
         inputs = validate_data(self, X, reset=False, dtype=np.float64)
-        dataset = self.fitted_.labels.pool.dataset
-        clipped = np.clip(
-            inputs.reshape(-1, *dataset.input_shape),
-            *(np.asarray(side) for side in dataset.value_range),
-        )
+        low, high = self.fitted_.labels.pool.dataset.value_range
+        clipped = np.clip(inputs, np.asarray(low), np.asarray(high))
         return np.asarray(self.fitted_.student.predict_proba(clipped), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -67,7 +67,6 @@ class Student:
         batch_size: int | None = None,
         learning_rate: float | None = None,
         seed: int = 0,
-        initial: keras.Model | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         directory: str | os.PathLike[str] | None = None,
         verbose: bool | Reporting = False,
@@ -87,9 +86,6 @@ class Student:
             batch_size: labeled inputs a step.
             learning_rate: of Adam, before the schedule.
             seed: fixes initial weights, shuffling and augmentation.
-            initial: a network whose weights training begins with, in place of a model. It must have
-                learned from the same labels and public data alone, as `model` of another `Student`
-                has.
             callbacks: for Keras' `fit`.
             directory: public; logs and the state of a stopped `fit`, from which it resumes.
                 Default: neither is stored.
@@ -103,7 +99,6 @@ class Student:
             learning_rate=learning_rate,
             seed=seed,
         )
-        self._initial = initial
         self._callbacks = callbacks
         self._directory = None if directory is None else pathlib.Path(directory)
         self._reporting = reporting(verbose)
@@ -207,13 +202,12 @@ class Student:
                 f"this epsilon; see docs/explanation/alternatives.md"
             )
         settings = self._settings
-        if settings.is_left_open and self._initial is None and labels.prefers_linear_head:
+        if settings.is_left_open and labels.prefers_linear_head:
             settings = dataclasses.replace(settings, student=LINEAR_HEAD)
         config = complete(
             settings,
             pool.dataset,
             labels_whole_pool=labels.released.noisy_sums is not None,
-            initial=self._initial,
             warm_start_from=labels.network,
         )
         if config.student == LINEAR_HEAD:
@@ -465,7 +459,8 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = NOT_MEASURED
         elif name == "student_accuracy" and value is not None:
             low, high = values["student_accuracy_interval"]
-            text += f" on {values['student_num_evaluated']:,} samples (95 % interval {low:.2%} to {high:.2%})"
+            number = values["student_num_evaluated"]
+            text += f" on {number:,} samples (95 % interval {low:.2%} to {high:.2%})"
         if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
             rows.append((name.replace("_", " "), text))
     return RunReport(values=values, rows=rows)

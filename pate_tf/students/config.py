@@ -70,7 +70,6 @@ def complete(
     dataset: Dataset,
     *,
     labels_whole_pool: bool = False,
-    initial: Any = None,
     warm_start_from: Any = None,
 ) -> StudentConfig:
     """Returns settings with a kind's own values where they are None.
@@ -83,9 +82,8 @@ def complete(
             is; without any, `auto` is the supervised student.
         labels_whole_pool: whether every input of the pool has a label that follows from feature
             sums.
-        initial: as of `StudentConfig`.
-        warm_start_from: `Labels.network`, which training begins with where no model and no initial
-            network is named, and the kind takes it.
+        warm_start_from: `Labels.network`, which training begins with where no model is named and
+            the kind takes it.
 
     Raises:
         ValueError: if there is no such student, or a setting does not fit it.
@@ -106,7 +104,8 @@ def complete(
     training: dict[str, Any] = {name: getattr(kind, name) for name in TRAINING}
     if labels_whole_pool and dataset.kind == "tabular":
         training |= kind.of_whole_table
-    if kind.warm_start_steps and model is None and initial is None and warm_start_from is not None:
+    initial = None
+    if kind.warm_start_steps and model is None and warm_start_from is not None:
         initial, training["max_steps"] = warm_start_from, kind.warm_start_steps
     config = StudentConfig(
         student=kind.name,
@@ -115,12 +114,12 @@ def complete(
         initial=initial,
         **{**training, **explicit},
     )
-    if is_auto and kind.name == "consistency" and (model or initial) is not None:
+    if is_auto and kind.name == "consistency" and model is not None:
         with contextlib.suppress(ValueError):  # of a model with batch statistics
             kind.check(config, dataset)
             return config
         plain = dataclasses.replace(settings, student="supervised")
-        return complete(plain, dataset, labels_whole_pool=labels_whole_pool, initial=initial)
+        return complete(plain, dataset, labels_whole_pool=labels_whole_pool)
     return config
 
 

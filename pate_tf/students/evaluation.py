@@ -11,7 +11,6 @@ import tensorflow as tf
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
-from pate_tf.core import event_files
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
@@ -76,31 +75,24 @@ def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
 
 
 NUM_SAMPLES = 1_000
-EPOCHS_BETWEEN_PICTURES = 5
 
 
 class HeldOutAccuracy(keras.callbacks.Callback):
-    """Writes the held-out accuracy after every epoch, and a confusion matrix after some.
+    """Writes the held-out accuracy after every epoch.
 
-    The true labels are public and serve these pictures alone: a student comes out the same with and
+    The true labels are public and serve TensorBoard alone: a student comes out the same with and
     without it.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
         """Takes held-out samples with labels, of which the first 1,000 count, and the logs."""
         super().__init__()
-        self._dataset = samples.dataset
         self._inputs = samples.inputs[:NUM_SAMPLES]
         self._labels = np.asarray(samples.labels)[:NUM_SAMPLES]
-        self._logs = logs / "held_out"
-
-    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
-        """Opens the event file."""
-        del logs
-        self._writer = tf.summary.create_file_writer(str(self._logs))
+        self._writer = tf.summary.create_file_writer(str(logs / "held_out"))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Writes the accuracy, every five epochs the confusion matrix."""
+        """Writes the accuracy."""
         del logs
         student = self.model
         logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
@@ -108,9 +100,4 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         with self._writer.as_default(step=epoch):
             # Keras' own name for the accuracy in training, so that both share a chart.
             tf.summary.scalar("epoch_accuracy", (predictions == self._labels).mean())
-            if (epoch + 1) % EPOCHS_BETWEEN_PICTURES == 0:
-                picture = event_files.confusion_picture(
-                    self._dataset, truth=self._labels, given=predictions
-                )
-                tf.summary.image("confusion_matrix", picture)
         self._writer.flush()

@@ -117,7 +117,7 @@ def train(student: str, max_steps: int = 60, **kwargs):
 
 @pytest.mark.parametrize("student", ["supervised", "consistency"])
 @pytest.mark.usefixtures("small")
-def test_accuracy_and_confusion_are_written_as_it_trains(student, tmp_path):
+def test_accuracy_is_written_as_it_trains(student, tmp_path):
     logs = training.logs_of(tmp_path)
     model = train(student, folder=tmp_path, callbacks=[evaluation.HeldOutAccuracy(HELD_OUT, logs)])
     written = event_files.scalars(logs / "held_out")["epoch_accuracy"]
@@ -125,9 +125,6 @@ def test_accuracy_and_confusion_are_written_as_it_trains(student, tmp_path):
     logits = model(tf.constant(HELD_OUT.inputs, tf.float32), training=False)
     final = (np.argmax(logits, axis=1) == HELD_OUT.labels).mean()
     assert written[-1][1] == pytest.approx(final, abs=1e-6)
-    ((step, picture),) = event_files.images(logs / "held_out")["confusion_matrix"]
-    assert step == 4
-    assert picture.shape == (480, 480, 3)
     losses = event_files.scalars(logs / "train")["epoch_loss"]
     assert [step for step, _ in losses] == list(range(6))
     assert all(np.isfinite(value) for _, value in losses)
