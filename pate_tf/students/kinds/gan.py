@@ -3,7 +3,7 @@
 Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5: the classifier's k logits also say how
 real an image is, by log Z / (1 + Z) with Z the sum of their exponentials; the generator matches the
 mean features of its last hidden layer. The networks are the dense ones that the paper has for
-gray images.
+gray images, with layer normalization in the place of weight normalization.
 
 Beyond the paper: images are changed in ways that keep their label, where the data set allows it.
 """
@@ -25,100 +25,32 @@ NAME: Final = "improved_gan"  # what a `StudentConfig` calls these networks
 LATENT_SIZE = 100
 CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)
 GENERATOR_UNITS = (500, 500)
-GENERATOR_DEVIATION = 0.04  # of the last layer: shorter directions turn faster
 FEATURES = "features"  # the name of the last hidden layer, whose mean the generator matches
-INITIAL_IMAGES = 500  # that the weight-normalized layers are set from
-SMALLEST_DEVIATION = 1e-6
 EPSILON = 1e-4  # of Adam, as the improved GAN has it
-
-
-@keras.saving.register_keras_serializable("pate_tf")
-class WeightNormalizedDense(keras.layers.Layer):
-    """A dense layer whose kernel is a direction times a scale.
-
-    Salimans and Kingma, "Weight Normalization", 2016 (arXiv 1602.07868): the parameters (section 2)
-    and the initialization from data (section 3). From `[batch, channels]` to `[batch, units]`.
-    """
-
-    def __init__(
-        self,
-        units: int,
-        *,
-        seed: int,
-        activation: str | None = None,
-        train_scale: bool = False,
-        stddev: float = 0.1,
-        **kwargs: Any,
-    ) -> None:
-        """Takes the number of outputs, and the seed of the initial directions.
-
-        The scales are trained, or stay as the data set them. The larger the standard deviation of
-        the initial directions, the slower they turn.
-        """
-        super().__init__(**kwargs)
-        self.units = units
-        self.seed = seed
-        self.activation = keras.activations.get(activation)
-        self.train_scale = train_scale
-        self.stddev = stddev
-
-    def build(self, input_shape: tuple[int, ...]) -> None:
-        """Creates direction, scale and bias."""
-        self.direction = self.add_weight(
-            name="direction",
-            shape=(input_shape[-1], self.units),
-            initializer=keras.initializers.RandomNormal(stddev=self.stddev, seed=self.seed),
-        )
-        self.scale = self.add_weight(
-            name="scale", shape=(self.units,), initializer="ones", trainable=self.train_scale
-        )
-        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns the activations."""
-        return self.activation(self._linear(inputs) + self.bias)
-
-    def initialize_from(self, inputs: tf.Tensor) -> None:
-        """Sets scale and bias so that each unit has mean 0 and deviation 1 before activation."""
-        mean, variance = tf.nn.moments(self._linear(inputs), [0])
-        deviation = tf.sqrt(variance)
-        # A unit that the data leaves constant keeps its scale.
-        factor = tf.where(deviation > SMALLEST_DEVIATION, 1.0 / deviation, 1.0)
-        self.bias.assign(-mean * factor)
-        self.scale.assign(self.scale * factor)
-
-    def _linear(self, inputs: tf.Tensor) -> tf.Tensor:
-        norm = tf.sqrt(tf.reduce_sum(tf.square(self.direction), axis=0))
-        return tf.matmul(inputs, self.direction * (self.scale / norm))
-
-
-def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
-    """Sets a model's weight-normalized layers, first to last, from some hundred raw inputs."""
-    outputs = inputs
-    for layer in model.layers:
-        if isinstance(layer, WeightNormalizedDense):
-            layer.initialize_from(outputs)
-        outputs = layer(outputs, training=True)
 
 
 def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the discriminator: raw images to logits `[batch, num_classes]`."""
-    layers = keras.layers
+    layers, initializers = keras.layers, keras.initializers
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 2 * len(CLASSIFIER_UNITS) + 2))
     body = [layers.Flatten(), layers.GaussianNoise(0.3, seed=next(seeds))]
     for number, units in enumerate(CLASSIFIER_UNITS, start=1):
         name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
+        initializer = initializers.HeNormal(seed=next(seeds))
         body += [
-            WeightNormalizedDense(units, activation="relu", seed=next(seeds), name=name),
+            layers.Dense(units, kernel_initializer=initializer),
+            layers.LayerNormalization(),
+            layers.Activation("relu", name=name),
             layers.GaussianNoise(0.5, seed=next(seeds)),
         ]
+    initializer = initializers.GlorotUniform(seed=next(seeds))
     return keras.Sequential(
         [
             keras.Input(dataset.input_shape),
             layers.Rescaling(1.0 / (high - low), offset=-low / (high - low)),
             *body,
-            WeightNormalizedDense(dataset.num_classes, train_scale=True, seed=next(seeds)),
+            layers.Dense(dataset.num_classes, kernel_initializer=initializer),
         ],
         name="classifier",
     )
@@ -128,10 +60,13 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the generator: latent values `[batch, LATENT_SIZE]` to raw images."""
     layers = keras.layers
     low, high = pixel_range(dataset)
-    *seeds, last_seed = derived_seeds(seed, len(GENERATOR_UNITS) + 1)
+    num_values = int(np.prod(dataset.input_shape))
+    *initializers, last = (
+        keras.initializers.GlorotUniform(seed=each)
+        for each in derived_seeds(seed, len(GENERATOR_UNITS) + 1)
+    )
     body: list[keras.layers.Layer] = []
-    for units, hidden_seed in zip(GENERATOR_UNITS, seeds, strict=True):
-        initializer = keras.initializers.GlorotUniform(seed=hidden_seed)
+    for units, initializer in zip(GENERATOR_UNITS, initializers, strict=True):
         body += [
             layers.Dense(units, kernel_initializer=initializer),
             layers.BatchNormalization(scale=False),
@@ -141,13 +76,7 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
         [
             keras.Input((LATENT_SIZE,)),
             *body,
-            WeightNormalizedDense(
-                int(np.prod(dataset.input_shape)),
-                activation="sigmoid",
-                train_scale=True,
-                stddev=GENERATOR_DEVIATION,
-                seed=last_seed,
-            ),
+            layers.Dense(num_values, activation="sigmoid", kernel_initializer=last),
             layers.Reshape(dataset.input_shape),
             layers.Rescaling(high - low, offset=low),
         ],
@@ -236,8 +165,6 @@ def fit(
         dataset,
     )
     student.compile(config.learning_rate)
-    first = np.asarray(pool.inputs[:INITIAL_IMAGES], np.float32)
-    initialize_from_data(student.classifier, tf.constant(first))
 
     def change(step: tf.Tensor, images: tf.Tensor, labels: tf.Tensor, others: tf.Tensor) -> Batch:
         labelled_seed, unlabelled_seed, *latent_seeds = step_seeds(config.seed, step, 4)
