@@ -359,6 +359,7 @@ class Student:
         target = pathlib.Path(folder)
         if artifacts.is_within(target / "student", artifacts.SENSITIVE):
             raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
+        artifacts.remove_abandoned(target)
         publication = PublicationSettings(holder=holder, purpose=purpose, run_name=run_name)
         published: Published[Any]
         if isinstance(labeller, Coordinator):

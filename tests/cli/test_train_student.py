@@ -381,7 +381,7 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
     flags = (*flags, "--nb_teachers=60")
     refused = run_script(SCRIPT, *flags, folder=tmp_path)
     assert_one_line(refused)
-    assert "teachers: expected --teachers_dir as well" in refused.err
+    assert "teachers: expected their run folder as well" in refused.err
     assert not list(tmp_path.rglob("ledger.sqlite3"))
     labels = []
     for name in ("one", "two"):

@@ -2,7 +2,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, islands
 
@@ -42,21 +41,6 @@ def quick_features():
 def forget():
     catalogue._encoder_of.cache_clear()
     catalogue._pool_features.cache_clear()
-
-
-def test_the_contrastive_loss_is_the_cross_entropy_of_the_partner():
-    random = np.random.default_rng(0)
-    one, other = random.normal(size=(2, 5, 3))
-    both = np.concatenate([one, other])
-    both /= np.linalg.norm(both, axis=1, keepdims=True)
-    losses = []
-    for index in range(10):
-        others = [place for place in range(10) if place != index]
-        scores = np.exp(both[others] @ both[index] / contrastive.TEMPERATURE)
-        partner = others.index((index + 5) % 10)
-        losses.append(-np.log(scores[partner] / scores.sum()))
-    given = contrastive.contrastive_loss(tf.constant(one), tf.constant(other))
-    assert float(given) == pytest.approx(np.mean(losses))
 
 
 def test_features_are_directions_of_the_inputs_alone():

@@ -131,19 +131,6 @@ def test_a_later_group_counts_as_much_as_the_sums_say(monkeypatch, tells):
     assert right[1.0 if tells else 0.0] > right[0.0 if tells else 1.0] + 0.08
 
 
-def test_misfit_is_minus_the_logarithm_of_a_density():
-    random = np.random.default_rng(3)
-    vectors = record_vectors(random.normal(size=(50, 4)).astype(np.float32), None)
-    labels = random.integers(0, 3, 50)
-    exact = 7.0 * vectors.T @ np.eye(3)[labels]
-    assert of(vectors, exact, 2.0).misfit(labels) == pytest.approx(0.0, abs=1e-8)
-    off = exact.copy()
-    off[1, 2] += 6.0
-    known = of(vectors, off, 2.0)
-    assert known.misfit(labels) == pytest.approx(0.5 * (6.0 / known.deviation) ** 2)
-    assert known.misfit(np.eye(3)[labels]) == known.misfit(labels)
-
-
 def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkeypatch):
     def diverged(*_, **_more):
         raise TrainingDivergedError("loss")

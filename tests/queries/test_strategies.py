@@ -86,17 +86,6 @@ def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
     assert (truth >= 8).sum() / (labels >= 8).sum() < 0.5 * (truth < 8).sum() / num_unknown
 
 
-def test_one_label_is_enough_to_go_on(monkeypatch):
-    monkeypatch.setattr(simple, "STEPS", 3)
-    pool, _ = islands(300)
-    one = released_labels(np.array([4]), np.array([3]))
-    for name, strategy in strategies.STRATEGIES.items():
-        if strategy.is_adaptive:
-            scores = strategy.score(pool, one, 0)
-            assert scores.shape == (300,), name
-            assert np.isfinite(scores).all(), name
-
-
 @pytest.mark.parametrize("name", ["uncertain", "binary_experts", "siamese"])
 def test_no_answer_at_all_is_told(name):
     nothing = released_labels(np.empty(0, np.int64), np.empty(0, np.int64))

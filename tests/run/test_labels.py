@@ -5,11 +5,10 @@ import json
 
 import numpy as np
 import pytest
-from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, opened, planned, released, table
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, opened, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core import artifacts
-from pate_tf.core.public import Pool
 from pate_tf.queries.labels import Labels
 from pate_tf.run.student import Student
 from pate_tf.statement.publishing import publish_model
@@ -154,16 +153,6 @@ def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, 
     assert "\n" not in str(no.value) and not (tmp_path / "out").exists()
 
 
-def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
-    labels = labels_of(tmp_path / "one", FakeEnsemble(table(95)))
-    other = FakeEnsemble(table(95), "cd" * 32)
-    with (
-        opened(tmp_path / "two", other).ledger() as ledger,
-        pytest.raises(ValueError, match="charged to this ledger"),
-    ):
-        publish_model(None, labels, teachers=other, ledger=ledger, folder=tmp_path)
-
-
 def test_predictable_noise_spoils_earlier_labels(tmp_path):
     teachers = FakeEnsemble(table(95))
     labels = labels_of(tmp_path, teachers)
@@ -205,13 +194,3 @@ def test_spoilt_files_are_one_line(tmp_path, spoil):
     with pytest.raises(ValueError, match=r"kept.*: expected") as caught:
         Labels.load(tmp_path / "kept", SPLIT.pool)
     assert "\n" not in str(caught.value)
-
-
-def test_a_plan_is_checked_against_the_pool():
-    teachers = FakeEnsemble(table(95))
-    other = Pool(dataclasses.replace(PUBLIC.dataset, pool_size=7), SPLIT.pool.inputs)
-    with pytest.raises(
-        ValueError, match="for digits, got those for digits: pool_size is 400, not 7"
-    ):
-        planned(teachers, other)
-    assert teachers.asked == 0

@@ -114,18 +114,3 @@ def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, m
     assert found.num_neighbours == 2
     monkeypatch.setattr(trust, "doubts", lambda *asked, **options: "they separate nothing")
     assert labels_of(tmp_path / "c", teachers).neighbours is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"strategy": "first", "num_neighbours": 2}, "expected none for strategy first"),
-        ({"num_neighbours": POOL}, "expected fewer than the pool's 400 inputs, got 400"),
-        ({"num_neighbours": -1}, "expected a whole number of at least 0"),
-    ],
-)
-def test_what_can_not_be_asked_is_refused_before_it_is_charged(tmp_path, changes, message):
-    teachers = FakeEnsemble(table(90))
-    with pytest.raises(ValueError, match=f"num_neighbours: {message}") as caught:
-        labels_of(tmp_path, teachers, **changes)
-    assert "\n" not in str(caught.value) and teachers.asked == 0

@@ -68,11 +68,6 @@ def test_labels_know_their_pool_and_their_cost(whole):
     assert [len(batch) for batch, _ in batches] == [25, 25, 10]
 
 
-def test_what_follows_without_a_query_comes_on_request(whole):
-    inputs, given = whole.labels.to_numpy(inferred=True)
-    assert len(inputs) == len(given) == len(whole.labels.training_labels.labels)
-
-
 def test_what_was_spent_can_be_read_after_the_block(whole):
     spent = whole.labeller.spent()
     assert (spent.num_queries, spent.delta) == (60, 1e-5)
@@ -171,28 +166,6 @@ def test_nothing_is_published_below_sensitive(whole):
     target = whole.folder / "run" / "sensitive" / "released"
     with pytest.raises(ValueError, match="folder: expected one outside of sensitive"):
         whole.student.publish(target)
-
-
-def test_public_samples_without_labels_are_enough(tmp_path):
-    data = api_helpers.digits(y_public=None, held_out=0.3)
-    teachers = pate_tf.Teachers("mlp", num_teachers=3, directory=tmp_path / "run", steps=5).fit(
-        data.private
-    )
-    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
-        assert labeller.remaining is None
-        labels = labeller.label(data.pool, 20)
-    student = pate_tf.Student(model=api_helpers.net, steps=5).fit(data.pool, labels)
-    assert student.evaluate(data.held_out) is None
-    assert student.publish(tmp_path / "out").statement.epsilon > 0
-
-
-def test_owners_decide_the_shares_and_the_guarantee(tmp_path):
-    owners = [f"owner {number // 4}" for number in range(120)]
-    data = api_helpers.digits(owners=owners)
-    teachers = pate_tf.Teachers("mlp", num_teachers=4, directory=tmp_path, steps=5)
-    assert teachers.fit(data.private).unit == "owner"
-    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
-        assert labeller.label(data.pool, 5).cost.unit == "owner"
 
 
 WRONG = {

@@ -39,10 +39,6 @@ def test_a_named_mechanism_gets_its_noise_and_nothing_else_is_compared():
     assert plan.queries.num_queries == 30 and not plan.values["queries_were_planned"]
 
 
-def test_a_plan_never_asks_more_than_the_pool_has():
-    assert planned(pool=PUBLIC.split(15).pool, epsilon=50.0).queries.num_queries == 10
-
-
 def test_a_strategy_that_learns_from_answers_gets_no_gate():
     plan = planned(strategy="uncertain", epsilon=3.0)
     names = {one["mechanism"]["name"] for one in plan.values["candidates"]}

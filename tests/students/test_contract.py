@@ -66,10 +66,6 @@ class TestGan(FittedStudentContract):
     def test_one_label_is_enough_also_in_a_strategy_scope(self):
         super().test_one_label_is_enough_also_in_a_strategy_scope()
 
-    @pytest.mark.long
-    def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
-        super().test_nan_stops_the_run_and_the_last_good_weights_stay(tmp_path, monkeypatch)
-
 
 class TestConsistency(FittedStudentContract):
     config = config("consistency", max_steps=150)
