@@ -20,7 +20,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
-from pate_tf.queries.strategies import find_strategy
+from pate_tf.queries.strategies import clusters
 from pate_tf.representations import Progress, hidden
 from pate_tf.representations.catalogue import pool_features, pool_features_by_name
 from pate_tf.representations.contrastive import student_features
@@ -245,7 +245,13 @@ def infer_from_sums(
     if weights is None and (is_better or (first.confidence or 0.0) < LOW_CONFIDENCE):
         labels = labels_of(averaged([regression, retrained], PASS_WEIGHTS))
     number = min(MEDOIDS_OF_CLASS * labels.num_classes, len(pool) // 2)
-    medoids = find_strategy("medoids").choose(pool, number, seed, representation=representation)
+    medoids = clusters.choose(
+        pool,
+        number,
+        seed,
+        representation=representation,
+        clusters_a_query=clusters.CLUSTERS_A_QUERY,
+    )
     training_labels = _of_clusters(features, labels, medoids, sums) or labels
     return Inferred(first, training_labels, network, is_better)
 
