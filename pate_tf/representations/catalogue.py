@@ -172,7 +172,7 @@ def _encoder_of(pool: Pool, name: Named, seed: int, shown: _Shown) -> Encoder:
         kind.train(parts, pool, seed, folder=None, progress=shown.progress)
     elif not _read(path, parts):
         unfinished = path.with_suffix(".unfinished")
-        with artifacts.one_at_a_time(unfinished):
+        with artifacts.only_writer(unfinished, waits=True):
             # Another process may have trained it meanwhile.
             if not _read(path, parts):
                 kind.train(parts, pool, seed, folder=unfinished, progress=shown.progress)
