@@ -8,7 +8,7 @@ from script_processes import run_script
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.local.estimates import survival
-from pate_tf.silos import Roster
+from pate_tf.silos import SiloRoster
 
 PAGES = ("explanation/silos.md", "notes/silos.md")
 PAGE = "\n".join((DOCS / page).read_text() for page in PAGES)
@@ -30,7 +30,7 @@ FILES = {
 
 def test_the_files_of_five_silos_are_what_the_commands_take(tmp_path):
     (tmp_path / "roster.toml").write_text(FILES["roster.toml"])
-    assert Roster.read(tmp_path / "roster.toml").names == ("silo-1",)
+    assert SiloRoster.read(tmp_path / "roster.toml").names == ("silo-1",)
     (tmp_path / "five_files.py").write_text(FILES["five_files.py"])
     assert run_script(str(tmp_path / "five_files.py"), folder=tmp_path).code == 0
     for number in range(1, 6):

@@ -15,7 +15,7 @@ DELTA = 1e-5
 
 
 def honest_law(scale, honest, reach):
-    """The law of the sum of the honest parties' noise, in lattice steps around 0."""
+    """The law of the sum of the honest aggregators' noise, in lattice steps around 0."""
     support = np.arange(-reach, reach + 1)
     one = np.exp(-(support**2) / (2.0 * scale**2))
     one /= one.sum()
@@ -58,10 +58,3 @@ def test_it_costs_what_a_trusted_centre_s_histogram_costs(number):
     expected = trusted.data_independent_epsilon(num_queries=number, delta=DELTA)[0]
     assert expected <= found <= expected * (1 + 1e-4)
     assert found >= gaussian_dp_epsilon(math.sqrt(2.0 * number) / 40.0, DELTA)
-
-
-def test_noise_below_a_lattice_step_has_no_such_epsilon():
-    assert (
-        SecureHistogram(sigma=1e-7, num_parties=4, threshold=1).composed_epsilon(1, delta=DELTA)
-        == math.inf
-    )
