@@ -178,7 +178,7 @@ def coordinate(
             run_name=run.run_name,
         )
         num_rounds = len(coordinator.journal.rounds())
-    statement = published.statement
+    statement: Any = published.statement  # of silos
     report = {
         "method": statement.method,
         "unit": statement.unit,
