@@ -32,7 +32,6 @@ from benchmarks.harness import (
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
-from pate_tf.accounting.local.estimates import survival
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
@@ -52,7 +51,6 @@ from pate_tf.silos.messages import Mechanism
 from pate_tf.silos.secure.aggregator import Aggregator
 from pate_tf.silos.secure.keys import Keys
 
-SAMPLES = 400  # of the simulation of what randomized response leaves of a plurality
 EVEN, TWO_CLASSES, USERS = "of all classes", "of two classes each", "of one person each"
 
 
@@ -175,13 +173,8 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
                 plurality, truth = counts.argmax(axis=1), simulation.truth[:num_queries]
                 law = RandomisedResponse(num_classes=num_classes, epsilon=epsilon)
                 labels, _ = simulation.label(law, num_silos, num_queries)
-                chance = survival(counts, law, num_samples=SAMPLES).probability
-                # Of the queries' coins, and of the simulation.
-                variance = (chance * (1 - chance)).sum() * (1 + 1 / SAMPLES)
                 return {
                     "survives": float((labels == plurality).mean()),
-                    "expected": float(chance.mean()),
-                    "error": float(np.sqrt(variance) / len(chance)),
                     "labels": float((labels == truth).mean()),
                     "plurality": float((plurality == truth).mean()),
                 }
@@ -192,7 +185,6 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
                 "silos": str(num_silos),
                 "epsilon of one answer": f"{epsilon:g}",
                 "survives": f"{result['survives']:.3f}",
-                "expected": f"{result['expected']:.3f} ± {result['error']:.3f}",
                 "labels correct": percent(result["labels"], 1),
                 "without noise": percent(result["plurality"], 1),
             }

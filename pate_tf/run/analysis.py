@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.cost_release import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import (
     Analysis,

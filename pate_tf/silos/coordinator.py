@@ -17,8 +17,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.accounting.local.estimates import ABSENT, class_scores
+from pate_tf.accounting.local import ABSENT, SecureFeatureSums, class_scores
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.journal import CoordinatorJournal, LocalConnection, Round

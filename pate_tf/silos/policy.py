@@ -6,7 +6,7 @@ import math
 import pathlib
 from typing import Any, Final
 
-from pate_tf.accounting.local import SILO_CHARGES, LocalRandomiser, SecureHistogram
+from pate_tf.accounting.local import SILO_CHARGES, RandomisedResponse, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.settings import Settings, described, setting, value_type
 from pate_tf.core.validation import Fields, check_name
@@ -130,7 +130,7 @@ class Policy(Settings):
             "least_silos": self.least_silos,
             "colluding": self.least_colluding,
         }
-        if isinstance(charge, LocalRandomiser):
+        if isinstance(charge, RandomisedResponse):
             return Reason.QUERY_TOO_DEAR if charge.epsilon > self.most_epsilon else None
         if any(getattr(charge, name, bound) < bound for name, bound in least.items()):
             return Reason.MECHANISM_NOT_ALLOWED

@@ -21,7 +21,8 @@ import numpy as np
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import fits
 from pate_tf.accounting.delta import check_delta
-from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
+from pate_tf.accounting.mechanisms.base import NoiseDraws
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.journal import fault_point
@@ -77,7 +78,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
         folder: str | os.PathLike[str] | None,
         roster: SiloRoster | None = None,
         keys: Keys | None = None,
-        noise: LocalNoise | None = None,
+        noise: NoiseDraws | None = None,
         clock: Callable[[], float] = time.time,
         source: PrivateSource | None = None,
         acknowledge_reset: bool = False,
@@ -150,7 +151,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
             self._check_allowed(batch)
             with account.exclusive():
                 self._check_commitment(batch)
-                if isinstance(batch.mechanism, LocalRandomiser):
+                if isinstance(batch.mechanism, RandomisedResponse):
                     values: Any = {"labels": self._randomised(batch, batch.mechanism)}
                     kind: type[Reply] = RandomisedVotes
                 else:
@@ -230,7 +231,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
             )
             raise RefusedError(Reason.UNKNOWN_COMMITMENT)
 
-    def _randomised(self, batch: QueryBatch, charge: LocalRandomiser) -> IntArray:
+    def _randomised(self, batch: QueryBatch, charge: RandomisedResponse) -> IntArray:
         """Returns the answer to each query, int64 `[num_queries]`; new ones are charged first."""
         account = self.account
         first = {query: place for place, query in reversed([*enumerate(batch.digests)])}

@@ -12,7 +12,6 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
@@ -162,7 +161,7 @@ def test_counts_of_another_shape_are_refused_before_charging(ledger, shape):
     assert not ledger.charges
 
 
-@pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(gamma=1e-10)])
+@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(gamma=1e-10)])
 def test_mechanisms_that_cannot_be_drawn_are_refused_before_charging(ledger, voter, mechanism):
     with pytest.raises(ValueError, match="expected"):
         make(ledger, voter)(pool(1, 2), mechanism=mechanism)

@@ -16,7 +16,6 @@ from pate_tf.accounting.mechanisms import (
     InteractiveGaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
     StabilityGate,
     StabilityGateOrHistogram,
 )
@@ -247,7 +246,6 @@ def test_mechanisms_that_draw_noise_pass(mechanism):
 @pytest.mark.parametrize(
     "mechanism",
     [
-        Plurality(),
         LaplaceNoisyMax(gamma=1e-10),
         GaussianNoisyMax(sigma=1e10),
         ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=1e10, sigma=40.0),

@@ -5,7 +5,8 @@ import itertools
 
 import numpy as np
 
-from pate_tf.accounting.local.base import LATTICE, SecureHistogram
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import SecureHistogram
 from pate_tf.silos.secure.aggregator import Aggregator
 from pate_tf.silos.secure.keys import Keys
 from pate_tf.silos.secure.opening import open_histogram

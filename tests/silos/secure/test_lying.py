@@ -29,8 +29,8 @@ import pytest
 from secure_helpers import some_keys, some_terms, transcript_of
 from silo_helpers import Noted
 
-from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.accounting.local.base import LATTICE, SecureHistogram
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import protocol, sealing, shamir

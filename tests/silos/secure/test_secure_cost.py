@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from pate_tf.accounting import local
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import gaussian_dp_epsilon
-from pate_tf.accounting.local import base
-from pate_tf.accounting.local.base import SecureHistogram
+from pate_tf.accounting.local import SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianHistogram
 
 DELTA = 1e-5
@@ -37,7 +37,7 @@ def exact_delta(law, shift, epsilon):
 @pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (6, 2)])
 @pytest.mark.parametrize("lattice", [3, 5])
 def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, threshold, lattice):
-    monkeypatch.setattr(base, "LATTICE", lattice)
+    monkeypatch.setattr(local, "LATTICE", lattice)
     mechanism = SecureHistogram(sigma=2.0, num_parties=num_parties, threshold=threshold)
     scale = mechanism.sigma * lattice / math.sqrt(mechanism.num_honest)
     law = honest_law(scale, mechanism.num_honest, int(30 * scale))

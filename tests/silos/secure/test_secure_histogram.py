@@ -18,7 +18,8 @@ from secure_helpers import (
 from silo_helpers import SECURE
 from silo_helpers import batch as asked_batch
 
-from pate_tf.accounting.local.base import LATTICE, SecureHistogram
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import SecureHistogram
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import protocol, sealing, shamir
 from pate_tf.silos.secure.aggregator import noise_scale
