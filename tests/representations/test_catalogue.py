@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.reporting import QUIET, Reporting
+from pate_tf.core.reporting import Reporting
 from pate_tf.data import catalogue as data
 from pate_tf.models.encoder import Part
 from pate_tf.representations import Kind, catalogue, contrastive, patches, raw, register
@@ -291,17 +291,15 @@ def test_only_the_foremost_directions_are_used(monkeypatch):
 
 def test_a_small_model_learns_on_whitened_features_and_is_served_from_raw_inputs():
     public = data.load_public("digits")
-    features = shared_training.features_of("whitened", public, QUIET, seed=0)
-    samples = features.samples(public)
-    assert features.dataset.value_range == (-1.0, 1.0)
-    assert samples.inputs.shape == (len(public), *features.dataset.input_shape)
-    assert np.abs(np.linalg.norm(samples.inputs, axis=1) - 1.0).max() < 1e-4
-    head = models.linear(features.dataset)
+    encoder = shared_training.learn_encoder("whitened", public.split(300).pool, seed=0)
+    features = encoder.features(public.inputs)
+    assert np.abs(np.linalg.norm(features, axis=1) - 1.0).max() < 1e-4
+    head = models.linear(encoder.feature_dataset)
     head.set_weights(
-        [np.random.default_rng(0).normal(size=one.shape) for one in head.get_weights()]
+        [np.random.default_rng(0).normal(size=each.shape) for each in head.get_weights()]
     )
-    served = features.served(head)(public.inputs[:5].astype(np.float32))
-    np.testing.assert_allclose(served, head(samples.inputs[:5]), atol=1e-4)
+    served = shared_training.ModelOnFeatures(encoder, head)(public.inputs[:5].astype(np.float32))
+    np.testing.assert_allclose(served, head(features[:5]), atol=1e-4)
 
 
 def test_texts_are_compared_by_latent_semantic_analysis():
