@@ -10,7 +10,7 @@ In one call, for epsilon 0.5 at delta 1e-6::
     )
     fitted.student.predict(x)
     fitted.cost.epsilon
-    fitted.publish("released")
+    fitted.student.publish("released")
 
 The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand for `FeatureSums`::
 
@@ -18,7 +18,7 @@ The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand
     with pate_tf.Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
         labels = labeller.label(data.pool)
     student = pate_tf.Student().fit(data.pool, labels)
-    pate_tf.publish(student, "released")
+    student.publish("released")
 
 `plan` says from public values alone which method and mechanism suit an epsilon. `PateClassifier`
 is an estimator for scikit-learn.
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from pate_tf.ledger import LedgerError as LedgerError
     from pate_tf.ledger import Spending as Spending
     from pate_tf.queries.labels import Labels as Labels
-    from pate_tf.queries.labels import load_labels as load_labels
     from pate_tf.release.feature_sums import FeatureSums as FeatureSums
     from pate_tf.release.labeller import Labeller as Labeller
     from pate_tf.representations.catalogue import Representation as Representation
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
     from pate_tf.run.fit import Fitted as Fitted
     from pate_tf.run.fit import fit as fit
     from pate_tf.run.student import Student as Student
-    from pate_tf.run.student import publish as publish
     from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
     from pate_tf.statement.publishing import Published as Published
     from pate_tf.teachers.teachers import Teachers as Teachers
@@ -98,11 +96,11 @@ _NAMES = {
     "run.fit": ["Fitted", "fit"],
     "release.labeller": ["Labeller"],
     "statement.publishing": ["Published"],
-    "run.student": ["Student", "publish"],
+    "run.student": ["Student"],
     "teachers.teachers": ["Teachers"],
     "core.dataset": ["Dataset"],
     "ledger": ["BudgetExceeded", "LedgerError", "Spending"],
-    "queries.labels": ["Labels", "load_labels"],
+    "queries.labels": ["Labels"],
     "representations.catalogue": ["Representation"],
     "statement.privacy_statement": ["PrivacyStatement"],
 }

@@ -117,7 +117,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     >>> student = pate_tf.Student("supervised", steps=20)
     >>> fitted = pate_tf.fit(
     ...     data, method="feature_sums", epsilon=4.0, delta=1e-5, source=sums, student=student)
-    >>> published = fitted.publish(folder / "audited" / "released")
+    >>> published = fitted.student.publish(folder / "audited" / "released")
     >>> pate_tf.audit.audit_run(folder / "audited").outcome
     'passed'
 

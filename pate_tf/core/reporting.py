@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Row = tuple[str, str]
-UNEVEN = 1.5  # times its even share: above it a report has the commonest class apart
 NOT_MEASURED = "not measured: these public samples have no labels"
 Advance = Callable[[int], object]
 
@@ -73,13 +72,10 @@ class RunReport:
     Attributes:
         values: JSON values.
         rows: the same as rows of a table.
-        failure: why there is no result although something was charged, in one line; None if there
-            is one.
     """
 
     values: dict[str, Any] = dataclasses.field(repr=False)
     rows: list[Row] = dataclasses.field(repr=False)
-    failure: str | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,8 +112,10 @@ class TablesReport:
 # Progress bars that a notebook shows, and a terminal too.
 
 
-def reporting(verbose: bool) -> Reporting:
-    """Returns how a run shows its progress: with bars, or not at all."""
+def reporting(verbose: bool | Reporting) -> Reporting:
+    """Returns how a run shows its progress: with bars, not at all, or as a command does."""
+    if isinstance(verbose, Reporting):
+        return verbose
     if not verbose:
         return QUIET
     return Reporting(progress_bar=progress_bar, clock=clock, note=print, verbose=True)

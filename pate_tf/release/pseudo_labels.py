@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import nearest_centres
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.propagation import Inferred, infer_from_sums
-from pate_tf.release.noisy_sums import ReleasedSums, sums_of_rounds, weights_of_rounds
+from pate_tf.release.noisy_sums import ReleasedSums, weights_of_rounds
 from pate_tf.representations import Progress, hidden
 from pate_tf.representations.regression import NoisySums
 
@@ -28,13 +27,11 @@ class PseudoLabels:
 
     Attributes:
         inferred: the labels.
-        sums: of the first round, as they were read.
         weights: of a linear model from vectors to logits, `[width, num_classes]`; None of clusters,
             and of sums without moments.
     """
 
     inferred: Inferred
-    sums: NoisySums
     weights: npt.NDArray[np.float64] | None
 
     def release(self, pool: Pool, released: ReleasedSums, **facts: Any) -> Labels:
@@ -54,11 +51,9 @@ class PseudoLabels:
             pool=pool,
             queries=labels.query_indices,
             released=labels,
-            training_labels=self.inferred.learnt,
-            certainty=self.inferred.certainty,
+            training_labels=self.inferred.training_labels,
             network=self.inferred.network,
             network_is_better=self.inferred.network_is_better,
-            sums=self.sums,
             strategy="first",  # all of the pool, in its order
             **facts,
         )
@@ -75,9 +70,7 @@ def labels_from_sums(
     moments: npt.NDArray[np.float64] | None = None,
     num_records: int = 0,
     representation: Named | None = None,
-    views: Sequence[Sequence[npt.NDArray[np.floating]]] | None = None,
     seed: int = 0,
-    self_training: bool = True,
     progress: Progress = hidden,
 ) -> PseudoLabels:
     """Infers labels of a pool from noisy sums of what records add.
@@ -93,32 +86,24 @@ def labels_from_sums(
             them.
         num_records: private records, with moments.
         representation: of images, by its name, whose features are compared; None for the default.
-        views: these features, where they are known.
         seed: of the features, and of the network that learns from labels.
-        self_training: whether a network learns from the labels of images and gives better ones.
-        progress: how its training is shown.
+        progress: how the training of that network is shown.
     """
-    weights, of_rounds, total = None, None, values[0] / LATTICE
+    weights, total = None, values[0] / LATTICE
     if centres is not None:
         sums = NoisySums.of_clusters(nearest_centres(vectors[:, :-1], centres), total, noise)
     else:
         sums = NoisySums.of_features(vectors, total, noise, groups)
     if moments is not None:
         weights = weights_of_rounds(values, moments, num_records, noise)
-        if len(values) > 1:
-            told = sums_of_rounds(values, vectors, moments, num_records, noise)
-            of_rounds = NoisySums.of_features(vectors, *told)
     inferred = infer_from_sums(
         pool,
         sums,
         seed,
         representation=representation,
-        views=views,
         weights=weights if len(values) > 1 else None,
-        of_rounds=of_rounds,
-        self_training=self_training,
         progress=progress,
     )
     if weights is not None and inferred.weights is not None:
         weights = inferred.weights
-    return PseudoLabels(inferred=inferred, sums=sums, weights=weights)
+    return PseudoLabels(inferred=inferred, weights=weights)

@@ -316,31 +316,26 @@ def student_features(
     labels: PoolLabels,
     seed: int,
     *,
-    network: keras.Model | None = None,
     progress: Progress = hidden,
 ) -> tuple[keras.Model, npt.NDArray[np.float32]]:
     """Returns a consistency student and its last hidden layer, `[num_inputs, num_features]`.
 
-    It learns from labels of public images that may be partly wrong: from the start, or, for half of
-    the steps, from a network that learnt from others. `progress` shows its steps.
+    It learns from labels of public images that may be partly wrong. `progress` shows its steps.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     defaults = kind_of(STUDENT)
-    steps = STUDENT_STEPS if network is None else STUDENT_STEPS // 2
-    steps = defaults.steps_for(steps, pool.dataset)
     config = StudentConfig(
         student=STUDENT,
         model=defaults.default_model(pool.dataset),
-        max_steps=steps,
+        max_steps=STUDENT_STEPS,
         batch_size=defaults.batch_size,
         learning_rate=defaults.learning_rate,
         # Another one than those that the features without labels come from.
         seed=derived_seeds(seed, NETWORKS + 1)[-1],
-        initial=network,
     )
-    with progress(math.prod(training.epochs_of(steps)), "step") as advance:
+    with progress(math.prod(training.epochs_of(STUDENT_STEPS)), "step") as advance:
         student = defaults.train(config, labels, pool, callbacks=[_Advance(advance)])
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), PART)

@@ -37,7 +37,7 @@ def release(folder, inputs, labels, *, name):
             source=sums,
             student=pate_tf.Student("supervised", steps=5),
         )
-        fitted.publish()
+        fitted.student.publish()
     fields = json.loads((folder / "released" / "privacy_statement.json").read_text())
     # Other warnings follow from released noise, which differs from run to run.
     public = [one for one in caught if issubclass(one.category, LedgerWarning)]

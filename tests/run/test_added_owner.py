@@ -271,7 +271,7 @@ def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(POOL, num_queries=20)
     student = pate_tf.Student.from_model(api_helpers.net(IMAGES), labels)
-    published = pate_tf.publish(student, folder / "published")
+    published = student.publish(folder / "published")
     return published.statement.to_dict()
 
 

@@ -50,7 +50,7 @@ def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
     labels = released(teachers, data, 12)
     np.testing.assert_array_equal(labels.labels, truth)
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
-    statement = pate_tf.publish(student, tmp_path / "out").statement
+    statement = student.publish(tmp_path / "out").statement
     assert statement.num_teachers == 9
     with pytest.raises(ValueError, match="the stored labels cover 12 queries"):
         released(teachers, data, 13)
@@ -195,7 +195,7 @@ def test_the_statement_of_owners_counts_an_owner_replaced(tmp_path, data):
     teachers = owned("owner", tmp_path)
     labels = released(teachers, data)
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
-    statement = pate_tf.publish(student, tmp_path / "out").statement
+    statement = student.publish(tmp_path / "out").statement
     assert statement.unit == "owner"
     assert statement.epsilon_ledger_replaced > statement.epsilon_ledger
 

@@ -55,16 +55,6 @@ def test_settings_that_do_not_fit_are_refused_before_a_ledger_is_opened(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_what_are_no_teachers_and_no_pool_is_one_line(ridge):
-    with pytest.raises(ValueError, match=r"source: expected pate_tf\.Teachers or FeatureSums"):
-        pate_tf.Labeller(3, epsilon=8.0, delta=1e-5)
-    with (
-        pate_tf.Labeller(ridge, epsilon=8.0, delta=1e-5) as labeller,
-        pytest.raises(ValueError, match=r"pool: expected data\.pool, got ndarray"),
-    ):
-        labeller.label(DATA.pool.inputs)
-
-
 def test_others_answer_medoids(tmp_path):
     teachers = pate_tf.Teachers.from_votes(np.full((300, 400), 3), directory=tmp_path)
     with pate_tf.Labeller(teachers, epsilon=1.0, delta=1e-5) as labeller:

@@ -95,7 +95,7 @@ with pate_tf.Labeller(teachers, mechanism, epsilon_budget=30.0, delta=1e-5) as l
     reveal_type(labeller.spent())
 student = pate_tf.Student("consistency").fit(data.pool, labels)
 reveal_type(student)
-reveal_type(pate_tf.publish(student, "released").statement)
+reveal_type(student.publish("released").statement)
 pate_tf.Teachers(net, teachers=3)
 """
 
