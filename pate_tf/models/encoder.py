@@ -68,6 +68,9 @@ class Part(tf.Module):
         for variable, value in zip(self.learnt, values, strict=True):
             variable.assign(value)
 
+    def train(self, pool: Pool) -> None:
+        """Learns from the inputs of a public pool what `__init__` left open; by default nothing."""
+
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns views float32 `[batch, width]` of raw inputs, float32 `[batch, *input_shape]`."""
         raise NotImplementedError
