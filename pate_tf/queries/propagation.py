@@ -21,7 +21,6 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.queries.strategies import find_strategy
-from pate_tf.representations import Progress, hidden
 from pate_tf.representations.catalogue import pool_features, pool_features_by_name
 from pate_tf.representations.contrastive import student_features
 from pate_tf.representations.label_propagation import (
@@ -217,7 +216,6 @@ def infer_from_sums(
     weights: npt.NDArray[np.float64] | None = None,
     of_rounds: NoisySums | None = None,
     self_training: bool = True,
-    progress: Progress = hidden,
 ) -> Inferred:
     """Returns labels of a pool; of a table, or where a class is never the likeliest, in one pass.
 
@@ -236,7 +234,6 @@ def infer_from_sums(
             None for one round.
         of_rounds: the sums as all rounds tell them, where `sums` are those of the first of several.
         self_training: whether a network learns from the labels and gives better ones.
-        progress: how the training of that network is shown.
     """
     modelled = None
     if weights is not None:
@@ -264,7 +261,7 @@ def infer_from_sums(
     if not self_training or len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, first.certainty)
     try:
-        network, features = student_features(pool, first, seed, progress=progress)
+        network, features = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return Inferred(first, first, first.certainty)
     retrained = regress_sums(neighbourhood_averages([[features]]), sums)
@@ -290,9 +287,7 @@ def infer_from_sums(
     clear = _of_clusters(features, second, medoids, sums, most)
     for number in range(FURTHER_PASSES if goes_on and clear is None else 0):
         try:
-            network, features = student_features(
-                pool, second, seed + number, network=network, progress=progress
-            )
+            network, features = student_features(pool, second, seed + number, network=network)
         except TrainingDivergedError:
             break
         second = labels_of(regress_sums(neighbourhood_averages([[features]]), sums))

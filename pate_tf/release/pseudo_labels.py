@@ -18,7 +18,6 @@ from pate_tf.models.encoder import nearest_centres
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.propagation import Inferred, infer_from_sums
 from pate_tf.release.noisy_sums import ReleasedSums, sums_of_rounds, weights_of_rounds
-from pate_tf.representations import Progress, hidden
 from pate_tf.representations.regression import NoisySums
 
 
@@ -78,7 +77,6 @@ def labels_from_sums(
     views: Sequence[Sequence[npt.NDArray[np.floating]]] | None = None,
     seed: int = 0,
     self_training: bool = True,
-    progress: Progress = hidden,
 ) -> PseudoLabels:
     """Infers labels of a pool from noisy sums of what records add.
 
@@ -96,7 +94,6 @@ def labels_from_sums(
         views: these features, where they are known.
         seed: of the features, and of the network that learns from labels.
         self_training: whether a network learns from the labels of images and gives better ones.
-        progress: how its training is shown.
     """
     weights, of_rounds, total = None, None, values[0] / LATTICE
     if centres is not None:
@@ -117,7 +114,6 @@ def labels_from_sums(
         weights=weights if len(values) > 1 else None,
         of_rounds=of_rounds,
         self_training=self_training,
-        progress=progress,
     )
     if weights is not None and inferred.weights is not None:
         weights = inferred.weights

@@ -41,4 +41,3 @@ class FourierPart(encoder.Part):
         """Returns the view float32 `[batch, width]`."""
         turned = tf.matmul(self._raw.scaled(inputs), self._turn) + self._phase
         return [tf.math.l2_normalize(tf.cos(turned), axis=1)]
-

@@ -150,4 +150,3 @@ class PatchPart(encoder.ImagePart):
         drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
         scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
         return scaled.reshape(PATCHES, -1)
-

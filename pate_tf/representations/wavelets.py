@@ -156,4 +156,3 @@ class WaveletPart(encoder.ImagePart):
         scale = (1.0 / (deviations + least)).astype(np.float32)
         self._scale.assign(scale)
         self.find_directions(features * scale)
-

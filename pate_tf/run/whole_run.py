@@ -258,13 +258,13 @@ class Trial:
         if labels is None or (labels != UNKNOWN).sum() < FEWEST_LABELLED:
             return None
         default = catalogue.default_of_teachers(dataset)
-        with reporting.clock_or_bar("training the representation") as progress:
-            encoder = catalogue.encoder_of(public.pool, default, progress=progress)
+        with reporting.clock("training the representation"):
+            encoder = catalogue.encoder_of(public.pool, default)
         labelled = np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN))
         labelled = labelled[:MOST_LABELLED]
         names = [default]
         if dataset.kind == "tabular":
-            names += ["bins", "fourier", "fourier_fine"]
+            names += ["bins", "fourier"]
             names += ["pairs"] if encoder.num_features - 1 <= MOST_OF_PAIRS else []
         forecasts, right, best = dict[str, Forecast](), dict[str, float](), None
         with reporting.clock("trying methods on labelled samples of the pool"):

@@ -247,9 +247,9 @@ def features_of(
         return Features(dataset=dataset)
     plain = default_representation(dataset) if name == WHITENED else name
     check_representation(plain, dataset)
-    with reporting.clock_or_bar("training a representation on the pool") as progress:
+    with reporting.clock("training a representation on the pool"):
         pool = public.split(dataset.pool_size).pool
-        encoder = encoder_of(pool, plain, seed, progress=progress)
+        encoder = encoder_of(pool, plain, seed)
         if name == WHITENED:
             encoder = whitened(encoder, pool)
     length = sqrt(encoder.num_views)  # each view's is 1

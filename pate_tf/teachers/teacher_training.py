@@ -160,14 +160,8 @@ def encoder_for(config: TeacherConfig, pool: Pool | None, reporting: Reporting) 
             f"pool: expected public inputs with teachers of {name_of(config.model)}, got none: "
             f"their representation comes from there"
         )
-    with reporting.clock_or_bar("training a representation on the pool") as progress:
-        encoder = representations.encoder_of(
-            pool, config.representation, config.seed, progress=progress
-        )
-    doubts = representations.doubts(pool, config.representation, config.seed)
-    if doubts is not None:
-        reporting.warn(doubts)
-    return encoder
+    with reporting.clock("training a representation on the pool"):
+        return representations.encoder_of(pool, config.representation, config.seed)
 
 
 # Training.
