@@ -42,7 +42,7 @@ from pate_tf.core import artifacts
 
 EPSILONS = (1.0, 3.0)
 METHODS = ("feature_sums", "pate")
-OF_A_REPORT = ("method", "forecast", "found_label_accuracy", "student_accuracy")
+OF_A_REPORT = ("method", "forecast", "label_accuracy", "student_accuracy")
 DOCS = pathlib.Path(__file__).parents[1] / "docs" / "notes"
 Rows = list[dict[str, Any]]
 
@@ -329,12 +329,10 @@ def page(results: Mapping[str, Any], date: str) -> str:
             row[f"epsilon {epsilon:g}"] = f"{reports[0]['student_accuracy']:.1%}" if reports else ""
         rows.append({**row, "without privacy": f"{result['without']:.1%}"})
     within = sum(
-        report["forecast"][0] <= report["found_label_accuracy"] <= report["forecast"][1]
+        report["forecast"][0] <= report["label_accuracy"] <= report["forecast"][1]
         for report in forecasts
     )
-    errors = [
-        abs(sum(report["forecast"]) / 2 - report["found_label_accuracy"]) for report in forecasts
-    ]
+    errors = [abs(sum(report["forecast"]) / 2 - report["label_accuracy"]) for report in forecasts]
     return f"""# Ten data sets as people have them
 
 Accuracy on held-out samples of the student that `pate schema` and `pate run` publish by default, at
@@ -369,7 +367,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
         if reports:
             low, high = np.array([report["forecast"] for report in reports]).T
             middle = (low + high) / 2
-            accuracies = [report["found_label_accuracy"] for report in reports]
+            accuracies = [report["label_accuracy"] for report in reports]
             axes.errorbar(accuracies, middle, [middle - low, high - middle], fmt="o", label=method)
     axes.set(xlabel="label accuracy", ylabel="forecast")
     axes.legend()

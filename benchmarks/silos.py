@@ -72,7 +72,7 @@ class Simulation:
     def data(self) -> pate_tf.Data:
         """The private records and the pool."""
         name = "digits" if self.is_quick else "mnist"
-        return pate_tf.datasets.load(name, data_dir=data_dir_of(name, None))
+        return pate_tf.Data.load(name, data_dir=data_dir_of(name, None))
 
     @property
     def truth(self) -> IntArray:

@@ -158,7 +158,7 @@ def analysis(is_quick: bool) -> Iterator[dict[str, str]]:
 def ensemble(is_quick: bool) -> Iterator[dict[str, str]]:
     """Teachers of 240 images, 150 steps each, 9,000 votes."""
     dataset, number = ("digits", 5) if is_quick else ("mnist", NUM_TEACHERS)
-    data = pate_tf.datasets.load(dataset, data_dir=data_dir_of(dataset, None))
+    data = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None))
     with separate_registry() as folder:
         teachers = pate_tf.Teachers("cnn", num_teachers=number, steps=150, directory=folder / "run")
         training = seconds_of(lambda: teachers.fit(data.private))
@@ -209,7 +209,7 @@ def compiled(is_quick: bool) -> Iterator[dict[str, str]]:
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
 
-    data, number = pate_tf.datasets.load("digits"), 3 if is_quick else 50
+    data, number = pate_tf.Data.load("digits"), 3 if is_quick else 50
     spent = []
     for net in (network, compiled_network):
         with separate_registry() as folder:
@@ -270,7 +270,7 @@ def serving(is_quick: bool) -> Iterator[dict[str, str]]:
     from pate_tf.serving.signatures import student_digest
 
     dataset = "digits" if is_quick else "mnist"
-    data = pate_tf.datasets.load(dataset, data_dir=data_dir_of(dataset, None))
+    data = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None))
     model = catalogue.build("cnn", data.dataset, seed=1)
     with separate_registry() as folder:
         statement = {"student_digest": student_digest(model)}
@@ -308,7 +308,7 @@ def shared(is_quick: bool) -> Iterator[dict[str, str]]:
     from pate_tf.selective_sgd.training import SharedTraining
 
     dataset, number, records = ("digits", 3, 50) if is_quick else ("mnist", 30, 600)
-    private = pate_tf.datasets.load(dataset, data_dir=data_dir_of(dataset, None)).private
+    private = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None)).private
     settings = Settings(num_participants=number, rounds=4)
     shards = [
         PrivateExamples(private.dataset, private.inputs[rows], private.labels[rows])

@@ -10,7 +10,7 @@ In one call, for epsilon 0.5 at delta 1e-6::
     )
     fitted.student.predict(x)
     fitted.cost.epsilon
-    fitted.publish("released")
+    fitted.student.publish("released")
 
 The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand for `FeatureSums`::
 
@@ -18,7 +18,7 @@ The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand
     with pate_tf.Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
         labels = labeller.label(data.pool)
     student = pate_tf.Student().fit(data.pool, labels)
-    pate_tf.publish(student, "released")
+    student.publish("released")
 
 `compare_methods` says from public values alone which method and mechanism suit an epsilon;
 `recommend` compares mechanisms alone. `PateClassifier` is an estimator for scikit-learn.
@@ -59,13 +59,11 @@ if TYPE_CHECKING:
     from pate_tf.accounting.planning import Recommendation as Recommendation
     from pate_tf.accounting.planning import recommend as recommend
     from pate_tf.core.dataset import Dataset as Dataset
-    from pate_tf.data import datasets as datasets
     from pate_tf.data.data import Data as Data
     from pate_tf.ledger import BudgetExceeded as BudgetExceeded
     from pate_tf.ledger import LedgerError as LedgerError
     from pate_tf.ledger import Spending as Spending
     from pate_tf.queries.labels import Labels as Labels
-    from pate_tf.queries.labels import load_labels as load_labels
     from pate_tf.release.feature_sums import FeatureSums as FeatureSums
     from pate_tf.release.labeller import Labeller as Labeller
     from pate_tf.representations.catalogue import Representation as Representation
@@ -76,7 +74,6 @@ if TYPE_CHECKING:
     from pate_tf.run.planning import PlanSettings as PlanSettings
     from pate_tf.run.planning import compare_methods as compare_methods
     from pate_tf.run.student import Student as Student
-    from pate_tf.run.student import publish as publish
     from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
     from pate_tf.statement.publishing import Published as Published
     from pate_tf.teachers.teachers import Teachers as Teachers
@@ -103,16 +100,16 @@ _NAMES = {
     "release.labeller": ["Labeller"],
     "run.planning": ["MethodComparison", "PlanSettings", "compare_methods"],
     "statement.publishing": ["Published"],
-    "run.student": ["Student", "publish"],
+    "run.student": ["Student"],
     "teachers.teachers": ["Teachers"],
     "core.dataset": ["Dataset"],
     "ledger": ["BudgetExceeded", "LedgerError", "Spending"],
-    "queries.labels": ["Labels", "load_labels"],
+    "queries.labels": ["Labels"],
     "representations.catalogue": ["Representation"],
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {"accounting": "accounting", "audit": "audit", "datasets": "data.datasets"}
+_MODULES = {"accounting": "accounting", "audit": "audit"}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

@@ -27,7 +27,7 @@ _CONTEXT.set_forkserver_preload(
     # Of pate_tf what the scripts need as well: importing starts nothing.
     [
         *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude"),
-        *("pate_tf.teachers.teacher_training", "pate_tf.run.student_run", "pate_tf.run.analysis"),
+        *("pate_tf.teachers.teachers", "pate_tf.run.student", "pate_tf.run.analysis"),
     ]
 )
 _numbers = itertools.count()

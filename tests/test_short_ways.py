@@ -71,7 +71,7 @@ def test_a_recommendation():
 
 def test_releasing_a_hundred_labels_of_loaded_teachers(tmp_path):
     """As with `--query_strategy=first --lap_scale=20`; what one label costs was computed before."""
-    data = pate_tf.datasets.load("digits")
+    data = pate_tf.Data.load("digits")
     trained = pate_tf.Teachers("mlp", num_teachers=4, directory=tmp_path / "run", steps=2)
     trained.fit(data.private)
     teachers = pate_tf.Teachers.load(tmp_path / "run")

@@ -56,7 +56,7 @@ class Problem:
     @functools.cached_property
     def data(self) -> pate_tf.Data:
         """The private records, and the public split."""
-        return pate_tf.datasets.load(self.name, data_dir=self.data_dir)
+        return pate_tf.Data.load(self.name, data_dir=self.data_dir)
 
     @property
     def is_image(self) -> bool:

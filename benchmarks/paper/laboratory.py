@@ -250,7 +250,7 @@ class Experiment:
 
 @functools.cache
 def _loaded(dataset: str, data_dir: pathlib.Path | None) -> pate_tf.Data:
-    return pate_tf.datasets.load(dataset, data_dir=data_dir)
+    return pate_tf.Data.load(dataset, data_dir=data_dir)
 
 
 def delta_of(dataset: str) -> float:

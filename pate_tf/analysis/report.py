@@ -230,7 +230,7 @@ def run_rows(run: artifacts.RunDirectory) -> list[Row]:
         return []
     try:
         rows = [
-            ("labels", f"{student['queries']} asked, {student['answered']} answered"),
+            ("labels", f"{student['queries']} asked, {student['queries_answered']} answered"),
             *(
                 (name, NOT_MEASURED if student[field] is None else f"{student[field]:.2%}")
                 for name, field in (

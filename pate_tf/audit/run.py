@@ -110,12 +110,12 @@ def audit_run(
     """Verifies what a run folder holds; docs/how-to/audit.md lists the checks.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "audited", representation="raw")
     >>> student = pate_tf.Student("supervised", steps=20)
     >>> fitted = pate_tf.fit(
     ...     data, method="feature_sums", epsilon=4.0, delta=1e-5, source=sums, student=student)
-    >>> published = fitted.publish(folder / "audited" / "released")
+    >>> published = fitted.student.publish(folder / "audited" / "released")
     >>> pate_tf.audit.audit_run(folder / "audited", data=data).outcome
     'passed'
 
@@ -588,7 +588,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
 
 
 def _partition_check(run: _Run, name: str) -> Check:
-    from pate_tf.teachers.teacher_training import shares_of
+    from pate_tf.teachers.run_folder import partition_of
 
     examples, assignment, config = run.examples, run.assignment, run.teacher_config
     if examples is None or assignment is None or len(examples) != len(assignment):
@@ -597,7 +597,9 @@ def _partition_check(run: _Run, name: str) -> Check:
         _, first, place = np.unique(examples.owners, return_index=True, return_inverse=True)
         if (assignment[first][place] != assignment).any():
             return verdict(name, ["records of one owner have two teachers"])
-    again = shares_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
+    again = partition_of(
+        examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"])
+    )
     if np.array_equal(again.assignment, assignment):
         return verdict(name, [], "dealt out by owner or seed, it is the same")
     found = "dealt out by owner or seed, it is another one, as from --partition_file"

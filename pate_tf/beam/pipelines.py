@@ -44,12 +44,12 @@ from pate_tf.core.record_set import (
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray, one_of, whole
+from pate_tf.data.data_source import DataSource
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import record_features
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
-from pate_tf.teachers.run_folder import DataSource
 
 REFUSE, DROP = "refuse", "drop"
 BUCKETS: Final = 256

@@ -23,10 +23,9 @@ from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import QUIET
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
-from pate_tf.data.data import FileSource
+from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import TableColumn, field_text, numbers_or_nan
 from pate_tf.data.tables import PARQUET, checked_names, text_form
-from pate_tf.teachers.run_folder import DataSource
 
 ROWS: Final = 2**15  # of a block
 RECORDS: Final = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")

@@ -33,8 +33,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags."""
     own_flags.define(CoordinatorRun, group="coordinator")
-    unused = ("rounds", "representation", "num_neighbours")
-    own_flags.define(QueryConfig, group="queries", without=unused, num_queries=100)
+    own_flags.define(QueryConfig, group="queries", without=("representation",), num_queries=100)
     own_flags.define(Asking, group="asking")
     own_flags.define(StudentSettings, group="student", student="supervised")
 
@@ -42,8 +41,8 @@ def define_flags() -> None:
 def main() -> None:
     """Reads the flags, runs, prints a table."""
     with command_line.quiet_start(FLAGS):
-        importlib.import_module("pate_tf.run.student_run")  # brings TensorFlow
-    queries = own_flags.read(QueryConfig)
+        importlib.import_module("pate_tf.run.student")  # brings TensorFlow
+    queries = own_flags.read(QueryConfig, seed=FLAGS.seed)
     run = own_flags.read(
         CoordinatorRun,
         asking=own_flags.read(Asking, seed=queries.seed),

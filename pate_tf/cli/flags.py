@@ -11,7 +11,7 @@ from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
 from pate_tf.cli import command_line
 from pate_tf.core.settings import Setting, described, value_type
-from pate_tf.data.data import FileSource
+from pate_tf.data.data_source import FileSource
 
 FLAGS = flags.FLAGS
 Kind = TypeVar("Kind")

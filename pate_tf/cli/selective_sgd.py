@@ -116,7 +116,7 @@ def train() -> None:
     privacy = chosen_privacy()
     asked = own_flags.read(SharedRun, privacy=privacy, settings=chosen_settings(privacy))
     runs = _runs()
-    from pate_tf.teachers.run_folder import DataSource
+    from pate_tf.data.data_source import DataSource
 
     data = DataSource(dataset=FLAGS.dataset, data_dir=command_line.path(FLAGS.data_dir))
     _print(runs.run(asked, data, _reporting()))

@@ -12,30 +12,35 @@ Labels, student and privacy statement are written below TRAIN_DIR/released.
 import dataclasses
 import pathlib
 import sys
+from typing import Any
 
 from absl import flags
 
-from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.settings import setting
+from pate_tf.core import artifacts
+from pate_tf.core.settings import PublicationSettings, setting
+from pate_tf.data.data_source import DataSource
 from pate_tf.queries.rounds import QueryConfig
 from pate_tf.release.plan import Budget, LabelSettings
-from pate_tf.students.config import OutputSettings, StudentSettings
+from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.run_folder import (
     DEFAULT_NUM_TEACHERS,
-    DataSource,
     RunDescription,
     TeacherSource,
     described_run,
 )
 
 FLAGS = flags.FLAGS
+# Flags of one method alone.
+OF_PATE = ("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy")
+OF_SUMS = ("private", "owner", "owners_file")
+ADVANCED = ("deeper", "teachers_dir", "save_labels", "export_formats", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places(DataSource):
-    """Where data, teachers and feature sums come from, and where the student goes."""
+    """Where data, teachers and feature sums come from, and what is written where."""
 
     num_teachers: int | None = setting(
         None,
@@ -63,8 +68,8 @@ class Places(DataSource):
         flag="stdnt_share",
         least=1,
         advanced=True,
-        help="How many of the public samples, from the first, form the student's pool; the rest "
-        "evaluates it. Default: the data set's own share.",
+        help="How many of the public samples, from the first, form the student's pool; the others "
+        "evaluate it. Default: the data set's own number.",
     )
     folder: pathlib.Path | None = setting(
         None,
@@ -73,67 +78,45 @@ class Places(DataSource):
         help="Run folder; enough alone where it holds teachers or feature sums. Default: the "
         "teachers' one; runs/DATASET-feature_sums with --method=feature_sums.",
     )
+    save_labels: bool = setting(
+        True, group="output", help="Keep the noisy labels in TRAIN_DIR/released/labels.npz."
+    )
+    export_formats: tuple[str, ...] = setting(
+        (),
+        group="output",
+        help="Formats to write a Keras student in as well as a SavedModel: onnx (needs the package "
+        "tf2onnx), litert, or both with a comma between; they lie in assets.extra of the exported "
+        "version.",
+    )
     report_file: str | None = setting(
-        None, group="output", help="Where to write what is printed, as JSON (sensitive)."
+        None, group="output", help="Where to write what is printed, as JSON."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.teachers and not self.teachers_dir:
-            raise ValueError(
-                "teachers: expected --teachers_dir as well, the folder of the one ledger that "
-                "these teachers ever have"
-            )
 
-
-OF_LABELS = (QueryConfig, LabelSettings, Budget)
-# Flags of one method alone, and what takes them.
-OF_PATE = (
-    *("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy"),
-    *("query_rounds", "query_neighbours", "margin", "exceptions"),
-    *("planned_release", "planned_profile"),
-)
-OF_SUMS = ("private", "owner", "owners_file", "svhn_extra")
-FLAG_OF_ARGUMENT = own_flags.flag_of_argument(Places, StudentSettings, *OF_LABELS)
-
-
-# Stand in `--helpfull` alone, besides those that are advanced wherever they are.
-ADVANCED = (
-    *("deeper", "target_epsilon", "teachers_dir", "save_labels", "export_formats", "evaluate_on"),
-    *("batch_size", "learning_rate"),
-    *("query_rounds", "query_seed", "query_neighbours"),
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(
+    Places, StudentSettings, QueryConfig, LabelSettings, Budget
 )
 
 
 def define() -> None:
     """Defines the flags of this command, in the order of their help."""
-    own_flags.define(Places, group="data", advanced=ADVANCED)
+    own_flags.define(Places, group="data", advanced=ADVANCED, without=("svhn_extra",))
     own_flags.define_data_flags(with_private=True)
-    own_flags.define(LabelSettings, group="privacy", advanced=ADVANCED)
-    own_flags.define(Budget, group="privacy")
+    of_notebooks = ("margin", "num_exceptions", "num_rounds")
+    own_flags.define(LabelSettings, group="privacy", without=of_notebooks)
+    own_flags.define(Budget, group="privacy", without=("planned_profile",))
     flags.DEFINE_alias("target_epsilon", "epsilon")
+    command_line.shown_in_help("target_epsilon", "privacy", advanced=True)
     own_flags.define_mechanism_flags(
         default="laplace_noisy_max",
         help_text="How the noisy winner is drawn from the votes. A parameter that it does not have "
         "is refused.",
     )
-    own_flags.define(
-        QueryConfig, group="queries", advanced=ADVANCED, strategy="auto", num_queries=None
-    )
+    own_flags.define(QueryConfig, group="queries", strategy="auto", num_queries=None)
     own_flags.define(StudentSettings, group="student", advanced=ADVANCED)
     flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
-    for flag, group in (("deeper", "student"), ("target_epsilon", "privacy")):
-        command_line.shown_in_help(flag, group, advanced=True)
-    own_flags.define(OutputSettings, group="output", advanced=ADVANCED)
-
-
-def chosen_model() -> str | None:
-    """The model that `--model` names, or one of the flags that are short for it."""
-    forest = "random_forest" if FLAGS.student == "random_forest" else None
-    named = {model for model in (FLAGS.model, "deeper" if FLAGS.deeper else None, forest) if model}
-    if len(named) > 1:
-        raise ValueError(f"model: expected one model, got {' and '.join(sorted(named))}")
-    return next(iter(named), None)
+    command_line.shown_in_help("deeper", "student", advanced=True)
+    own_flags.define(PublicationSettings, group="output", without=("run_name",))
 
 
 def chosen_method(run: RunDescription | None) -> str:
@@ -148,133 +131,132 @@ def chosen_method(run: RunDescription | None) -> str:
             f"method: expected {run.method}, as the run folder says, got {method}; take another "
             f"--train_dir for it"
         )
-    others = (*OF_PATE, *own_flags.given()) if method == "feature_sums" else OF_SUMS
-    for name in others:
-        if FLAGS[name].present and method == "pate":
-            raise ValueError(
-                f"{name}: expected none with method pate, whose teachers read the private records: "
-                f"train_teachers.py --{name}={FLAGS[name].value}; or take --method=feature_sums"
-            )
+    for name in (*OF_PATE, *own_flags.given()) if method == "feature_sums" else OF_SUMS:
         if FLAGS[name].present:
+            other = "pate" if method == "feature_sums" else "feature_sums; of pate, pate teachers"
             raise ValueError(
-                f"{name}: expected none with method feature_sums, which labels all of the pool and "
-                f"asks no teacher; this takes it: train_student.py --method=pate "
-                f"--{name}={FLAGS[name].value}"
+                f"{name}: expected none with method {method}, got one; method {other} takes it"
             )
     return method
 
 
 def label_settings(method: str) -> LabelSettings:
-    """Returns which labels the flags ask for.
-
-    Raises:
-        ValueError: if flags don't stand together.
-    """
-    queries = own_flags.values_of(QueryConfig)
+    """Returns which labels are released; ValueError if flags do not fit each other."""
+    choices = {**own_flags.values_of(QueryConfig), "method": method, "seed": FLAGS.seed}
     if method == "feature_sums":
-        return own_flags.read(LabelSettings, method=method, **queries)
+        return own_flags.read(LabelSettings, **choices)
     kind = own_flags.chosen_kind() if FLAGS["mechanism"].present else None
-    mechanism: Mechanism | type[Mechanism] | None = kind
     parameters = own_flags.given()
     has_epsilon = kind is not None and any(each.flag.name == "epsilon" for each in kind.parameters)
-    epsilon = FLAGS.epsilon
-    if epsilon is None or (has_epsilon and parameters):
-        for name in ("margin", "exceptions"):
-            if FLAGS[name].present:
-                raise ValueError(f"{name}: expected with --epsilon alone, got it without")
-        mechanism, epsilon = own_flags.chosen(), None
-    elif parameters:
+    if FLAGS.epsilon is None or (has_epsilon and parameters):
+        mechanism = own_flags.chosen()
+        return own_flags.read(LabelSettings, mechanism=mechanism, **{**choices, "epsilon": None})
+    if parameters:
         raise ValueError(
             f"{parameters[0]}: expected without --epsilon, which finds it, got both; --mechanism "
             f"alone may be given with it"
         )
-    return own_flags.read(LabelSettings, mechanism=mechanism, epsilon=epsilon, **queries)
+    return own_flags.read(LabelSettings, mechanism=kind, **choices)
 
 
-def budget() -> Budget:
-    """Returns the budget that the flags give.
-
-    Raises:
-        ValueError: if it is to be replaced, and no delta is given.
-    """
-    if FLAGS.new_budget_i_understand and not FLAGS["delta"].present:
-        raise ValueError(
-            "new_budget_i_understand: expected --epsilon_budget and --delta, got no --delta; both "
-            "are replaced"
-        )
-    return own_flags.read(Budget)
-
-
-def data_source(places: Places, run: RunDescription | None, method: str) -> DataSource:
-    """Returns the data that the flags name, completed and checked by what the run folder says.
-
-    Raises:
-        ValueError: if flags are missing that belong together, or contradict the run folder.
-    """
-    reads_private = method == "feature_sums" and (run is None or FLAGS["private"].present)
+def data_source(places: Places, run: RunDescription | None, *, reads_private: bool) -> DataSource:
+    """Returns the data that the flags name, completed and checked by what the run folder says."""
     files = own_flags.own_files(with_private=reads_private)
     if run is None:
         return dataclasses.replace(places, files=files)
     run.check(num_teachers=places.num_teachers)
     dataset = places.dataset if FLAGS["dataset"].present else None
     data = run.data(dataset=dataset, data_dir=places.data_dir, files=files)
-    changes = {
-        name: getattr(places, name) for name in ("owners_file", "svhn_extra") if FLAGS[name].present
-    }
-    return dataclasses.replace(data, **changes)
+    return dataclasses.replace(data, owners_file=places.owners_file, source_name=places.source_name)
 
 
 def main() -> None:
     """Reads the flags, has a student made, prints."""
     reporting = command_line.reporting(verbose=sys.stdout.isatty())
     command_line.check_report_file(FLAGS.report_file)
-    places, output = own_flags.read(Places), own_flags.read(OutputSettings)
-    settings = own_flags.read(StudentSettings, model=chosen_model())
-    folder = places.teachers_dir or places.folder
-    run = described_run(folder)
+    places, settings = own_flags.read(Places), own_flags.read(StudentSettings)
+    if FLAGS.deeper:
+        if settings.model not in (None, "deeper"):
+            raise ValueError("model: expected --deeper or --model, got both")
+        settings = dataclasses.replace(settings, model="deeper")
+    if FLAGS.new_budget_i_understand and not FLAGS["delta"].present:
+        raise ValueError("new_budget_i_understand: expected --delta with it, got no --delta")
+    run = described_run(places.teachers_dir or places.folder)
     method = chosen_method(run)
-    data = data_source(places, run, method)
-    labels = label_settings(method)
-    limits = budget()
+    # Sums that are stored are taken as they are, unless the private records are named again.
+    is_renewed = run is None or any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
+    reads_private = method == "feature_sums" and (run is None or FLAGS["private"].present)
+    data = data_source(places, run, reads_private=reads_private)
+    labels_settings, budget = label_settings(method), own_flags.read(Budget)
     with command_line.quiet_start(FLAGS):
-        from pate_tf.release import feature_sums
-        from pate_tf.run import student_run
+        from pate_tf.release.feature_sums import FeatureSums, default_folder
+        from pate_tf.release.labeller import Labeller
+        from pate_tf.run.student import REPORT, Student, student_report
 
-    labels_from: TeacherSource | feature_sums.SumsSource
+    examples = data.load_public(reporting)
+    pool_size = places.pool_size or (None if run is None else run.pool_size)
+    public = examples.split(pool_size or examples.dataset.pool_size)
+    source: Any
     if method == "feature_sums":
-        # Sums that are stored are taken as they are, unless the private records are named again.
-        named = any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
-        labels_from = feature_sums.SumsSource(
-            representation=FLAGS.representation,
-            seed=FLAGS.query_seed,
-            data=data if run is None or named else None,
-            folder=folder,
+        origin = places.folder or default_folder(public.dataset.name)
+        source = FeatureSums(
+            directory=origin,
+            representation=labels_settings.representation,
+            seed=settings.seed,
+            verbose=reporting,
         )
+        if is_renewed:
+            private = data.load_private(reporting)
+            source.fit(private, public.pool, flags=data.flags)
+        else:
+            source = FeatureSums.load(origin)
+            if labels_settings.representation not in (None, source.representation):
+                raise ValueError(
+                    f"representation: expected {source.representation}, of the sums in {origin}, "
+                    f"got {labels_settings.representation}"
+                )
     else:
-        labels_from = TeacherSource(
+        teachers = TeacherSource(
             num_teachers=places.num_teachers,
-            folder=places.teachers_dir if run is None else folder,
+            folder=places.teachers_dir or places.folder if run else places.teachers_dir,
             elsewhere=places.teachers,
         )
-    report = student_run.run(
-        student_run.StudentRun(
-            sources=student_run.Sources(
-                data=data,
-                pool_size=places.pool_size or (None if run is None else run.pool_size),
-                labels_from=labels_from,
-                folder=places.folder,
-            ),
-            settings=settings,
-            labels=labels,
-            budget=limits,
-            output=output,
-        ),
-        reporting,
+        origin = teachers.directory(public.dataset.name).root
+        source = teachers.load(public)
+    directory = artifacts.RunDirectory(places.folder or origin)
+    labeller = Labeller.from_settings(
+        source,
+        labels_settings,
+        budget,
+        directory=origin,
+        charged_to=data.named_source,
+        student_runs=[directory.root],
+        reporting=reporting,
     )
+    plan = labeller.plan(public.pool)
+    reporting.note(str(plan))
+    released = directory.root / artifacts.RELEASED
+    student = Student.from_settings(settings, directory=released, reporting=reporting)
+    formats = places.export_formats
+    student.check(
+        public.pool, released, export_formats=formats, labels_whole_pool=method == "feature_sums"
+    )
+    with labeller:
+        labels = labeller.release(plan, public.pool)
+    if places.save_labels:
+        labels.save(released)
+    student.fit(public.pool, labels, held_out=public.held_out)
+    published = student.publish(
+        released,
+        evaluate_on=public,
+        export_formats=formats,
+        holder=FLAGS.holder,
+        purpose=FLAGS.purpose,
+    )
+    report = student_report(published, student)
+    artifacts.write_json(directory.sensitive / REPORT, report.values, private=True)
     command_line.print_table("Student", report.rows)
     command_line.write_report(places.report_file, report.values)
-    if report.failure:
-        raise ValueError(report.failure)
 
 
 def run() -> None:

@@ -21,7 +21,8 @@ from absl import flags
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import Settings, setting
-from pate_tf.teachers.run_folder import DataSource, TeacherRun
+from pate_tf.data.data_source import DataSource
+from pate_tf.teachers.run_folder import TeacherRun
 from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS

@@ -1,7 +1,7 @@
 """Trains the teachers: `python train_teachers.py --dataset=mnist --nb_teachers=250`.
 
-The private data set is shared out among the teachers, each is trained on its own part, and all
-are exported as one ensemble below TRAIN_DIR/sensitive. A stopped run goes on where it stopped.
+The private data set is partitioned among the teachers, each is trained on its own shard, and all
+are exported as one ensemble below TRAIN_DIR/sensitive. A stopped run resumes where it stopped.
 """
 
 import os
@@ -17,7 +17,7 @@ from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(TeacherRun, TeacherSettings)
-ADVANCED = ("class_weights", "learning_rate", "merge_from", "parallelism", "export_each")
+ADVANCED = ("class_weights", "learning_rate")
 
 
 def define_flags() -> None:
@@ -25,7 +25,9 @@ def define_flags() -> None:
     own_flags.define(TeacherRun, group="data", advanced=ADVANCED)
     own_flags.define_data_flags(with_private=True)
     own_flags.define(TeacherSettings, group="training", advanced=ADVANCED)
-    FLAGS["model"].help = f"{FLAGS['model'].help} Known: {kinds.help_of_models()}."
+    models = [item for kind in kinds.KINDS.values() for item in kind.models.items()]
+    known = "; ".join(f"{model}: {text}" for model, text in models)
+    FLAGS["model"].help = f"{FLAGS['model'].help} Known: {known}."
     flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
     flags.DEFINE_boolean(
         "worker",
@@ -37,27 +39,54 @@ def define_flags() -> None:
         command_line.shown_in_help(name, "training", advanced=True)
 
 
-def chosen_model() -> str | None:
-    """The model that `--model` names, or the flag that is short for one."""
-    if FLAGS.deeper and FLAGS.model not in (None, "deeper"):
-        raise ValueError(f"expected --deeper or --model, got --deeper and --model={FLAGS.model}")
-    return "deeper" if FLAGS.deeper else FLAGS.model
-
-
 def main() -> None:
     """Reads the flags, trains, prints."""
     command_line.check_report_file(FLAGS.report_file)
-    asked = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
-    settings = own_flags.read(TeacherSettings, model=chosen_model())
+    run = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
+    settings = own_flags.read(TeacherSettings)
+    if FLAGS.deeper and FLAGS.model not in (None, "deeper"):
+        raise ValueError(f"expected --deeper or --model, got --deeper and --model={FLAGS.model}")
+    if run.owners_file and run.partition_file:
+        raise ValueError("partition: expected owners_file or partition_file, got both")
+    teacher_range = run.teacher_range
     with command_line.quiet_start(FLAGS):
-        from pate_tf.teachers import teacher_training
+        from pate_tf.data.data import Data
+        from pate_tf.teachers import cluster
+        from pate_tf.teachers.teachers import Teachers
 
     if FLAGS.worker:
-        teacher_training.serve_worker()
+        cluster.serve_worker()
         return
-    report = teacher_training.run(settings, asked, reporting=command_line.reporting())
+    reporting = command_line.reporting()
+    data = Data.of(run, run.pool_size, reporting)
+    if run.num_classes not in (None, data.dataset.num_classes):
+        raise ValueError(
+            f"num_classes: {data.dataset.name} has {data.dataset.num_classes} classes, got "
+            f"{run.num_classes}"
+        )
+    teachers = Teachers(
+        "deeper" if FLAGS.deeper else settings.model,
+        num_teachers=run.num_teachers,
+        directory=run.folder,
+        steps=settings.max_steps,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        seed=settings.seed,
+        representation=settings.representation,
+        class_weights=settings.class_weights,
+        num_processes=None,
+        devices=cluster.of_tf_config(),
+    ).fit(
+        data.private,
+        data.pool,
+        teachers=teacher_range,
+        partition_file=run.partition_file,
+        data_source=run,
+        reporting=reporting,
+    )
+    report = teachers.report(data, reporting)
     command_line.print_table("Teachers", report.rows)
-    command_line.write_report(asked.report_file, report.values)
+    command_line.write_report(run.report_file, report.values)
 
 
 def run_and_leave(arguments: list[str]) -> None:

@@ -4,22 +4,22 @@
   pate run --private=private.csv --public=public.csv --schema=schema.toml --epsilon=1
 
 Chooses the method by public values, trains teachers or computes feature sums, releases noisy labels
-for --epsilon, trains a student and writes it with its statement below TRAIN_DIR/released. It prints
-the commands that it stands for, which take what this one has no flag for.
+for --epsilon, trains a student and writes it with its statement below TRAIN_DIR/released. Other
+settings: pate teachers and pate student.
 """
 
 from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.run.whole_run import WholeRun
+from pate_tf.run import whole_run
 
 FLAGS = flags.FLAGS
 
 
 def define() -> None:
     """Defines the flags of this command."""
-    own_flags.define(WholeRun, group="data", advanced=("svhn_extra",))
+    own_flags.define(whole_run.WholeRun, group="data", without=("svhn_extra", "run_name"))
     own_flags.define_data_flags(with_private=True)
 
 
@@ -28,23 +28,19 @@ def main() -> None:
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError("epsilon: expected what the labels may cost, got none")
-    asked = own_flags.read(WholeRun, files=own_flags.own_files(with_private=True))
+    files = own_flags.own_files(with_private=True)
+    settings = own_flags.read(whole_run.WholeRun, files=files)
     with command_line.quiet_start(FLAGS):
-        from pate_tf.run import student_run, whole_run
-        from pate_tf.teachers import teacher_training
-
-        del student_run, teacher_training  # imported here, where what they print is hidden
-    report = whole_run.run(asked, command_line.reporting())
+        import pate_tf.run.student  # noqa: F401  (TensorFlow, where what it prints is hidden)
+    report = whole_run.run(settings, command_line.reporting())
     command_line.print_table("Run", report.rows)
-    command_line.write_report(asked.report_file, report.values)
-    if report.failure:
-        raise ValueError(report.failure)
+    command_line.write_report(settings.report_file, report.values)
 
 
 def run() -> None:
     """Runs the command with the flags of this process."""
-    named = own_flags.flag_of_argument(WholeRun)
-    command_line.run(command_line.guarded(main, FLAGS, named), define, __doc__)
+    renamed = own_flags.flag_of_argument(whole_run.WholeRun)
+    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ class PoolLabels:
         return np.asarray(self.labels if self.weights is None else self.weights)
 
     @property
-    def certainty(self) -> float | None:
+    def confidence(self) -> float | None:
         """The mean probability of the likeliest class, by `weights`; None without."""
         return None if self.weights is None else float(self.weights.max(axis=1).mean(dtype=float))
 

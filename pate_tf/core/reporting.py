@@ -99,8 +99,10 @@ class TablesReport:
 # Progress bars that a notebook shows, and a terminal too.
 
 
-def reporting(verbose: bool) -> Reporting:
-    """Returns how a run shows its progress: with bars, or not at all."""
+def reporting(verbose: bool | Reporting) -> Reporting:
+    """Returns how a run shows its progress: with bars, not at all, or as a command does."""
+    if isinstance(verbose, Reporting):
+        return verbose
     if not verbose:
         return QUIET
     return Reporting(progress_bar=_bar, clock=_clock, note=print, verbose=True)

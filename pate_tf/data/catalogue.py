@@ -75,7 +75,7 @@ def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
         return load_public(name, data_dir=data_dir).dataset
     if name == DIGITS.name:
         return DIGITS
-    return TABLES[name][0] if name in TABLES else _source(name, data_dir).dataset
+    return TABLES[name].dataset if name in TABLES else _source(name, data_dir).dataset
 
 
 def _load(
@@ -94,9 +94,8 @@ def _load(
         inputs = archive.images[order].astype(np.uint8)[..., np.newaxis]
         return DIGITS, inputs, archive.target[order].astype(np.int64)
     if name in TABLES:
-        dataset, read = TABLES[name]
         try:
-            return dataset, *read(data_dir, public=public)
+            return TABLES[name].dataset, *TABLES[name].load(data_dir, public=public)
         except (OSError, ValueError) as error:
             raise ValueError(f"dataset {name}: {error}") from error
     source = _source(name, data_dir)

@@ -10,7 +10,7 @@ import os
 import pathlib
 import tomllib
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ import numpy.typing as npt
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
+from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.settings import Settings, setting
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
-from pate_tf.data.schema import MOST_CATEGORIES, Schema, TableColumn, field_text, read_schema
+from pate_tf.data.data_source import DataSource, FileSource, source_of
+from pate_tf.data.schema import Schema, field_text, read_schema
 
 # Files of the user's own.
 
@@ -48,16 +49,12 @@ def draft_schema(
             already, or it can't be written.
     """
     if public is None:
-        raise ValueError(
-            "public: expected a file of public records, of comma-separated values or Parquet, got "
-            "none"
-        )
+        raise ValueError("public: expected a file of public records, got none")
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
     form = tables.text_form(public)
-    fields = tables.read_table(public, form).fields
-    text = schema.draft(fields, label=label, owner=owner, form=form.unusual)
+    text = schema.draft(tables.read_table(public, form).fields, label=label, owner=owner)
     artifacts.write_text(target, text)
     return text
 
@@ -77,120 +74,10 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     return PrivateExamples(dataset, inputs, arrays["labels"], source=source)
 
 
-def source_of(path: pathlib.Path, name: str | None) -> PrivateSource:
-    """Returns the source of a private file or folder: by its public name, if it has one."""
-    return PrivateSource.of_file(path) if name is None else PrivateSource.named(name)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileSource(Settings):
-    """Data in files of the user's own: tables, or images in folders."""
-
-    private: pathlib.Path | None = setting(
-        None,
-        help="Private records, instead of --dataset: a file of comma-separated values or Parquet, "
-        "or a folder with a folder of images for each class. --public goes with it.",
-    )
-    owner: str | None = setting(
-        None,
-        advanced=True,
-        help="Column that says whose a private record is: all records of one owner go to one "
-        "teacher. Default: what the schema says, if anything.",
-    )
-    public: pathlib.Path = setting(
-        help="Public records, instead of --dataset: a file, or a folder of images. They need no "
-        "labels.",
-    )
-    schema: pathlib.Path | None = setting(
-        None,
-        help="Of files: a TOML file with each column's range or categories, and the classes, from "
-        "public knowledge; pate schema drafts it from the public file.",
-    )
-    label: str | None = setting(
-        None,
-        advanced=True,
-        help="Of files: the label's column. Default: the schema's.",
-    )
-    image_size: str | None = setting(
-        None,
-        help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
-        "that averages where it becomes smaller. Default: all have one size, the public images'.",
-    )
-    name: str | None = setting(
-        None,
-        help="What the data set is called in the run's folder, and the source of the private data "
-        "unless --source_name names it. Default: what the schema says, else the name of the public "
-        "file or folder.",
-    )
-
-    def check_images(self) -> None:
-        """Checks, before any is read, that public images have one size unless `image_size` is set.
-
-        Raises:
-            ValueError: if they differ, there are none, or one is broken.
-        """
-        if self.public.is_dir() and self.image_size is None:
-            self._refuse_columns()
-            image_folders.check_one_size(self.public)
-
-    def load_public(self) -> PublicExamples:
-        """Returns the public samples.
-
-        Raises:
-            ValueError: if they can't be read, or don't fit the schema.
-        """
-        if self.public.is_dir():
-            self._refuse_columns()
-            size = image_folders.size_of(self.image_size)
-            return image_folders.load_public(self.public, name=self.name, size=size)
-        if self.image_size is not None:
-            raise ValueError("image_size: expected with folders of images alone, got it with files")
-        by = self._schema()
-        name = self.name or by.name or self.public.stem
-        table = tables.read_table(self.public, tables.text_form(self.public, by))
-        return table.public(by, name=name, label=self.label)
-
-    def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
-        """SENSITIVE: returns the private records.
-
-        Args:
-            public: what `load_public` returned; None where it is read here.
-
-        Raises:
-            ValueError: if they can't be read, or don't fit the public side.
-        """
-        if self.private is None:
-            raise ValueError("private: expected the file of the private records, got none")
-        public = self.load_public() if public is None else public
-        if self.public.is_dir() != self.private.is_dir():
-            raise ValueError("private: expected two folders of images or two files, got one")
-        if self.public.is_dir():
-            examples = image_folders.load_private(self.private, public)
-        else:
-            by = self._schema()
-            table = tables.read_table(self.private, tables.text_form(self.public, by))
-            examples = table.private(by, public, label=self.label, owner=self.owner)
-        return dataclasses.replace(examples, source=source_of(self.private, self.name))
-
-    def _schema(self) -> Schema:
-        if self.schema is None:
-            raise ValueError(
-                "schema: expected a file that states the columns' ranges and categories, got none; "
-                "pate schema drafts one from the public file"
-            )
-        return read_schema(self.schema)
-
-    def _refuse_columns(self) -> None:
-        for name in ("schema", "label", "owner"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name}: expected with tables alone, got it with images")
-
-
 # Arrays that a user brings, checked and brought into shape.
 
 
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
-Categories = Mapping[int, int | Sequence[Any]]  # of columns: how many, or which
 PIXELS = (0.0, 255.0)
 
 
@@ -212,94 +99,6 @@ def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kin
         tuple(side) if isinstance(side, list) else side
         for side in (np.asarray(each, np.float64).tolist() for each in value_range)
     )
-
-
-def schema_of_array(
-    public: npt.NDArray[Any],
-    categories: Categories,
-    value_range: ValueRange | None,
-    classes: tuple[str, ...],
-) -> Schema:
-    """Returns how rows of an array with categories become features: one for each category.
-
-    Args:
-        public: public rows `[num_rows, num_columns]`.
-        categories: as of `Data.from_arrays`.
-        value_range: of the columns without categories.
-        classes: a name for each.
-
-    Raises:
-        ValueError: if a column is none of the array's, or lacks a range.
-    """
-    num_columns = public.shape[1]
-    if strange := sorted(set(categories) - set(range(num_columns))):
-        raise ValueError(
-            f"categories: expected columns from 0 to {num_columns - 1}, got {strange[0]}"
-        )
-    lows = highs = np.zeros(num_columns)
-    if len(categories) < num_columns:
-        lows, highs = (
-            np.broadcast_to(np.asarray(side), num_columns)
-            for side in value_range_of(value_range, public, "tabular")
-        )
-    columns = []
-    for place in range(num_columns):
-        name, listed = f"column {place}", categories.get(place)
-        if listed is None:
-            column = TableColumn(name=name, low=float(lows[place]), high=float(highs[place]))
-        else:
-            named = range(listed) if isinstance(listed, int) else listed
-            column = TableColumn(name=name, categories=tuple(map(_text, named)))
-        columns.append(column)
-    return Schema(columns=tuple(columns), classes=classes)
-
-
-def encode_rows(rows: npt.NDArray[Any], by: Schema, what: str) -> npt.NDArray[np.float32]:
-    """Returns features `[num_rows, num_features]` of an array's rows, by `schema_of_array`.
-
-    Raises:
-        ValueError: if a number is not finite, or a category is none of the list. The message names
-            the row and the column, no value.
-    """
-    fields: dict[str, Any] = {
-        column.name: [_text(value) for value in values.tolist()]
-        if column.categories
-        else values.astype(np.float64)
-        for column, values in zip(by.columns, rows.T, strict=True)
-    }
-    table = tables.Table(fields=fields, places=row_names(len(rows)), what=what)
-    return table.inputs(by, is_public=what == "x_public")
-
-
-def row_names(number: int) -> list[str]:
-    """Returns where each record of an array or a data frame stands, for messages."""
-    return [f"row {place}" for place in range(number)]
-
-
-def _text(value: Any) -> str:
-    """Returns a value of an array or a data frame as text; empty where it is missing."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # a code
-    text = field_text(value)
-    return "" if text in ("nan", "<NA>", "NaT") else text
-
-
-def warn_of_codes(public: npt.NDArray[Any]) -> None:
-    """Warns of columns of a public table whose numbers may be codes of categories."""
-    codes = []
-    for place, column in enumerate(public.T):
-        values = np.unique(column)
-        is_whole = len(values) <= MOST_CATEGORIES and (values == np.floor(values)).all()
-        if is_whole and len(values) > 2 and values[0] >= 0:
-            codes.append(place)
-    if codes:
-        listed = ", ".join(map(str, codes[:10])) + (", ..." if len(codes) > 10 else "")
-        warnings.warn(
-            f"x_public: columns {listed} hold few whole numbers and count as numbers; if they are "
-            f"codes of categories, say categories={{{codes[0]}: NUMBER_OF_CATEGORIES, ...}}; else "
-            f"categories={{}}",
-            stacklevel=3,
-        )
 
 
 def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArray[Any]:
@@ -393,6 +192,54 @@ class Data:
         return self.public.held_out
 
     @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        pool_size: int | None = None,
+        svhn_extra: bool = True,
+    ) -> Data:
+        """Returns a data set by name.
+
+        >>> import pate_tf
+        >>> data = pate_tf.Data.load("digits")
+        >>> data.private, len(data.pool), len(data.held_out)
+        (PrivateExamples(<1200 records>), 400, 197)
+
+        Args:
+            name: "digits", "mnist", "svhn", "cifar10", "adult", "diabetes", another name of
+                TensorFlow Datasets, or `module:function`.
+            data_dir: where the data lie; None for the default of TensorFlow Datasets.
+            pool_size: how many of the public samples, from the first, form the pool; None for the
+                data set's own number.
+            svhn_extra: whether SVHN's extra split is private data too.
+
+        Raises:
+            ValueError: if there is no such data set, or it can't be had.
+        """
+        folder = None if data_dir is None else pathlib.Path(data_dir)
+        source = DataSource(dataset=name, data_dir=folder, svhn_extra=svhn_extra)
+        return cls.of(source, pool_size)
+
+    @classmethod
+    def of(
+        cls, source: DataSource, pool_size: int | None = None, reporting: Reporting = QUIET
+    ) -> Data:
+        """Returns the data that flags name, its private and its public side.
+
+        Args:
+            source: where they lie.
+            pool_size: as of `load`.
+            reporting: how progress is shown.
+
+        Raises:
+            ValueError: if they can't be had, or both sides are not of one data set.
+        """
+        private, public = source.load_private(reporting), source.load_public(reporting)
+        return cls(private=private, public=public.split(pool_size or public.dataset.pool_size))
+
+    @classmethod
     def from_arrays(
         cls,
         x_private: npt.ArrayLike,
@@ -408,7 +255,6 @@ class Data:
         kind: str | None = None,
         class_names: Sequence[str] = (),
         augmentation: str | None = None,
-        categories: Categories | None = None,
         name: str | None = None,
     ) -> Data:
         """Takes arrays of images, of tables or of texts.
@@ -450,10 +296,6 @@ class Data:
             augmentation: what leaves an image's label as it is: "none", "shift", "affine" or
                 "flip", as `Dataset` says. Default: "shift", by at most a fourteenth of the side,
                 for images.
-            categories: of tables, from a column's number to how many categories it has, which are
-                coded from 0 on, or to their list: numbers or texts, from public knowledge. Each
-                becomes a feature. Without it all columns are numbers, with a warning where those of
-                `x_public` look like codes; `{}` says that they are none.
             name: public name of the private data, to which all releases from them are charged, on
                 this machine, in all run folders. Default: none; a run folder counts its own
                 releases alone.
@@ -467,38 +309,18 @@ class Data:
                 raise ValueError("value_range: expected none for texts, got one")
             from pate_tf.data import text  # TensorFlow, for texts alone
 
-            value_range, categories = (0.0, 1.0), categories or {}
+            value_range = (0.0, 1.0)
             x_public = text.encode(text.as_texts(x_public, "x_public"))
             x_private = text.encode(text.as_texts(x_private, "x_private"))
-        by: Schema | None = None
-        if categories:
-            rows, others = np.asarray(x_public), np.asarray(x_private)
-            if (
-                kind not in (None, "tabular")
-                or rows.ndim != 2
-                or others.shape[1:] != rows.shape[1:]
-            ):
-                raise ValueError(
-                    f"categories: expected with tables [num_rows, num_columns] alone, got "
-                    f"{kind or 'inputs'} of shapes {list(rows.shape)} and {list(others.shape)}"
-                )
-            names = tuple(class_names) or tuple(map(str, range(num_classes)))
-            by = schema_of_array(rows, categories, value_range, names)
-            x_public = encode_rows(rows, by, "x_public")
-            x_private = encode_rows(others, by, "x_private")
-            value_range = by.dataset(name or "arrays", 1).value_range
         public, private = np.asarray(x_public), np.asarray(x_private)
         for what, array in (("x_public", public), ("x_private", private)):
             if array.dtype.kind not in "uif" or array.ndim < 2:
                 raise ValueError(
                     f"{what}: expected numbers [num_inputs, ...], got {array.dtype} of shape "
-                    f"{list(array.shape)}; of tables, categories= names the columns of texts and "
-                    f"codes"
+                    f"{list(array.shape)}; Data.from_dataframe takes texts and codes"
                 )
         if kind is None:
             kind = "tabular" if public.ndim == 2 else "image"
-        if kind == "tabular" and categories is None and public.ndim == 2:
-            warn_of_codes(public)
         if kind == "image":
             public, private = (
                 array[..., np.newaxis] if array.ndim == 3 else array for array in (public, private)
@@ -530,7 +352,6 @@ class Data:
             augmentation=augmentation or "",  # the kind's own
             pool_size=pool_size,
             input_type="uint8" if kind == "image" and has_bytes else "float32",
-            schema=by,
         )
         samples = PublicExamples(
             dataset,
@@ -585,19 +406,15 @@ class Data:
             ValueError: if a column is missing, nothing says what the classes are, or a record does
                 not fit the schema. The message names a place and no private value.
         """
-        fields = frame_fields(public)
+        table = frame_table(public, "public")
         if schema is None:
             by = drafted_schema(
-                public, fields, label=label, owner=owner, classes=classes, categories=categories
+                public, table, label=label, owner=owner, classes=classes, categories=categories
             )
         else:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
-        samples = tables.Table(fields=fields, places=row_names(len(public)), what="public").public(
-            by, name=name or by.name or "dataframe", label=label
-        )
-        records = tables.Table(
-            fields=frame_fields(private), places=row_names(len(private)), what="private"
-        ).private(by, samples, label=label, owner=owner)
+        samples = table.public(by, name=name or by.name or "dataframe", label=label)
+        records = frame_table(private, "private").private(by, samples, label=label, owner=owner)
         if name is not None:
             records = dataclasses.replace(records, source=PrivateSource.named(name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
@@ -638,10 +455,7 @@ class Data:
             owner=owner,
             name=name,
         )
-        samples = files.load_public()
-        return cls(
-            private=files.load_private(samples), public=samples.split(samples.dataset.pool_size)
-        )
+        return cls.of(DataSource(files=files))
 
     @classmethod
     def from_folders(
@@ -690,22 +504,12 @@ class Data:
 NUMBER_TYPES = ("int", "uint", "float", "double", "half", "decimal")  # how their names begin
 
 
-def frame_fields(frame: Any) -> dict[str, list[str]]:
-    """Returns the fields of each column by its name, as a file of them would have it."""
-    fields = {}
-    for name in frame_columns(frame):
-        values = frame[name]
-        listed = next(
-            getattr(values, how)
-            for how in ("to_pylist", "to_list", "tolist")
-            if hasattr(values, how)
-        )
-        fields[str(name)] = [_text(value) for value in listed()]
-    return fields
+def frame_table(frame: Any, what: str) -> tables.TextTable:
+    """Returns the records of a data frame, as a file of them would have them.
 
-
-def frame_columns(frame: Any) -> list[Any]:
-    """Returns the names of a data frame's columns; raises ValueError if it is none."""
+    Raises:
+        ValueError: if it is none.
+    """
     if hasattr(frame, "collect"):
         raise ValueError(
             f"expected a data frame with its records, got {type(frame).__name__}: call its "
@@ -715,44 +519,51 @@ def frame_columns(frame: Any) -> list[Any]:
     names = getattr(frame, "columns", None) if names is None else names
     if names is None:
         raise ValueError(f"expected a data frame with columns, got {type(frame).__name__}")
-    return list(names)
+    fields = {}
+    for name in names:
+        values = frame[name]
+        as_list = getattr(values, "to_pylist", None) or values.to_list
+        fields[str(name)] = [_text(value) for value in as_list()]
+    places = [f"row {place}" for place in range(len(frame))]
+    return tables.TextTable(fields=fields, places=places, what=what)
+
+
+def _text(value: Any) -> str:
+    """Returns a value of a data frame as text; empty where it is missing."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a code
+    text = field_text(value)
+    return "" if text in ("nan", "<NA>", "NaT") else text
 
 
 def drafted_schema(
     public: Any,
-    fields: Mapping[str, Sequence[str]],
+    table: tables.TextTable,
     *,
     label: str,
     owner: str | None,
     classes: Sequence[Any] | None,
     categories: Collection[str],
 ) -> Schema:
-    """Returns a schema by the types and values of a public data frame.
+    """Returns a schema by the types and values of a public data frame, and of its `frame_table`.
 
-    Args:
-        public: the data frame.
-        fields: what it holds, as of `frame_fields`.
-        label: as of `Data.from_dataframe`.
-        owner: as there.
-        classes: as there.
-        categories: as there.
+    The others are as of `Data.from_dataframe`.
 
     Raises:
         ValueError: if no column can be used, or nothing says what the classes are.
     """
-    texts = set()
-    for name in frame_columns(public):
+    codes = set(categories)
+    for name in table.fields:
         column = public[name]
         kind = str(column.dtype if hasattr(column, "dtype") else column.type).lower()
         if not kind.startswith(NUMBER_TYPES):
-            texts.add(str(name))
-    text = schema.draft(fields, label=label, owner=owner, categories={*texts, *categories})
-    values = tomllib.loads(text)
+            codes.add(name)
+    values = tomllib.loads(schema.draft(table.fields, label=label, owner=owner, categories=codes))
     if classes is not None:
         values["classes"] = [_text(name) for name in classes]
     if not values["classes"]:
         raise ValueError(f"classes: expected what {label} can be, of which public says too little")
-    if left_out := sorted(set(fields) - set(values["columns"]) - {label, owner}):
+    if left_out := sorted(set(table.fields) - set(values["columns"]) - {label, owner}):
         warnings.warn(
             f"public: columns {', '.join(left_out)} have too many values for categories and are "
             f"left out; a schema= with `text = 2048` for one makes features of its words",
@@ -805,8 +616,7 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
         ValueError: if they don't fit the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
-        fields = frame_fields(inputs)
-        inputs = dataset.schema.encode_columns(fields, what, row_names(len(inputs)))
+        inputs = frame_table(inputs, what).inputs(dataset.schema)
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if dataset.kind == "text" and array.dtype.kind in "UO":
         from pate_tf.data import text  # TensorFlow, for texts alone

@@ -5,7 +5,6 @@ since then a range or a list of categories would tell of them. So a record becom
 schema and by itself alone, and a teacher's inputs can't change with another teacher's records.
 """
 
-import collections
 import dataclasses
 import datetime
 import json
@@ -15,7 +14,6 @@ import os
 import pathlib
 import re
 import tomllib
-import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -292,24 +290,6 @@ class Schema:
         fields = {name: [field_text(value)] for name, value in record.items()}
         return self.encode_columns(fields, "record", ["0"])[0]
 
-    def encode_labels(
-        self, values: Sequence[str], what: str, places: Sequence[str], *, may_be_empty: bool
-    ) -> npt.NDArray[np.int64]:
-        """Returns labels as numbers of classes, int64 `[num_records]`, as `TableColumn.encode`.
-
-        An empty one is -1, the sign of no label, or an error, as `may_be_empty` says.
-        """
-        number = {name: index for index, name in enumerate(self.classes)}
-        if may_be_empty:
-            number = {"": -1, **number}
-        for value, place in zip(values, places, strict=True):
-            if value not in number:
-                raise ValueError(
-                    f"{what}, {place}: label: expected one of {', '.join(self.classes[:12])}, got "
-                    f"something else"
-                )
-        return np.array([number[value] for value in values], np.int64)
-
 
 def field_text(value: Any) -> str:
     """Returns a field as text, as a file of comma-separated values would have it."""
@@ -322,10 +302,7 @@ def field_text(value: Any) -> str:
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
 TEXT_LINE = "text = 2048"  # features, as `text.NUM_FEATURES`
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
-MOST_OF_OWNER = 20  # records that an owner has in the mean, for a draft to ask
-RARE = 0.5  # of its even share, below which a draft calls a class rare
 BELOW = "# `missing` lies below all values found, so that none is taken for it; keep it so"
-DATES = (ISO_DATE, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")  # that a draft knows
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
 _COLUMN_KEYS = {"low", "high", "categories", "other", "missing", "text", "date"}
@@ -445,7 +422,6 @@ def draft(
     label: str | None = None,
     owner: str | None = None,
     categories: Collection[str] = (),
-    form: Mapping[str, str] = types.MappingProxyType({}),
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
 
@@ -454,23 +430,17 @@ def draft(
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
         categories: names of columns that are categories, though they hold numbers.
-        form: how the file is written where that is not the usual: `delimiter`, `encoding` and
-            `decimal`.
 
     Raises:
         ValueError: if no column can be used.
     """
-    counts = collections.Counter(value for value in fields.get(label or "", ()) if value)
-    classes = sorted(counts)
-    rare = [name for name in classes if counts[name] < RARE * counts.total() / len(classes)]
+    classes = sorted(set(fields.get(label or "", ())) - {""})
     listed = _quoted(classes) if len(classes) > 1 else ""
     lines = [
         "# Drafted from public records. Look it through: ranges and categories are public.",
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
-        *([f"# rare: {_quoted(rare[:12])[1:-1]}; see docs/how-to/rare_classes.md"] if rare else []),
         *([f"owner = {json.dumps(owner)}"] if owner else []),
-        *(f"{name} = {_quoted(value)}" for name, value in form.items()),
     ]
     bodies = {
         name: _draft_column(values, may_be_numbers=name not in categories)
@@ -486,23 +456,7 @@ def draft(
     for name, body in bodies.items():
         left_out = f"# left out: {name!r} has no number and too many values of few words"
         lines += ["", *([f"[columns.{_key(name)}]", *body] if body else [left_out])]
-        if owner is None and TEXT_LINE not in body and _may_be_owners(fields[name]):
-            lines.append(
-                f"# values repeat: if {_quoted(name)} says whose a record is, write owner = "
-                f"{_quoted(name)} above the columns{', and no column of that name' if body else ''}"
-            )
     return "\n".join(lines) + "\n"
-
-
-def _may_be_owners(fields: Sequence[str]) -> bool:
-    """Whether fields are texts or whole numbers, many different ones, some of them repeated."""
-    values = [value for value in fields if value]
-    distinct = set(values)
-    numbers = numbers_or_nan(sorted(distinct))
-    is_measured = bool((np.isfinite(numbers) & (numbers != np.floor(numbers))).any())
-    is_date = any(all(math.isfinite(_days(value, form)) for value in distinct) for form in DATES)
-    most = max(MOST_CATEGORIES, len(values) / MOST_OF_OWNER)
-    return most < len(distinct) < len(values) and not (is_measured or is_date)
 
 
 def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
@@ -515,17 +469,7 @@ def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
         high = high if low < high else low + 1.0
         low = _below(low, high) if has_gaps else low
         column = TableColumn(name="", low=low, high=high, missing=repr(low) if has_gaps else None)
-        is_code = 2 < len(distinct) <= MOST_CATEGORIES and (numbers == np.floor(numbers)).all()
-        codes = [f"# if these are codes: categories = {json.dumps(distinct)}"] if is_code else []
-        return [*_column_lines(column), *below, *codes]
-    for form in DATES if distinct else ():
-        days = np.array([_days(value, form) for value in distinct])
-        if np.isfinite(days).all():
-            low, high = float(days.min()), float(max(days.max(), days.min() + 1.0))
-            low = max(math.floor(_below(low, high)), 1.0) if has_gaps else low
-            first = datetime.date.fromordinal(int(low)).strftime(form) if has_gaps else None
-            column = TableColumn(name="", low=low, high=high, missing=first, date=form)
-            return [*_column_lines(column), *below]
+        return [*_column_lines(column), *below]
     if len(distinct) > MOST_CATEGORIES:
         is_text = np.mean([len(text.split()) for text in distinct]) >= WORDS_OF_TEXT
         about = ["# n-grams of words, hashed; delete the column if it names people or places"]

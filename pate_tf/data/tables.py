@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class TextTable:
     """Records as texts. SENSITIVE if they are.
 
     Attributes:
@@ -55,18 +55,13 @@ class Table:
         label, owner = label or schema.label, owner or schema.owner
         if label is None:
             raise ValueError("label: expected the name of the label's column, got none")
-        for name in filter(None, (label, owner)):
-            if name not in self.fields:
-                raise ValueError(f"{self.what}: expected a column {name}, got none")
-        if owner and "" in self.fields[owner]:
+        if owner and "" in self.column(owner):
             place = self.places[self.fields[owner].index("")]
             raise ValueError(
                 f"{self.what}, {place}: {owner}: expected the owner of each record, got none"
             )
         inputs = self.inputs(schema)
-        labels = schema.encode_labels(
-            self.fields[label], self.what, self.places, may_be_empty=False
-        )
+        labels = self.labels(schema, label, may_be_empty=False)
         owners = np.array(self.fields[owner], np.str_) if owner else None
         return PrivateExamples(public.dataset, inputs, labels, owners)
 
@@ -77,12 +72,46 @@ class Table:
         """
         inputs, labels, column = self.inputs(schema, is_public=True), None, label or schema.label
         if column is not None and column in self.fields:
-            labels = schema.encode_labels(
-                self.fields[column], self.what, self.places, may_be_empty=True
-            )
+            labels = self.labels(schema, column, may_be_empty=True)
         has_labels = labels is not None and bool((labels >= 0).any())
         size = pool_size(len(self.places), has_labels=has_labels)
         return PublicExamples(schema.dataset(name, size), inputs, labels)
+
+    def column(self, name: str) -> Sequence[str]:
+        """Returns the fields of a column; raises ValueError if there is none."""
+        if name not in self.fields:
+            raise ValueError(f"{self.what}: expected a column {name}, got none")
+        return self.fields[name]
+
+    def take(self, rows: Sequence[int]) -> "TextTable":
+        """Returns the records at some places."""
+        fields = {name: [column[row] for row in rows] for name, column in self.fields.items()}
+        return TextTable(fields=fields, places=[self.places[row] for row in rows], what=self.what)
+
+    def labels(
+        self, schema: Schema, label: str | None = None, *, may_be_empty: bool
+    ) -> npt.NDArray[np.int64]:
+        """Returns labels as numbers of classes, int64 `[num_records]`, -1 for an empty one.
+
+        Args:
+            schema: names the classes.
+            label: name of the column; None for the schema's.
+            may_be_empty: whether a label may be.
+
+        Raises:
+            ValueError: if there is no such column, or a label is no class.
+        """
+        number = {name: index for index, name in enumerate(schema.classes)}
+        if may_be_empty:
+            number = {"": -1, **number}
+        values = self.column(label or schema.label or "")
+        for value, place in zip(values, self.places, strict=True):
+            if value not in number:
+                raise ValueError(
+                    f"{self.what}, {place}: label: expected one of "
+                    f"{', '.join(schema.classes[:12])}, got something else"
+                )
+        return np.array([number[value] for value in values], np.int64)
 
     def inputs(self, schema: Schema, *, is_public: bool = False) -> npt.NDArray[np.float32]:
         """Returns features `[num_records, num_features]`; warns of public numbers out of range.
@@ -144,12 +173,6 @@ class TextForm:
     encoding: str = "utf-8"
     decimal: str = "."
 
-    @property
-    def unusual(self) -> dict[str, str]:
-        """What differs from the usual form, by name."""
-        usual = vars(TextForm())
-        return {name: value for name, value in vars(self).items() if value != usual[name]}
-
     def fields(self, record: Sequence[str]) -> list[str]:
         """Returns the fields of a line without spaces around them, numbers with a point."""
         fields = [field.strip() for field in record]
@@ -169,10 +192,9 @@ LOOKED_AT = 200  # lines of a file whose form is to be found
 def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
     """Returns how files are written: as a schema says, else as a PUBLIC file is.
 
-    The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of a comma,
-    a semicolon, a tabulator and a bar with which the first lines have most fields, all as many.
-    Numbers have a decimal comma if another delimiter stands there, and some number has one and none
-    a point.
+    The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of
+    `DELIMITERS` with which all first lines have the same number of fields, and most. Numbers have a
+    decimal comma if another delimiter stands there, and a number has one and none a point.
 
     Args:
         public: the file; Parquet is not looked at.
@@ -181,12 +203,9 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
     Raises:
         ValueError: if the file can't be read.
     """
-    stated = {
-        name: getattr(by, name)
-        for name in ("delimiter", "encoding", "decimal")
-        if getattr(by, name, None) is not None
-    }
-    if public.suffix.lower() in PARQUET or len(stated) == 3:
+    names = [field.name for field in dataclasses.fields(TextForm)]
+    stated = {name: getattr(by, name) for name in names if getattr(by, name, None) is not None}
+    if public.suffix.lower() in PARQUET or len(stated) == len(names):
         return TextForm(**stated)
     try:
         content = public.read_bytes()
@@ -194,32 +213,27 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
         raise ValueError(
             f"{public}: expected a file that can be read, got {error.strerror}"
         ) from None
-    if "encoding" not in stated:
-        stated["encoding"] = _encoding(content)
+    encoding = stated.get("encoding") or _encoding(content)
     try:
-        text = content.decode(stated["encoding"])
+        lines = content.decode(encoding).removeprefix("\ufeff").splitlines()[:LOOKED_AT]
     except (UnicodeError, LookupError):
-        raise ValueError(f"{public}: expected text in {stated['encoding']}, got others") from None
-    lines = text.removeprefix("\ufeff").splitlines()[:LOOKED_AT]
-    if "delimiter" not in stated:
-        numbers = {mark: [len(record) for record in _records(lines, mark)] for mark in DELIMITERS}
-        # How many fields the first line and most lines have; none if these numbers differ.
-        usual = {
-            mark: lengths[0]
-            for mark, lengths in numbers.items()
-            if lengths and max(set(lengths), key=lengths.count) == lengths[0]
-        }
-        stated["delimiter"] = max(DELIMITERS, key=lambda mark: usual.get(mark, 0))
-    if "decimal" not in stated:
-        records = _records(lines, stated["delimiter"])
-        fields = [field.strip() for record in records for field in record]
-        has_comma, has_point = (
-            any(pattern.fullmatch(field) for field in fields)
-            for pattern in (COMMA_NUMBER, POINT_NUMBER)
-        )
-        is_comma = stated["delimiter"] != "," and has_comma and not has_point
-        stated["decimal"] = "," if is_comma else "."
-    return TextForm(**stated)
+        raise ValueError(f"{public}: expected text in {encoding}, got others") from None
+
+    def width(delimiter: str) -> int:
+        widths = {len(record) for record in csv.reader(lines, delimiter=delimiter) if record}
+        return widths.pop() if len(widths) == 1 else 0
+
+    delimiter = stated.get("delimiter") or max(DELIMITERS, key=width)
+    fields = [
+        field.strip() for record in csv.reader(lines, delimiter=delimiter) for field in record
+    ]
+    has_comma, has_point = (
+        any(pattern.fullmatch(field) for field in fields)
+        for pattern in (COMMA_NUMBER, POINT_NUMBER)
+    )
+    is_comma = delimiter != "," and has_comma and not has_point
+    decimal = stated.get("decimal") or ("," if is_comma else ".")
+    return TextForm(delimiter=delimiter, encoding=encoding, decimal=decimal)
 
 
 def _encoding(content: bytes) -> str:
@@ -228,19 +242,11 @@ def _encoding(content: bytes) -> str:
     try:
         content.decode()
     except UnicodeDecodeError:
-        # Where both zero bytes and letters beyond ASCII are, it is no text.
-        return "utf-8" if b"\0" in content else "cp1252"
+        return "utf-8" if b"\0" in content else "cp1252"  # with zero bytes it is no text
     return "utf-8"
 
 
-def _records(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    try:
-        return [record for record in csv.reader(lines, delimiter=delimiter) if record]
-    except csv.Error:
-        return []
-
-
-def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
+def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> TextTable:
     """Reads separated values whose first line names the columns, or Parquet (with pyarrow).
 
     Raises:
@@ -251,17 +257,7 @@ def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     try:
         with open(path, encoding=encoding, newline="") as file:
-            reader = csv.reader(file, strict=True, delimiter=form.delimiter)
-            names = checked_names([name.strip() for name in next(reader, [])], path)
-            records, places = [], []
-            for record in filter(None, reader):
-                if len(record) != len(names):
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: expected {len(names)} fields, got "
-                        f"{len(record)}"
-                    )
-                records.append(form.fields(record))
-                places.append(f"line {reader.line_num}")
+            return parse_records(file, str(path), form)
     except (csv.Error, UnicodeError, LookupError):
         raise ValueError(
             f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got "
@@ -271,11 +267,41 @@ def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
         raise ValueError(
             f"{path}: expected a file that can be read, got {error.strerror}"
         ) from None
+
+
+def parse_records(
+    lines: Iterable[str],
+    what: str,
+    form: TextForm = TextForm(),
+    names: Sequence[str] | None = None,
+) -> TextTable:
+    """Returns the records of separated values, without blank lines.
+
+    Args:
+        lines: of a file.
+        what: begins a message.
+        form: how the lines are written.
+        names: of the columns; None if the first line has them.
+
+    Raises:
+        ValueError: if a record has another number of fields. The message carries no field.
+        csv.Error: if quotes are not closed.
+    """
+    reader = csv.reader(lines, strict=True, delimiter=form.delimiter)
+    if names is None:
+        names = checked_names([name.strip() for name in next(reader, [])], what)
+    records, places = [], []
+    for record in filter(None, reader):
+        place = f"line {reader.line_num}"
+        if len(record) != len(names):
+            raise ValueError(f"{what}, {place}: expected {len(names)} fields, got {len(record)}")
+        records.append(form.fields(record))
+        places.append(place)
     columns = list(map(list, zip(*records, strict=True))) or [[] for _ in names]
-    return Table(fields=dict(zip(names, columns, strict=True)), places=places, what=str(path))
+    return TextTable(fields=dict(zip(names, columns, strict=True)), places=places, what=what)
 
 
-def _read_parquet(path: pathlib.Path) -> Table:
+def _read_parquet(path: pathlib.Path) -> TextTable:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -292,7 +318,7 @@ def _read_parquet(path: pathlib.Path) -> Table:
         for name in checked_names(table.column_names, path)
     }
     places = [f"record {index}" for index in range(table.num_rows)]
-    return Table(fields=fields, places=places, what=str(path))
+    return TextTable(fields=fields, places=places, what=str(path))
 
 
 def checked_names(names: Sequence[str], path: pathlib.Path | str) -> Sequence[str]:

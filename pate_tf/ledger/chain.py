@@ -75,7 +75,7 @@ class LedgerRow:
     """One row of a store. Rows are ordered by sequence; clocks may go backwards.
 
     >>> import numpy as np, pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> teachers = pate_tf.Teachers.from_votes(np.zeros((9, 20), int), directory=folder / "few")
     >>> mechanism = pate_tf.LaplaceNoisyMax(scale=1.0)
     >>> with pate_tf.Labeller(teachers, mechanism, epsilon_budget=2.5, delta=1e-5) as labeller:

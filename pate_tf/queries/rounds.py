@@ -15,13 +15,13 @@ from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import (
-    CHOICES,
+    AUTO,
     STRATEGIES,
-    FloatArray,
     choices_help,
     find_strategy,
     simple,
 )
+from pate_tf.queries.strategies.simple import FloatArray
 
 ROUNDS_WITH_STUDENTS = 5
 Choosing = Callable[[], contextlib.AbstractContextManager[None]]
@@ -29,12 +29,21 @@ Choosing = Callable[[], contextlib.AbstractContextManager[None]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryConfig(Settings):
-    """How queries are chosen. `num_neighbours` None: `propagation.default_number` where fitting."""
+    """How queries are chosen.
+
+    Attributes:
+        rounds: in how many rounds of about equal size a strategy that learns from earlier answers
+            asks; None for the strategy's own number.
+        seed: of random choices of queries and of what is trained between rounds. Another seed asks
+            other queries, which are charged.
+        num_neighbours: how many nearest neighbors of a query in the pool go with it; a teacher
+            votes once for all. None: `propagation.default_number` where it suits the mechanism.
+    """
 
     strategy: str = setting(
         "first",
         flag="query_strategy",
-        choices=CHOICES.keys(),
+        choices=(AUTO, *STRATEGIES),
         help="Which of the pool are put to the teachers; true labels play no part. "
         + choices_help(),
     )
@@ -43,45 +52,23 @@ class QueryConfig(Settings):
         least=1,
         help="How many of the pool are put to the teachers, over all rounds.",
     )
-    rounds: int | None = setting(
-        None,
-        flag="query_rounds",
-        least=1,
-        help="In how many rounds of about equal size a strategy that learns from earlier answers "
-        "asks. Default: the strategy's own number.",
-    )
-    seed: int = setting(
-        0,
-        flag="query_seed",
-        least=0,
-        most=2**31 - 1,
-        help="Seed of random choices of queries and of what is trained between rounds. Another "
-        "seed asks other queries, which are charged.",
-    )
     representation: Named | None = setting(
         None,
-        help="Features that feature sums are of, and that diverse and medoids compare inputs by: "
-        "contrastive or patches, learnt from the pool alone and cached in ~/.cache/pate_tf (or "
-        "$PATE_TF_CACHE); raw, or bins of tables; several of them joined by +; encoder:PATH for a "
-        "model on disk (.keras or SavedModel), or module:function for a Keras model, from raw "
-        "inputs to features. Default: that of the teachers, if they have one; of feature sums "
-        "contrastive+patches for grey images, bins for tables; else contrastive for grey images, "
-        "raw for tables.",
+        help="Features that feature sums are of, and that diverse and medoids compare inputs by: a "
+        "name of docs/explanation/feature_sums.md, several joined by +, encoder:PATH for a model "
+        "on disk (.keras or SavedModel), or module:function for a Keras model, from raw inputs to "
+        "features. Default: that of the teachers, if they have one, else that of the data.",
     )
-    num_neighbours: int | None = setting(
-        None,
-        flag="query_neighbours",
-        least=0,
-        help="With diverse and medoids: how many nearest neighbours of a query in the pool go with "
-        "it; a teacher votes once, for the class that it names most often among them, so that "
-        "teachers agree more. 0: each query alone. Default: some for a stability_gate on "
-        "images, else none.",
-    )
+    rounds: int | None = None
+    seed: int = 0
+    num_neighbours: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds is not None:
             validation.whole(1, self.num_queries, rounds=self.rounds)
+        if self.num_neighbours is not None:
+            validation.whole(0, num_neighbours=self.num_neighbours)
 
 
 def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
@@ -90,28 +77,25 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
     `with_students` is whether the mechanism uses predictions of a student of earlier answers.
     """
     strategy = find_strategy(config.strategy)
-    if config.num_queries > len(pool):
+    most = len(np.unique(_first_copies(pool))) if strategy.is_adaptive else len(pool)
+    if config.num_queries > most:
+        distinct = " distinct inputs" if strategy.is_adaptive else ""
         raise ValueError(
-            f"num_queries: expected from 1 to the pool's {len(pool)}, got {config.num_queries}"
+            f"num_queries: expected from 1 to the pool's {most}{distinct}, got {config.num_queries}"
         )
-    if strategy.is_adaptive and config.num_queries > len(np.unique(_first_copies(pool))):
+    if config.representation is not None and not strategy.uses_representation:
+        users = [name for name, each in STRATEGIES.items() if each.uses_representation]
         raise ValueError(
-            f"num_queries: expected at most as many as the pool has distinct inputs, got "
-            f"{config.num_queries}"
+            f"representation: expected with strategy {' or '.join(users)} alone, got it with "
+            f"{config.strategy}, which compares no inputs"
         )
     if config.representation is not None:
-        if not strategy.uses_representation:
-            users = [name for name, each in STRATEGIES.items() if each.uses_representation]
-            raise ValueError(
-                f"representation: expected with strategy {' or '.join(users)} alone, got it with "
-                f"{config.strategy}, which compares no inputs"
-            )
         from pate_tf.representations.catalogue import check_representation
 
         check_representation(config.representation, pool.dataset)
     if with_students and strategy.is_adaptive:
         raise ValueError(
-            f"strategy: expected one that fixes all queries beforehand, for a mechanism that uses "
+            f"strategy: expected one that fixes all queries in advance, for a mechanism that uses "
             f"a student of earlier answers, got {config.strategy}"
         )
     if (config.rounds or 1) > 1 and not strategy.is_adaptive and not with_students:
@@ -140,7 +124,7 @@ def ask_in_rounds(
         with_students: chooses all queries at once, and from the second round on hands `ask` what a
             student of the answers so far predicts, `[num_asked, num_classes]`, as its second
             argument (`mechanisms.InteractiveGaussianNoisyMax`); None in the first round.
-        choosing: entered for as long as something is learnt about the pool.
+        choosing: entered for as long as something is learned about the pool.
 
     Raises:
         ValueError: as `check_queries`; nothing was asked then.
@@ -157,26 +141,19 @@ def ask_in_rounds(
     if with_students:
         # A pool may be sorted by class, and a round should have something of all.
         queries = queries[np.argsort(np.arange(len(queries)) % num_rounds, kind="stable")]
-    copy_of = None if strategy.score is None else _first_copies(pool)
     released: Any = None
-    predicted: FloatArray | None = None
+    predictions: FloatArray | None = None
     for end in ends:
-        if strategy.score is not None and copy_of is not None:
-            order = np.arange(len(pool))
-            if released is not None:
-                with choosing():
-                    order = np.argsort(strategy.score(pool, released, config.seed), kind="stable")
-            # Never a copy of another: those so far, and of the others the first in order.
-            candidates = copy_of[np.concatenate([queries, order])]
-            _, first = np.unique(candidates, return_index=True)
-            queries = candidates[np.sort(first)][:end]
+        if strategy.score is not None:
+            with choosing():
+                queries = _next_queries(strategy.score, queries, pool, released, config.seed)[:end]
         if not with_students:
             released = ask(queries)
             continue
         if released is not None and released.num_answered:
             with choosing():
-                predicted = simple.predictions(pool, released, config.seed)
-        released = ask(queries[:end], None if predicted is None else predicted[queries[:end]])
+                predictions = simple.predictions(pool, released, config.seed)
+        released = ask(queries[:end], None if predictions is None else predictions[queries[:end]])
     training_labels: PoolLabels = released
     if released.num_answered and strategy.infer is not None:
         with choosing():
@@ -188,6 +165,22 @@ def ask_in_rounds(
         training_labels=training_labels,
         strategy=config.strategy,
     )
+
+
+def _next_queries(
+    score: Callable[[Pool, ReleasedLabels, int], FloatArray],
+    queries: IntArray,
+    pool: Pool,
+    released: ReleasedLabels | None,
+    seed: int,
+) -> IntArray:
+    """Returns the queries so far, then all others by ascending score; never a copy of another."""
+    order = np.arange(len(pool))
+    if released is not None:
+        order = np.argsort(score(pool, released, seed), kind="stable")
+    candidates = _first_copies(pool)[np.concatenate([queries, order])]
+    _, first = np.unique(candidates, return_index=True)
+    return candidates[np.sort(first)]
 
 
 def _first_copies(pool: Pool) -> IntArray:

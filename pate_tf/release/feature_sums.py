@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.planning import cluster_numbers
 from pate_tf.core import artifacts, partition
 from pate_tf.core.dataset import Dataset, check_inputs
@@ -65,7 +64,7 @@ from pate_tf.representations.catalogue import (
 )
 from pate_tf.representations.label_propagation import cluster_centres
 from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
-from pate_tf.teachers.run_folder import DataSource, RunDescription, described_run
+from pate_tf.teachers.run_folder import RunDescription, described_run
 from pate_tf.teachers.voters import Voter
 
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
@@ -228,7 +227,7 @@ class FeatureSums:
     """SENSITIVE: feature sums of private records, for a `Labeller`; no teacher is trained.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "sums", representation="raw")
     >>> sums = sums.fit(data.private, data.pool)
     >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
@@ -271,7 +270,7 @@ class FeatureSums:
         directory: str | os.PathLike[str] | None = None,
         representation: Named | Representation | None = None,
         seed: int = 0,
-        verbose: bool = False,
+        verbose: bool | Reporting = False,
     ) -> None:
         """Takes the settings; nothing is computed or written before `fit`.
 
@@ -697,56 +696,3 @@ class FeatureSums:
 
 
 LabelSource = Voter | FeatureSums  # what labels come from
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SumsSource:
-    """Where a student's run takes feature sums from.
-
-    Attributes:
-        representation: of the pool; None for the default of the kind of data.
-        seed: of the representation.
-        data: where the private records are read; None for the sums that the folder stores.
-        folder: the run folder; None for `runs/DATASET-feature_sums`.
-    """
-
-    representation: Named | None = None
-    seed: int = 0
-    data: DataSource | None = None
-    folder: pathlib.Path | None = None
-
-    def directory(self, dataset_name: str) -> artifacts.RunDirectory:
-        """Returns the run folder of the sums."""
-        return artifacts.RunDirectory(self.folder or default_folder(dataset_name))
-
-    def load(self, pool: Pool, reporting: Reporting, delta: float | None = None) -> FeatureSums:
-        """Returns the sums; reads the private records where the data are named.
-
-        Args:
-            pool: public inputs.
-            reporting: how progress is shown.
-            delta: of labels; None where it is not known yet.
-
-        Raises:
-            ValueError: if there are none, or something does not fit.
-        """
-        directory = self.directory(pool.dataset.name).root
-        if self.data is None:
-            stored, name = FeatureSums.load(directory), source_of(self.representation)
-            if name not in (None, stored.representation):
-                raise ValueError(
-                    f"representation: expected {stored.representation}, of the sums in "
-                    f"{directory}, got {name}"
-                )
-            return stored
-        run = described_run(directory)
-        if run is not None and run.method != "feature_sums":
-            raise ValueError(
-                f"method: expected pate for {directory}, a run of teachers, got feature_sums"
-            )
-        private = self.data.load_private(reporting)
-        if delta is not None and private.owners is None:
-            check_delta(delta, len(private))  # before a representation is trained
-        sums = FeatureSums(directory=directory, representation=self.representation, seed=self.seed)
-        sums.reporting = reporting
-        return sums.fit(private, pool, flags=self.data.flags)

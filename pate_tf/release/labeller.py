@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, cast
 
@@ -96,7 +95,7 @@ class Labeller:
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
         insecure_seed: int | None = None,
-        verbose: bool = False,
+        verbose: bool | Reporting = False,
     ) -> None:
         """Opens the ledger of the source, which the first call creates.
 
@@ -335,14 +334,7 @@ class Labeller:
             seed=seed,
             num_neighbours=num_neighbours,
         )
-        labels = self.release(plan, pool)
-        if not len(labels):
-            warnings.warn(
-                f"labels: none of {labels.released.num_queries} queries got one, and "
-                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}",
-                stacklevel=2,
-            )
-        return labels
+        return self.release(plan, pool)
 
     def release(self, plan: LabelPlan, pool: Pool) -> Labels:
         """Charges what a plan says, and returns its labels; see `label`.
@@ -368,6 +360,11 @@ class Labeller:
                 is_useful = is_useful and source.covers(pool.inputs)
                 number = propagation.default_number(pool, queries.num_queries) if is_useful else 0
             labels = self._label_by_votes(plan, pool, source, number, ledger)
+        if not len(labels):
+            reporting.warn(
+                f"labels: none of {labels.released.num_queries} queries got one, and "
+                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
+            )
         return dataclasses.replace(labels, seal=ledger.recognise(labels.record()), labeller=self)
 
     def _label_by_votes(

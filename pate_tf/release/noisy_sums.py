@@ -151,36 +151,6 @@ def weights_of_rounds(
     return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
 
 
-def sums_of_rounds(
-    values: IntArray,
-    vectors: npt.NDArray[np.floating],
-    moments: npt.NDArray[np.float64],
-    num_records: int,
-    noise: float,
-) -> tuple[npt.NDArray[np.float64], float]:
-    """Returns records' sums as all rounds tell them, `[width, num_classes]`, and their noise.
-
-    A later round tells what a known model misses of them; what the model expects of records is
-    taken for what it expects of as many inputs of the pool. Rounds weigh as their noise allows:
-    that of a later one is `RESIDUAL_NORM` times as large. What was clipped is missing. Public.
-
-    Args:
-        values: noisy sums of each round, as of `weights_of_rounds`.
-        vectors: of the pool, `[num_inputs, width]`.
-        moments: as of `weights_of_rounds`, as are the other two.
-        num_records: private records.
-        noise: standard deviation in each round.
-    """
-    norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
-    shares = 1.0 / np.square(norms) / np.square(1.0 / norms).sum()
-    total = np.tensordot(shares * norms, values, axes=1) / LATTICE
-    for number in range(1, len(values)):
-        weights = weights_of_rounds(values[:number], moments, num_records, noise)
-        expected = vectors.T @ scipy.special.softmax(vectors @ weights, axis=1)
-        total += shares[number] * num_records / len(vectors) * expected
-    return total, noise * float(np.linalg.norm(shares * norms))
-
-
 def residual_sums(
     vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
 ) -> IntArray:

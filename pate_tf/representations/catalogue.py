@@ -269,7 +269,7 @@ class Representation:
     and the privacy statement says so.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> features = pate_tf.Representation("raw").fit(data.pool).transform(data.pool.inputs[:5])
     >>> len(features)
     5

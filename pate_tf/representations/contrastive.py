@@ -195,29 +195,23 @@ def student_features(
     pool: Pool,
     labels: PoolLabels,
     seed: int,
-    *,
-    network: keras.Model | None = None,
 ) -> tuple[keras.Model, npt.NDArray[np.float32]]:
     """Returns a consistency student and its last hidden layer, `[num_inputs, num_features]`.
 
-    It learns from labels of public images that may be partly wrong: from the start, or, for half of
-    the steps, from a network that learnt from others.
+    It learns from labels of public images that may be partly wrong.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     defaults = kind_of(STUDENT)
-    steps = STUDENT_STEPS if network is None else STUDENT_STEPS // 2
-    steps = defaults.steps_for(steps, pool.dataset)
     config = StudentConfig(
         student=STUDENT,
         model=defaults.default_model(pool.dataset),
-        max_steps=steps,
+        max_steps=STUDENT_STEPS,
         batch_size=defaults.batch_size,
         learning_rate=defaults.learning_rate,
         # Another one than those that the features without labels come from.
         seed=derived_seeds(seed, NETWORKS + 1)[-1],
-        initial=network,
     )
     student = defaults.train(config, labels, pool)
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits

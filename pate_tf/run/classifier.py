@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -25,7 +26,6 @@ from pate_tf.run.student import Student
 from pate_tf.teachers.teachers import Teachers
 
 DRAWN: Final = 1000  # inputs of a pool that is drawn, where none is given
-WIDEST: Final = 1e6  # of a range that follows from no more than one public value
 
 
 class PateClassifier(ClassifierMixin, BaseEstimator):
@@ -55,7 +55,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         classes_: the classes, `[num_classes]`.
         cost_: what the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
         fitted_: student, labels and source, as `pate_tf.fit` returns them; with a `directory`,
-            `fitted_.publish()` exports the student with its privacy statement.
+            `fitted_.student.publish()` exports the student with its privacy statement.
         n_features_in_: number of columns of `X`.
     """
 
@@ -73,7 +73,6 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         mechanism: Mechanism | type[Mechanism] | None = None,
         classes: Sequence[Any] | None = None,
         value_range: tuple[Any, Any] | None = None,
-        image_shape: tuple[int, ...] | None = None,
         directory: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         insecure_seed: int | None = None,
@@ -96,8 +95,6 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 makes their set public; there is a warning.
             value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
                 public knowledge. Other values of `X` are clipped. Default: those of `X_public`.
-            image_shape: of the inputs, if the columns are pixels: (height, width) or with
-                channels. Default: None, for tables.
             directory: of the run with its ledger, for good. Default: a temporary one, so that no
                 record of the cost remains but `cost_`.
             random_state: of partition, training and the choice of queries; not of the privacy
@@ -115,7 +112,6 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self.mechanism = mechanism
         self.classes = classes
         self.value_range = value_range
-        self.image_shape = image_shape
         self.directory = directory
         self.random_state = random_state
         self.insecure_seed = insecure_seed
@@ -142,9 +138,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 Or if no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
-        targets = (
-            None if y is None else "no_validation"
-        )  # scikit-learn warns by all labels together
+        # Labels are not validated here: scikit-learn warns by all of them together.
+        targets = None if y is None else "no_validation"
         private = validate_data(self, X, targets, dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
@@ -154,26 +149,36 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = self._coded(labels)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         public, low, high = self._public(X_public, private.shape[1], seed)
-        shape = (-1, *(self.image_shape or private.shape[1:]))
         data = Data.from_arrays(
-            np.clip(private, low, high).reshape(shape),
+            np.clip(private, low, high),
             codes,
-            np.clip(public, low, high).reshape(shape),
+            np.clip(public, low, high),
             num_classes=len(self.classes_),
-            value_range=self._range_of(low, high),
+            value_range=(low.tolist(), high.tolist()),
             owners=owners,
             held_out=0.0,
-            kind="image" if self.image_shape else "tabular",
-            categories={},  # scikit-learn's columns are numbers
+            kind="tabular",
             name="sklearn",
         )
-        with self._folder() as folder:
+        with contextlib.ExitStack() as stack:
+            directory = self.directory
+            if directory is None:
+                temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
+                directory = pathlib.Path(temporary) / "run"
+            teacher = self.teacher
+            source: Teachers | FeatureSums = FeatureSums(directory=directory, seed=seed)
+            if self.method != "feature_sums":
+                if isinstance(teacher, BaseEstimator):
+                    teacher = functools.partial(_unfitted, teacher)
+                source = Teachers(
+                    teacher, num_teachers=self.num_teachers, directory=directory, seed=seed
+                )
             self.fitted_ = fit(
                 data,
                 epsilon=self.epsilon,
                 delta=self.delta,
                 method=self.method,
-                source=self._source(folder, seed),
+                source=source,
                 student=Student(self.student, steps=self.student_steps, seed=seed),
                 mechanism=self.mechanism,
                 num_queries=self.num_queries,
@@ -193,11 +198,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         """Returns the probability of each class `[num_inputs, num_classes]`, as `classes_`."""
         check_is_fitted(self, "fitted_")
         inputs = validate_data(self, X, reset=False, dtype=np.float64)
-        dataset = self.fitted_.labels.pool.dataset
-        clipped = np.clip(
-            inputs.reshape(-1, *dataset.input_shape),
-            *(np.asarray(side) for side in dataset.value_range),
-        )
+        low, high = self.fitted_.labels.pool.dataset.value_range
+        clipped = np.clip(inputs, np.asarray(low), np.asarray(high))
         return np.asarray(self.fitted_.student.predict_proba(clipped), np.float64)
 
     def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -243,35 +245,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             public = low + drawn * (high - low)
         return public, low, high
 
-    def _range_of(self, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> Any:
-        if self.image_shape:
-            return float(low.min()), float(high.max())
-        return low.tolist(), high.tolist()
 
-    @contextlib.contextmanager
-    def _folder(self) -> Iterator[pathlib.Path]:
-        """Gives the folder of the run; a temporary one is removed."""
-        if self.directory is not None:
-            yield pathlib.Path(self.directory)
-            return
-        with tempfile.TemporaryDirectory(prefix="pate-") as folder:
-            yield pathlib.Path(folder) / "run"
-
-    def _source(self, folder: pathlib.Path, seed: int) -> Teachers | FeatureSums | None:
-        if self.method == "feature_sums":
-            return FeatureSums(directory=folder, seed=seed)
-        teacher = self.teacher
-        net = _NewTeachers(teacher) if isinstance(teacher, BaseEstimator) else teacher
-        return Teachers(net, num_teachers=self.num_teachers, directory=folder, seed=seed)
-
-
-class _NewTeachers:
-    """What `Teachers` take for each teacher: a function that makes an unfitted copy."""
-
-    def __init__(self, teacher: BaseEstimator) -> None:
-        self._teacher = teacher
-
-    def __call__(self, dataset: Dataset) -> BaseEstimator:
-        """Returns an unfitted classifier."""
-        del dataset
-        return clone(self._teacher)
+def _unfitted(teacher: BaseEstimator, dataset: Dataset) -> BaseEstimator:
+    """Returns an unfitted copy of a classifier, for each teacher."""
+    del dataset
+    return clone(teacher)

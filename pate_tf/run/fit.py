@@ -10,14 +10,11 @@ from typing import Any
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.core.public import to_html
 from pate_tf.data.data import Data
 from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
-from pate_tf.release.plan import METHODS
-from pate_tf.run.student import Student, publish
-from pate_tf.statement.publishing import Published
+from pate_tf.run.student import Student
 from pate_tf.teachers.teachers import Teachers
 
 
@@ -26,7 +23,7 @@ class Fitted:
     """What `fit` returns.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "fitted", representation="raw")
     >>> fitted = pate_tf.fit(
     ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums,
@@ -35,7 +32,8 @@ class Fitted:
     ((197,), 'record')
 
     Attributes:
-        student: public: a classifier that learnt from the labels and the public pool alone.
+        student: public: a classifier that learned from the labels and the public pool alone;
+            `fitted.student.publish()` exports it with its privacy statement.
         labels: public: the noisy labels, with what they cost.
         source: SENSITIVE: the teachers, or the feature sums, that the labels come from; None in an
             object that was pickled, which holds public values alone.
@@ -53,19 +51,8 @@ class Fitted:
         """What the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`."""
         return self.labels.cost
 
-    def publish(
-        self, folder: str | os.PathLike[str] | None = None, **settings: Any
-    ) -> Published[Any]:
-        """Exports the student with its privacy statement, as `pate_tf.publish`."""
-        return publish(self.student, folder, **settings)
-
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"
-
-    def _repr_html_(self) -> str:
-        return to_html(
-            "Fitted", [("labels", f"{len(self.labels):,}"), ("their cost", self.cost.in_words())]
-        )
 
 
 def fit(
@@ -80,23 +67,21 @@ def fit(
     mechanism: Mechanism | type[Mechanism] | None = None,
     num_queries: int | None = None,
     strategy: str | None = None,
-    epsilon_budget: float | None = None,
-    acknowledge_reset: bool = False,
     seed: int = 0,
-    insecure_seed: int | None = None,
     verbose: bool = False,
+    **budget: Any,
 ) -> Fitted:
     """Trains teachers or sums features, releases labels, trains a student; returns all of it.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "fit", representation="raw")
     >>> student = pate_tf.Student("supervised", steps=20)
     >>> fitted = pate_tf.fit(
     ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums, student=student)
     >>> fitted.cost.epsilon <= 8.0, fitted.student.predict(data.held_out).shape
     (True, (197,))
-    >>> published = fitted.publish()
+    >>> published = fitted.student.publish()
     >>> published.folder == folder / "fit" / "released"
     True
 
@@ -119,12 +104,10 @@ def fit(
         mechanism: as of `Labeller`.
         num_queries: as of `Labeller.label`.
         strategy: as of `Labeller.label`.
-        epsilon_budget: as of `Labeller`.
-        acknowledge_reset: as of `Labeller`.
         seed: of partition, initial weights, shuffling and the choice of queries; not of the
             privacy noise.
-        insecure_seed: for tests alone, as of `Labeller`.
         verbose: whether progress bars are shown.
+        **budget: further arguments of `Labeller`, such as `epsilon_budget`.
 
     Raises:
         ValueError: if the arguments do not fit each other or the data; nothing was charged then.
@@ -135,9 +118,9 @@ def fit(
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
     if delta is not None and data.private.owners is None:
         check_delta(delta, len(data.private))  # before anything is trained
-    if method not in METHODS:
-        raise ValueError(f"method: expected {' or '.join(METHODS)}, got {method!r}")
-    kind = FeatureSums if method == "feature_sums" else Teachers
+    if method not in (kinds := {"pate": Teachers, "feature_sums": FeatureSums}):
+        raise ValueError(f"method: expected {' or '.join(kinds)}, got {method!r}")
+    kind: type[Teachers] | type[FeatureSums] = kinds[method]
     if source is None:
         source = kind(directory=directory, seed=seed, verbose=verbose)
     elif not isinstance(source, kind):
@@ -150,16 +133,10 @@ def fit(
             f"directory: expected that of `source`, {source.directory}, or none, got {directory}"
         )
     student = student or Student(seed=seed, verbose=verbose)
+    student.check(data.pool, labels_whole_pool=method == "feature_sums")
     source.fit(data.private, data.pool)
     with Labeller(
-        source,
-        mechanism,
-        epsilon=epsilon,
-        delta=delta,
-        epsilon_budget=epsilon_budget,
-        acknowledge_reset=acknowledge_reset,
-        insecure_seed=insecure_seed,
-        verbose=verbose,
+        source, mechanism, epsilon=epsilon, delta=delta, verbose=verbose, **budget
     ) as labeller:
         labels = labeller.label(data.pool, num_queries, strategy=strategy, seed=seed)
     return Fitted(student.fit(data.pool, labels), labels, source)

@@ -263,8 +263,6 @@ class MethodComparison:
         if method == FEATURE_SUMS:
             return (f"pate student {data} --method=feature_sums {cost}",)
         chosen = f"--mechanism={self.plan.mechanism.name} --queries={self.plan.num_queries}"
-        if asked.margin != DEFAULT_MARGIN or asked.num_exceptions:
-            chosen += f" --margin={asked.margin:.12g} --exceptions={asked.num_exceptions}"
         teachers = f"{data} --nb_teachers={asked.num_teachers}"
         return f"pate teachers {teachers}", f"pate student {teachers} {cost} {chosen}"
 

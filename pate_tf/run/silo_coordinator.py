@@ -6,17 +6,15 @@ TensorFlow is imported where a student learns.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Callable
+from typing import Any
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
-from pate_tf.core.public import Pool, PublicSplit
+from pate_tf.core.public import Pool
 from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
@@ -24,13 +22,7 @@ from pate_tf.queries.rounds import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import SECURE_HISTOGRAM
 from pate_tf.silos.roster import Asking, Roster
-from pate_tf.statement.silos import SilosStatement
-from pate_tf.students.config import StudentSettings, complete, find_student
-
-if TYPE_CHECKING:
-    from pate_tf.queries.labels import Labels
-    from pate_tf.representations.catalogue import Representation
-    from pate_tf.statement.publishing import Published
+from pate_tf.students.config import StudentSettings
 
 REPORT, ENCODER = "report.json", "encoder.npz"
 DIGITS = 16  # of a digest, for people
@@ -120,41 +112,6 @@ class CoordinatorRun(PublicationSettings):
     student: StudentSettings
 
 
-def publish(
-    model: Any,
-    labels: Labels,
-    *,
-    coordinator: Coordinator,
-    folder: pathlib.Path,
-    export_formats: Sequence[str] = (),
-    publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
-) -> Published[SilosStatement]:
-    """Exports a student, and states what its labels cost each silo.
-
-    Args:
-        model: from raw inputs to logits; learnt from these labels and public data alone.
-        labels: that it learnt from.
-        coordinator: that asked for them, open.
-        folder: `student/` and the statement go there, in JSON and as a page.
-        export_formats: of "onnx" and "litert", to write the student in besides.
-        publication: what the statement says of it besides.
-
-    Raises ValueError if the labels are not the coordinator's, or the model can't be exported.
-    """
-    from pate_tf.serving.signatures import student_digest
-    from pate_tf.statement.publishing import export_with, publication_facts
-
-    if not coordinator.gave(labels.released, labels.pool):
-        raise ValueError("labels: expected those of this coordinator's run, got others")
-    statement = coordinator.statement(
-        pool_name=labels.pool.dataset.name,
-        query_strategy=labels.strategy,
-        student_digest=student_digest(model),
-        **publication_facts(publication, folder / "student"),
-    )
-    return export_with(statement, model, labels, folder, export_formats=export_formats)
-
-
 def coordinate(
     run: CoordinatorRun,
     *,
@@ -163,7 +120,7 @@ def coordinate(
 ) -> dict[str, Any]:
     """Asks silos until there are labels, trains a student, and publishes it.
 
-    Killed and started again with the same arguments it goes on from its journal.
+    Killed and started again with the same arguments it resumes from its journal.
 
     Returns:
         JSON values, also written to `report.json`: silos, parties, what each silo spent, accuracies
@@ -175,65 +132,21 @@ def coordinate(
         OSError: if a file can't be read, or a party is missing.
     """
     from pate_tf.queries.rounds import check_queries
-    from pate_tf.run.student_run import learn
-    from pate_tf.serving.served import ServedStudent
-    from pate_tf.silos.secure.keys import read_list
-    from pate_tf.silos.server import PartyService, serve_coordinator
-    from pate_tf.students import evaluation
+    from pate_tf.run.student import Student
+    from pate_tf.silos.server import serve_coordinator
 
     roster = Roster.read(run.roster)
     public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
     split = public.split(run.pool_size or public.dataset.pool_size)
-    are_sums = run.method == "feature_sums"
+    pool, are_sums = split.pool, run.method == "feature_sums"
     if not are_sums:
-        check_queries(run.queries, split.pool)
-    find_student(complete(run.student, split.dataset), split.dataset)
-    artifacts.check_can_hold_files(run.folder)
+        check_queries(run.queries, pool)
+    released = run.folder / artifacts.RELEASED
+    student = Student.from_settings(run.student, directory=released)
+    student.check(pool, released, labels_whole_pool=are_sums)
     parties, asking, representation = None, run.asking, None
     if are_sums or run.aggregation == "secure":
-        if run.parties is None:
-            raise ValueError("parties: expected the list of parties, got none")
-        listed, silos = read_list(run.parties)
-        parties = PartyService(
-            listed,
-            silos=silos,
-            on_opened=lambda opened: on_event(
-                f"a total opened; left out: {', '.join(opened.left_out) or 'none'}"
-            ),
-        )
-        mechanism: dict[str, Any] = {
-            "name": SECURE_HISTOGRAM,
-            "sigma": run.sigma,
-            "num_parties": len(listed),
-            "threshold": run.threshold,
-        }
-        if are_sums:
-            if missing := set(roster.names) - {each.name for each in silos}:
-                raise ValueError(
-                    f"parties: expected [[silo]] entries of the roster's silos in {run.parties}, "
-                    f"got none of {', '.join(sorted(missing))}"
-                )
-            _release(run, roster, 1, len(listed))  # before anything is trained
-            representation = _representation(run, split.pool)
-            on_event(
-                f"encoder {representation.encoder_.digest[:DIGITS]}, for silos: "
-                f"{run.folder / artifacts.RELEASED / ENCODER}"
-            )
-            width = representation.encoder_.num_features
-            release = _release(run, roster, width, len(listed))
-            size = 8 * (width + 1) * split.dataset.num_classes * len(listed)
-            if size > Limits().message_bytes - 2**20:
-                raise ValueError(
-                    f"representation: expected fewer features than {width:,}: with "
-                    f"{split.dataset.num_classes:,} classes a silo would send {size:,} bytes"
-                )
-            mechanism = release.to_dict()
-            noise = release.total_sigma(len(roster.members))
-            on_event(
-                f"noise of standard deviation {noise:.3g} on each number: enough for some "
-                f"{GaussianFeatureSums(sigma=noise).fewest_of_class:,.0f} records of a class or "
-                "more, of all silos together"
-            )
+        parties, mechanism, representation = _secure(run, roster, pool, on_event)
         asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,
@@ -251,79 +164,101 @@ def coordinate(
             on_event(f"{len(called)} of {len(roster.names)} silos called")
             started = time.monotonic()
             if representation is not None:
-                coordinator.open_total(split.pool, representation.encoder_)
+                coordinator.open_total(pool, representation.encoder_)
             else:
                 labels = coordinator.label(
-                    split.pool,
+                    pool,
                     num_queries=run.queries.num_queries,
                     strategy=run.queries.strategy,
                     seed=run.queries.seed,
                 )
             seconds = time.monotonic() - started
         if representation is not None:
-            labels = coordinator.label_from_sums(split.pool, representation)
-        if not labels.released.num_answered:
-            raise ValueError("queries: expected at least one label, got none; see who refused")
-        released = run.folder / artifacts.RELEASED
+            labels = coordinator.label_from_sums(pool, representation)
         labels.save(released)
-        unlabelled = dataclasses.replace(split.held_out, labels=None)
-        watched = PublicSplit(pool=split.pool, held_out=unlabelled)
-        model, _ = learn(run.student, watched, labels, folder=released)
-        published = publish(
-            model, labels, coordinator=coordinator, folder=released, publication=run
+        published = student.fit(pool, labels).publish(
+            released,
+            evaluate_on=split,
+            holder=run.holder,
+            purpose=run.purpose,
+            run_name=run.run_name,
         )
         num_rounds = len(coordinator.queue.rounds())
-    accuracy = evaluation.accuracy_in_pool(labels.released, split)
-    samples, student_accuracy = split.held_out.labelled(), None
-    if samples is not None:
-        predictions = ServedStudent(published.student_folder).classify(samples.inputs)
-        student_accuracy = float(np.mean(predictions == samples.labels))
     statement = published.statement
-    asked = {"queries_asked": statement.num_queries, "queries_answered": statement.num_answered}
     report = {
         "method": statement.method,
         "unit": statement.unit,
         "silos": len(statement.silos),
         "parties": 0 if parties is None else len(parties.names),
-        **({} if are_sums else asked),
-        "label_accuracy": None if accuracy is None else accuracy.value,
-        "student_accuracy": student_accuracy,
+        "label_accuracy": published.measured["label_accuracy"],
+        "student_accuracy": published.measured["student_accuracy"],
         "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
         "delta": roster.delta,
         "seconds_per_round": seconds / max(num_rounds, 1),
     }
+    if not are_sums:
+        report["queries_asked"] = statement.num_queries
+        report["queries_answered"] = statement.num_answered
     artifacts.write_json(run.folder / REPORT, report)
     return report
 
 
-def _representation(run: CoordinatorRun, pool: Pool) -> Representation:
-    """Returns the representation of feature sums, and writes its weights where silos get them."""
+def _secure(
+    run: CoordinatorRun, roster: Roster, pool: Pool, on_event: Callable[[str], None]
+) -> tuple[Any, dict[str, Any], Any]:
+    """Returns the service for parties, the mechanism, and the representation of feature sums."""
     from pate_tf.representations import catalogue as representations
+    from pate_tf.silos.secure.keys import read_list
+    from pate_tf.silos.server import PartyService
 
-    name = run.representation or representations.default_of_sums(pool.dataset)
-    representation = representations.Representation(name).fit(pool)
-    path = artifacts.RunDirectory(run.folder).root / artifacts.RELEASED / ENCODER
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if representations.is_known(name):  # else silos have the file or function that it is from
-        representations.save_encoder(representation.encoder_, path)
-    return representation
-
-
-def _release(
-    run: CoordinatorRun, roster: Roster, num_features: int, num_parties: int
-) -> SecureFeatureSums:
-    """Returns what silos are asked to share: the least noise within epsilon."""
+    if run.parties is None:
+        raise ValueError("parties: expected the list of parties, got none")
+    listed, silos = read_list(run.parties)
+    parties = PartyService(
+        listed,
+        silos=silos,
+        on_opened=lambda opened: on_event(
+            f"a total opened; left out: {', '.join(opened.left_out) or 'none'}"
+        ),
+    )
+    if run.method != "feature_sums":
+        mechanism = {"name": SECURE_HISTOGRAM, "sigma": run.sigma}
+        return parties, {**mechanism, "num_parties": len(listed), "threshold": run.threshold}, None
+    if missing := set(roster.names) - {silo.name for silo in silos}:
+        raise ValueError(
+            f"parties: expected [[silo]] entries of the roster's silos in {run.parties}, got none "
+            f"of {', '.join(sorted(missing))}"
+        )
+    least = run.least_silos or -(-4 * len(roster.members) // 5)
     if run.epsilon is None:
         raise ValueError("epsilon: expected a number with feature_sums, got none")
-    least = run.least_silos or -(-4 * len(roster.members) // 5)
     if least > len(roster.members):
         raise ValueError(f"least_silos: expected at most {len(roster.members)}, got {least}")
-    return SecureFeatureSums.for_epsilon(
+    release_of = functools.partial(
+        SecureFeatureSums.for_epsilon,
         run.epsilon,
         delta=roster.delta,
-        num_features=num_features,
         least_silos=least,
         colluding=run.colluding,
-        num_parties=num_parties,
+        num_parties=len(listed),
         threshold=run.threshold,
     )
+    release_of(num_features=1)  # raises before anything is trained
+    name = run.representation or representations.default_of_sums(pool.dataset)
+    representation = representations.Representation(name).fit(pool)
+    encoder = representation.encoder_
+    path = artifacts.RunDirectory(run.folder).released / ENCODER
+    if representations.is_known(name):  # else silos have the file or function that it is from
+        representations.save_encoder(encoder, path)
+    on_event(f"encoder {encoder.digest[:DIGITS]}, for silos: {path}")
+    release = release_of(num_features=encoder.num_features)
+    size = 8 * (encoder.num_features + 1) * pool.dataset.num_classes * len(listed)
+    if size > Limits().message_bytes - 2**20:
+        raise ValueError(
+            f"representation: expected fewer features than {encoder.num_features:,}: with "
+            f"{pool.dataset.num_classes:,} classes a silo would send {size:,} bytes"
+        )
+    on_event(
+        f"noise of standard deviation {release.total_sigma(len(roster.members)):.3g} on each number"
+    )
+    return parties, release.to_dict(), representation

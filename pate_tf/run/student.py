@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import scipy.special
 
+from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit, to_html
-from pate_tf.core.reporting import reporting
+from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
+from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport, reporting
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.models import catalogue as models
-from pate_tf.queries.labels import Labels
+from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.labeller import Labeller
-from pate_tf.run import silo_coordinator as silos
-from pate_tf.run.student_run import learn
+from pate_tf.serving.export import check_formats
+from pate_tf.serving.served import ServedStudent
+from pate_tf.serving.signatures import student_digest
 from pate_tf.silos.coordinator import Coordinator
+from pate_tf.statement.check import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
-from pate_tf.statement.publishing import Published, publish_model
-from pate_tf.students import batches
-from pate_tf.students.config import StudentSettings
-from pate_tf.students.kinds import AUTO
+from pate_tf.statement.publishing import (
+    Published,
+    export_with,
+    publication_facts,
+    publish_model,
+)
+from pate_tf.students import batches, evaluation, training
+from pate_tf.students.config import StudentSettings, complete, find_student
+from pate_tf.students.kinds import AUTO, LINEAR_HEAD
+
+REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
+LOW_CONFIDENCE: Final = 0.8  # mean confidence of labels, below which there is a warning
 
 
 class Student:
-    """Public: a classifier that learns from noisy labels and unlabelled public inputs alone.
+    """Public: a classifier that learns from noisy labels and unlabeled public inputs alone.
 
     >>> import pate_tf
     >>> student = pate_tf.Student("supervised", model="mlp", steps=20).fit(data.pool, labels)
@@ -54,10 +67,9 @@ class Student:
         batch_size: int | None = None,
         learning_rate: float | None = None,
         seed: int = 0,
-        initial: keras.Model | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         directory: str | os.PathLike[str] | None = None,
-        verbose: bool = False,
+        verbose: bool | Reporting = False,
     ) -> None:
         """Takes the settings; those that are None are the student's own.
 
@@ -65,20 +77,17 @@ class Student:
             student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan",
                 "random_forest", "linear_head", or another file of `pate_tf.students.kinds`.
                 Default: consistency for images whose data set names an augmentation, supervised
-                otherwise; but linear_head, which is no Keras model, after several rounds of feature
-                sums where `Labels.prefers_linear_head`, and of tables and texts unless the trained
-                one fits the sums clearly better.
+                otherwise; but linear_head, which is no Keras model, of feature sums of tables and
+                texts, and of images after several rounds of them unless a network is clearly
+                better.
             model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
                 logits, or a name; "random_forest" has one of its own.
             steps: training steps.
-            batch_size: labelled inputs a step.
+            batch_size: labeled inputs a step.
             learning_rate: of Adam, before the schedule.
             seed: fixes initial weights, shuffling and augmentation.
-            initial: a network whose weights training begins with, in place of a model. It must have
-                learnt from the same labels and public data alone, as `model` of another `Student`
-                has.
             callbacks: for Keras' `fit`.
-            directory: public; logs and the state of a stopped `fit`, which goes on from there.
+            directory: public; logs and the state of a stopped `fit`, from which it resumes.
                 Default: neither is stored.
             verbose: whether progress bars are shown.
         """
@@ -90,60 +99,136 @@ class Student:
             learning_rate=learning_rate,
             seed=seed,
         )
-        self._initial = initial
         self._callbacks = callbacks
         self._directory = None if directory is None else pathlib.Path(directory)
-        self._verbose = verbose
+        self._reporting = reporting(verbose)
         self._fitted: tuple[Any, Labels] | None = None
-        self._kind = student
+        self.kind = student
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: StudentSettings,
+        *,
+        directory: pathlib.Path | None = None,
+        reporting: Reporting = QUIET,
+    ) -> Self:
+        """Returns a student with what flags say."""
+        student = cls(settings.student, directory=directory, verbose=reporting)
+        student._settings = settings
+        return student
 
     @classmethod
     def from_model(cls, model: keras.Model, labels: Labels) -> Self:
         """Returns a Keras model of the user's own as a student.
 
         Args:
-            model: from raw inputs to logits or to probabilities. It learnt from these labels and
+            model: from raw inputs to logits or to probabilities. It learned from these labels and
                 public data alone: this can't be checked, and the statement holds for such a model
                 only.
-            labels: what it learnt from.
+            labels: what it learned from.
 
         Raises:
             ValueError: if the model is none for the labels' data set, or draws at random.
         """
-        student = cls()
-        student._fitted = _to_logits(model, labels.pool.dataset), labels
+        student, name = cls(), getattr(model, "name", type(model).__name__)
+        models.check_model(model, labels.pool.dataset, name)
+        models.check_draws(model, training=False)
+        last = model.layers[-1] if model.layers else None
+        if isinstance(last, keras.layers.Softmax) or (
+            getattr(last, "activation", None) is keras.activations.softmax
+        ):
+            tiny = float(np.finfo(np.float32).tiny)
+            logits = keras.ops.log(keras.ops.maximum(model.outputs[0], tiny))
+            model = keras.Model(model.inputs, logits)
+        student._fitted = model, labels
         return student
 
-    def fit(self, pool: Pool, labels: Labels) -> Self:
+    def check(
+        self,
+        pool: Pool,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        export_formats: Sequence[str] = (),
+        labels_whole_pool: bool = False,
+    ) -> None:
+        """Raises ValueError for what `fit` and `publish` would refuse, before labels are charged.
+
+        Args:
+            pool: that it will learn from.
+            folder: that it will be published in.
+            export_formats: as of `publish`.
+            labels_whole_pool: whether labels will come from feature sums.
+        """
+        config = complete(self._settings, pool.dataset, labels_whole_pool=labels_whole_pool)
+        kind = find_student(config, pool.dataset)
+        check_formats(export_formats)
+        if export_formats and not kind.can_convert:
+            raise ValueError(f"export_formats: expected none for student {kind.name}, got some")
+        if folder is None:
+            return
+        target = pathlib.Path(folder)
+        logs = training.logs_of(target)
+        for place in (target / "student", target / training.UNFINISHED, logs / "train"):
+            artifacts.check_can_hold_files(place)
+        files = [f"{target.name}/{name}" for name in (LABELS_FILE, COST_FILE, JSON_FILE, PAGE_FILE)]
+        artifacts.RunDirectory(target.parent).check(files=files)
+
+    def fit(self, pool: Pool, labels: Labels, *, held_out: PublicExamples | None = None) -> Self:
         """Learns from labels of a pool, from the beginning.
 
         Args:
             pool: `data.pool`, which the labels are of.
-            labels: as `Labeller.label` or `load_labels` returns them.
+            labels: as `Labeller.label` or `Labels.load` returns them.
+            held_out: public samples with labels, on which TensorBoard shows the accuracy; they
+                change nothing.
 
         Returns:
             This object.
 
         Raises:
             ValueError: if student, labels and pool do not fit each other, or there is no label.
+            TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         if not isinstance(labels, Labels):
             raise ValueError(f"labels: expected pate_tf.Labels, got {type(labels).__name__}")
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
-        # Labels of held-out samples are for `evaluate` alone.
-        nothing = PublicExamples(pool.dataset, pool.inputs[:0])
-        model, config = learn(
-            self._settings,
-            PublicSplit(pool=pool, held_out=nothing),
-            labels,
-            initial=self._initial,
-            folder=self._directory,
-            callbacks=self._callbacks,
-            reporting=reporting(self._verbose),
+        labels.check_pool(pool)
+        confidence = labels.training_labels.confidence
+        if confidence is not None and confidence < LOW_CONFIDENCE:
+            self._reporting.warn(
+                f"labels: mean confidence is {confidence:.0%}: too few records or teachers for "
+                f"this epsilon; see docs/explanation/alternatives.md"
+            )
+        settings = self._settings
+        if settings.is_left_open and labels.prefers_linear_head:
+            settings = dataclasses.replace(settings, student=LINEAR_HEAD)
+        config = complete(
+            settings,
+            pool.dataset,
+            labels_whole_pool=labels.released.noisy_sums is not None,
+            warm_start_from=labels.network,
         )
-        self._kind = config.student
-        self._fitted = model, labels
+        if config.student == LINEAR_HEAD:
+            config = dataclasses.replace(config, initial=labels.linear_head)
+        if settings.student == AUTO or settings is not self._settings:
+            self._reporting.note(f"Student: {config.student}.")
+        callbacks, folder = list(self._callbacks), self._directory
+        shown = None if held_out is None or folder is None else held_out.labelled()
+        if folder is not None and shown is not None:
+            callbacks.insert(0, evaluation.HeldOutAccuracy(shown, training.logs_of(folder)))
+        lock = contextlib.nullcontext() if folder is None else artifacts.only_writer(folder)
+        with lock:
+            model = find_student(config, pool.dataset).train(
+                config,
+                labels.training_labels,
+                pool,
+                folder=folder,
+                callbacks=callbacks,
+                show_progress=self._reporting.verbose,
+            )
+        self.kind, self._fitted = config.student, (model, labels)
         return self
 
     @property
@@ -157,7 +242,7 @@ class Student:
 
     @property
     def labels(self) -> Labels:
-        """The labels that it learnt from.
+        """The labels that it learned from.
 
         Raises:
             ValueError: if nothing was trained yet.
@@ -175,7 +260,7 @@ class Student:
         Raises:
             ValueError: if nothing was trained yet, or the inputs do not fit.
         """
-        return self._logits(inputs).argmax(axis=1).astype(np.int64)
+        return self.predict_proba(inputs).argmax(axis=1).astype(np.int64)
 
     def predict_proba(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
@@ -190,19 +275,18 @@ class Student:
         Raises:
             ValueError: as `predict`.
         """
-        return np.asarray(scipy.special.softmax(self._logits(inputs), axis=1))
-
-    def _logits(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[np.float64]:
         model, dataset = self.model, self.labels.pool.dataset
         raw = as_inputs(inputs, dataset)
-        return batches.outputs(model, raw) if len(raw) else np.zeros([0, dataset.num_classes])
+        if not len(raw):
+            return np.zeros([0, dataset.num_classes])
+        return np.asarray(scipy.special.softmax(batches.outputs(model, raw), axis=1))
 
     def evaluate(
         self,
         inputs: PublicExamples | npt.ArrayLike,
         labels: npt.ArrayLike | None = None,
     ) -> float | None:
-        """Returns the share of right answers; None where no sample has a label.
+        """Returns the accuracy; None where no sample has a label.
 
         Args:
             inputs: `data.held_out`, or raw inputs `[num_samples, *input_shape]`.
@@ -223,105 +307,161 @@ class Student:
             return None
         return float(np.mean(predictions[is_known] == expected[is_known]))
 
+    def publish(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        evaluate_on: PublicSplit | None = None,
+        export_formats: Sequence[str] = (),
+        holder: str | None = None,
+        purpose: str | None = None,
+        run_name: str | None = None,
+    ) -> Published[Any]:
+        """Exports the student as a SavedModel, and states what its labels cost.
+
+        >>> import pate_tf
+        >>> published = student.publish(folder / "released")
+        >>> sorted(path.name for path in published.folder.iterdir())
+        ['privacy_statement.json', 'privacy_statement.md', 'student']
+
+        Its labels know whose ledger was charged: that of a `Labeller`, which may be closed, or of
+        the silos of an open `Coordinator`.
+
+        Args:
+            folder: gets `student/1`, and the statement in JSON and as a page. Default: `released/`
+                of the run whose ledger was charged, where `pate report` and `pate audit` look.
+            evaluate_on: `data.public`: the exported student is measured on its held-out samples,
+                and the labels on those of the pool, as far as they have labels. Default: neither.
+            export_formats: of "onnx" and "litert", to write the student in as well.
+            holder: who releases it, for the statement. Default: left out.
+            purpose: what it is released for, for the statement. Default: left out.
+            run_name: of this release, for the statement. Default: date and version number.
+
+        Returns:
+            `statement` (of silos, their `SilosStatement`), `folder`, `student_folder` and
+            `measured`.
+
+        Raises:
+            ValueError: if nothing was trained yet, labels and ledger do not belong together, or the
+                student can't be exported.
+        """
+        model, labels = self._trained()
+        labeller = labels.labeller
+        if not isinstance(labeller, Labeller | Coordinator):
+            raise ValueError(
+                "labels: expected those of a labeller, whose ledger the statement is made from, "
+                "got stored ones: give Labels.load(..., labeller=...)"
+            )
+        if folder is None:
+            if isinstance(labeller, Coordinator):
+                raise ValueError("folder: expected one for labels of silos, got none")
+            folder = cast("pathlib.Path", labeller.source.directory) / artifacts.RELEASED
+        target = pathlib.Path(folder)
+        if artifacts.is_within(target / "student", artifacts.SENSITIVE):
+            raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
+        artifacts.remove_abandoned(target)
+        publication = PublicationSettings(holder=holder, purpose=purpose, run_name=run_name)
+        published: Published[Any]
+        if isinstance(labeller, Coordinator):
+            if not labeller.gave(labels.released, labels.pool):
+                raise ValueError("labels: expected those of this coordinator's run, got others")
+            statement = labeller.statement(
+                pool_name=labels.pool.dataset.name,
+                query_strategy=labels.strategy,
+                student_digest=student_digest(model),
+                **publication_facts(publication, target / "student"),
+            )
+            published = export_with(statement, model, labels, target, export_formats=export_formats)
+        else:
+            with labeller.ledger() as ledger:
+                published = publish_model(
+                    model,
+                    labels,
+                    teachers=labeller.source.for_pool(labels.pool),
+                    ledger=ledger,
+                    folder=target,
+                    export_formats=export_formats,
+                    publication=publication,
+                )
+        artifacts.hide_host(target)
+        if evaluate_on is None:
+            return published
+        measured = measure(published.student_folder, labels, evaluate_on, self._reporting)
+        return dataclasses.replace(published, measured=measured)
+
     def __repr__(self) -> str:
         state = "not trained yet" if self._fitted is None else f"of {len(self.labels)} labels"
-        return f"Student(<{self._kind}, {state}>)"
-
-    def _repr_html_(self) -> str:
-        rows = [("kind", self._settings.student)]
-        if self._fitted is not None:
-            rows += [
-                ("learnt from", f"{len(self.labels):,} noisy labels"),
-                ("their cost", self.labels.cost.in_words()),
-            ]
-        return to_html("Student", rows)
+        return f"Student(<{self.kind}, {state}>)"
 
 
-def publish(
-    student: Student,
-    folder: str | os.PathLike[str] | None = None,
-    *,
-    export_formats: Sequence[str] = (),
-    holder: str | None = None,
-    purpose: str | None = None,
-    run_name: str | None = None,
-) -> Published[LabelsStatement]:
-    """Exports a student as a SavedModel, and states what its labels cost.
+def measure(
+    student_folder: pathlib.Path, labels: Labels, public: PublicSplit, reporting: Reporting
+) -> dict[str, Any]:
+    """Compares labels and an exported student with public labels; JSON values. Public.
 
-    >>> import pate_tf
-    >>> published = pate_tf.publish(student, folder / "released")
-    >>> sorted(path.name for path in published.folder.iterdir())
-    ['privacy_statement.json', 'privacy_statement.md', 'student']
+    Accuracies are None if the public samples are unlabeled.
 
     Args:
-        student: a trained one, or `Student.from_model`. Its labels know whose ledger was charged:
-            that of a `Labeller`, which may be closed, or of the silos of an open `Coordinator`.
-        folder: gets `student/1`, and the statement in JSON and as a page. Default: `released/` of
-            the run whose ledger was charged, where `pate report` and `pate audit` look.
-        export_formats: of "onnx" and "litert", to write the student in as well.
-        holder: who releases it, for the statement. Default: left out.
-        purpose: what it is released for, for the statement. Default: left out.
-        run_name: of this release, for the statement. Default: date and version number.
-
-    Returns:
-        `statement` (of silos, their `SilosStatement`), `folder` and `student_folder`.
-
-    Raises:
-        ValueError: if student, labels and ledger do not belong together, or the student can't be
-            exported.
+        student_folder: the exported version.
+        labels: that it learned from.
+        public: the pool, and held-out samples that evaluate the student.
+        reporting: how warnings are shown.
     """
-    if not isinstance(student, Student):
-        raise ValueError(
-            f"student: expected pate_tf.Student, got {type(student).__name__}; of a Keras model "
-            f"that learned from labels take pate_tf.Student.from_model(model, labels)"
+    samples = public.held_out.labelled()
+    values: dict[str, Any] = {
+        "label_accuracy": evaluation.accuracy_in_pool(labels.released, public),
+        "inferred_label_accuracy": evaluation.accuracy_in_pool(labels.inferred, public),
+        "student_accuracy": None,
+    }
+    if samples is None or samples.labels is None:
+        return values
+    predictions, probabilities = ServedStudent(student_folder).answer(samples.inputs)
+    if len(predictions) > 1 and (predictions == predictions[0]).all():
+        reporting.warn(
+            "student: it gives all samples the same answer: its labels may all be of the most "
+            "frequent class; docs/how-to/rare_classes.md says what to do about it"
         )
-    model, labels = student.model, student.labels
-    labeller = labels.labeller
-    if not isinstance(labeller, Labeller | Coordinator):
-        raise ValueError(
-            "labels: expected those of a labeller, whose ledger the statement is made from, got "
-            "stored ones: give load_labels(..., labeller=...)"
-        )
-    if folder is None:
-        if isinstance(labeller, Coordinator):
-            raise ValueError("folder: expected one for labels of silos, got none")
-        folder = cast("pathlib.Path", labeller.source.directory) / artifacts.RELEASED
-    target = pathlib.Path(folder)
-    if artifacts.is_within(target / "student", artifacts.SENSITIVE):
-        raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
-    publication = PublicationSettings(holder=holder, purpose=purpose, run_name=run_name)
-    if isinstance(labeller, Coordinator):
-        published: Any = silos.publish(
-            model,
-            labels,
-            coordinator=labeller,
-            folder=target,
-            export_formats=export_formats,
-            publication=publication,
-        )
-        return cast("Published[LabelsStatement]", published)
-    with labeller.ledger() as ledger:
-        return publish_model(
-            model,
-            labels,
-            teachers=labeller.source.for_pool(labels.pool),
-            ledger=ledger,
-            folder=target,
-            export_formats=export_formats,
-            publication=publication,
-        )
+    measured = evaluation.measure(predictions, samples.labels, probabilities)
+    return {**values, **{f"student_{name}": value for name, value in measured.items()}}
 
 
-def _to_logits(model: Any, dataset: Dataset) -> keras.Model:
-    """Returns a user's model, with logarithms at the end of one that gives probabilities."""
-    models.check_model(model, dataset, getattr(model, "name", type(model).__name__))
-    models.check_draws(model, training=False)
-    last = model.layers[-1] if model.layers else None
-    ends_in_softmax = isinstance(last, keras.layers.Softmax) or (
-        getattr(last, "activation", None) is keras.activations.softmax
-    )
-    if not ends_in_softmax:
-        return model
-    tiny = float(np.finfo(np.float32).tiny)
-    logits = keras.ops.log(keras.ops.maximum(model.outputs[0], tiny))
-    return keras.Model(model.inputs, logits)
+def student_report(published: Published[LabelsStatement], student: Student) -> RunReport:
+    """Returns what a run made, as JSON values and as rows of a table. Public."""
+    statement, labels, measured = published.statement, student.labels, published.measured
+    released = labels.released
+    values = {
+        "dataset": statement.pool_name,
+        "method": "feature_sums" if released.noisy_sums is not None else "pate",
+        "nb_teachers": statement.num_teachers,
+        "queries": released.num_queries,
+        "queries_answered": released.num_answered,
+        "queries_saved": labels.num_inferred,
+        "query_strategy": labels.strategy,
+        "mechanism": released.cost.charge.to_dict(),
+        "delta": statement.delta,
+        "epsilon_data_independent": statement.epsilon,
+        "epsilon_ledger": statement.epsilon_ledger,
+        "secure_noise": statement.secure_noise,
+        "label_confidence": labels.training_labels.confidence,
+        **measured,
+        "choice": labels.choice,
+        "student": str(published.student_folder),
+        "student_kind": student.kind,
+    }
+
+    rows = []
+    for name, value in values.items():
+        text = f"{value:g}" if name == "delta" else str(value)
+        if isinstance(value, float) and name.startswith(("label_", "inferred_", "student_", "con")):
+            text = f"{value:.2%}"
+        if name.startswith("epsilon_"):
+            text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
+        elif name.endswith("_accuracy") and value is None:
+            text = NOT_MEASURED
+        elif name == "student_accuracy" and value is not None:
+            low, high = values["student_accuracy_interval"]
+            number = values["student_num_evaluated"]
+            text += f" on {number:,} samples (95 % interval {low:.2%} to {high:.2%})"
+        if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
+            rows.append((name.replace("_", " "), text))
+    return RunReport(values=values, rows=rows)

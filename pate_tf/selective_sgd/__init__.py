@@ -3,7 +3,7 @@
     import pate_tf
     from pate_tf import selective_sgd
 
-    data = pate_tf.datasets.load("digits")
+    data = pate_tf.Data.load("digits")
     settings = selective_sgd.Settings(num_participants=6, rounds=5, upload=0.1)
     shared = selective_sgd.train(data.private, settings, model="mlp")
     model = shared.global_model()

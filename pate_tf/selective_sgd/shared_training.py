@@ -25,6 +25,7 @@ from pate_tf.core.settings import PublicationSettings
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue as data_catalogue
 from pate_tf.data.data import read_records
+from pate_tf.data.data_source import DataSource
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import catalogue
 from pate_tf.models.definition import model_definition
@@ -55,8 +56,6 @@ from pate_tf.serving.export import export_student
 from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.shared_training import SharedTrainingStatement
-from pate_tf.teachers.run_folder import DataSource
-from pate_tf.teachers.teacher_training import check_data
 
 WHITENED = "whitened"  # the default representation, partly whitened
 DEALT = "dealt"
@@ -407,7 +406,11 @@ def run(
     if asked.source_name is not None:
         source = dataclasses.replace(source, source_name=asked.source_name)
     examples, public = source.load_private(reporting), source.load_public(reporting)
-    check_data(examples, public, None)
+    if difference := public.dataset.difference(examples.dataset):
+        raise ValueError(
+            f"dataset: expected public samples of the private records' data set, got others: "
+            f"{difference}"
+        )
     return train_on(asked, examples, public, reporting)
 
 

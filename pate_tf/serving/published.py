@@ -198,36 +198,23 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")
     truth, raw = truth[known], raw[known]
     labels, probabilities = published.answer(raw)
-    right = evaluation.accuracy(labels, truth)
-    found = evaluation.by_class(labels, truth, published.dataset.num_classes, probabilities)
-    calibration = evaluation.calibration(labels, truth, probabilities)
-    low, high = right.interval
-    counts = np.bincount(truth, minlength=published.dataset.num_classes)
-    values = {
-        "student": str(published.folder),
-        "num_evaluated": len(truth),
-        "accuracy": right.value,
-        "accuracy_interval": list(right.interval),
-        "balanced_accuracy": found.balanced_accuracy,
-        "recall": dict(zip(published.class_names, found.recall, strict=True)),
-        "auc": found.auc,
-        "mean_confidence": calibration.confidence,
-        "calibration_error": calibration.error,
-        "calibration": [dict(one) for one in calibration.bins],
-    }
+    measured = evaluation.measure(labels, truth, probabilities)
+    recall = dict(zip(published.class_names, measured["recall"], strict=True))
+    values = {"student": str(published.folder), **measured, "recall": recall}
+    low, high = measured["accuracy_interval"]
     rows = [
         ("student", str(published.folder)),
         (
             "accuracy",
-            f"{right.value:.2%} of {len(truth):,} (95 % interval {low:.2%} to {high:.2%})",
+            f"{measured['accuracy']:.2%} of {len(truth):,} (95 % interval {low:.2%} to {high:.2%})",
         ),
-        ("the majority class", f"{counts.max() / counts.sum():.2%}"),
+        ("the majority class", f"{measured['majority_accuracy']:.2%}"),
         *(
-            (f"recall of {name}", "no sample" if one is None else f"{one:.1%} of {count:,}")
-            for name, one, count in zip(published.class_names, found.recall, counts, strict=True)
+            (f"recall of {name}", "no sample" if share is None else f"{share:.1%}")
+            for name, share in recall.items()
         ),
-        ("balanced accuracy", f"{found.balanced_accuracy:.2%}"),
-        ("mean confidence", f"{calibration.confidence:.2%}, right {right.value:.2%}"),
-        ("calibration error", f"{calibration.error:.2%} expected, over bins of confidence"),
+        ("balanced accuracy", f"{measured['balanced_accuracy']:.2%}"),
+        ("mean confidence", f"{measured['mean_confidence']:.2%}"),
+        ("calibration error", f"{measured['calibration_error']:.2%} expected, over bins"),
     ]
     return RunReport(values=values, rows=rows)

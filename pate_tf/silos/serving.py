@@ -379,21 +379,14 @@ def _trained_single_teacher(
     run: TeacherRun, folder: pathlib.Path, records: PrivateExamples
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Trains an ensemble of one teacher, in all as train_teachers.py does."""
-    from pate_tf.teachers.kinds import Engine, find_kind
-    from pate_tf.teachers.settings import TeacherSettings
-    from pate_tf.teachers.teacher_training import shares_of, train_teachers
+    from pate_tf.teachers.kinds import find_kind
+    from pate_tf.teachers.teachers import Teachers
 
     pool = None
     if find_kind(run.model, records.dataset).representation == "required":
         public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
         pool = public.split(public.dataset.pool_size).pool
-    trained = train_teachers(
-        TeacherSettings(model=run.model, seed=run.seed),
-        records,
-        shares_of(records, num_teachers=1, seed=run.seed),
-        pool=pool,
-        folder=folder,
-        engine=Engine(),
-    )
-    ensemble = trained.load()
-    return lambda queries: ensemble.votes(queries).labels[0]
+    teachers = Teachers(
+        run.model, num_teachers=1, seed=run.seed, directory=folder, num_processes=None
+    ).fit(records, pool)
+    return lambda queries: teachers.identified.votes(queries).labels[0]

@@ -62,7 +62,7 @@ class PrivacyStatement(ABC):
     follow from the fields.
 
     >>> import pate_tf
-    >>> statement = pate_tf.publish(student, folder / "released").statement
+    >>> statement = student.publish(folder / "released").statement
     >>> statement.to_markdown().startswith("# Privacy statement")
     True
 

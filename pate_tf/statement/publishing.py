@@ -41,17 +41,20 @@ class Published(Generic[Stated]):
     """A student with the statement that goes with it. Public.
 
     >>> import pate_tf
-    >>> published = pate_tf.publish(student, folder / "released")
+    >>> published = student.publish(folder / "released")
     >>> published.student_folder.name.isdigit(), published.statement.unit
     (True, 'record')
 
     Attributes:
         statement: what the student's labels cost.
         student_folder: the exported version.
+        measured: accuracies on public samples with labels, as JSON values; empty where none was
+            measured.
     """
 
     statement: Stated
     student_folder: pathlib.Path
+    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def folder(self) -> pathlib.Path:

@@ -1,6 +1,5 @@
 """How good a student is on public samples that it got no label for."""
 
-import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -9,215 +8,91 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from scipy.stats import binomtest, mannwhitneyu
+from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score
 
-from pate_tf.core import event_files
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
-from pate_tf.students.config import ALL_UNQUERIED, HELD_OUT
 from pate_tf.students.training import AveragedStudent
 
 
-@dataclasses.dataclass(frozen=True)
-class Accuracy:
-    """A share of right answers with what the number of samples leaves open.
-
-    Attributes:
-        value: right answers over samples.
-        num_samples: how many samples it was measured on.
-    """
-
-    value: float
-    num_samples: int
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % Wilson score interval."""
-        right = round(self.value * self.num_samples)
-        interval = binomtest(right, self.num_samples).proportion_ci(method="wilson")
-        return float(interval.low), float(interval.high)
-
-
-def accuracy(labels: npt.ArrayLike, truth: npt.ArrayLike) -> Accuracy:
-    """Compares labels `[num_samples]` with the truth `[num_samples]`.
-
-    Raises:
-        ValueError: if there are none, or their numbers differ.
-    """
-    predictions, expected = np.asarray(labels), np.asarray(truth)
-    if predictions.shape != expected.shape or predictions.ndim != 1 or not predictions.size:
-        raise ValueError(
-            f"accuracy: expected two lists of labels of one length, got "
-            f"{list(predictions.shape)} and {list(expected.shape)}"
-        )
-    return Accuracy(float((predictions == expected).mean()), predictions.size)
-
-
-def check_evaluate_on(evaluate_on: str | None, public: PublicSplit) -> None:
-    """Raises ValueError if `evaluate_on` names public samples and these have no label."""
-    if evaluate_on is None:
-        return
-    is_known = public.held_out.labels is not None
-    if not is_known and (evaluate_on == HELD_OUT or public.pool_labels is None):
-        raise ValueError(
-            f"evaluate_on: expected public samples with labels for {evaluate_on}, got none: leave "
-            f"it out, and no accuracy is measured"
-        )
-
-
-def evaluated_samples(
-    evaluate_on: str | None, public: PublicSplit, *, queries: IntArray
-) -> PublicExamples | None:
-    """Returns the public samples, each with a label, that evaluate a student; None if none do.
+def measure(
+    labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
+) -> dict[str, Any]:
+    """Compares labels `[num_samples]` with true ones, and their probabilities; JSON values.
 
     Args:
-        evaluate_on: "held_out", or None, for those outside of the pool, which the student never
-            saw; "all_unqueried" for these and all of the pool that was not asked for. These are
-            more, but a student may have learnt from them, and hard queries are not among them.
-        public: all public samples.
-        queries: positions in the pool that were asked for, `[num_queries]`.
+        labels: what a student answered.
+        truth: true labels, `[num_samples]`, at least one.
+        probabilities: of the classes, `[num_samples, num_classes]`.
 
-    Raises:
-        ValueError: as `check_evaluate_on`.
+    Returns:
+        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; `recall` of each class,
+        None for one without samples, and their mean `balanced_accuracy`; `auc`, the area under the
+        curve of true against false positives, of the second class of two, else the mean of each
+        class against the others, None where a class has no sample; `majority_accuracy` of the
+        most frequent class; `mean_confidence` of the labels; and the expected `calibration_error`:
+        over bins of confidence a tenth wide, the mean difference of confidence and accuracy by the
+        number of samples (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
     """
-    check_evaluate_on(evaluate_on, public)
-    if evaluate_on == ALL_UNQUERIED:
-        return public.without(queries).labelled()
-    return public.held_out.labelled()
+    is_correct, num_classes = labels == truth, probabilities.shape[1]
+    interval = binomtest(int(is_correct.sum()), len(truth)).proportion_ci(method="wilson")
+    recall = [
+        float(is_correct[truth == label].mean()) if (truth == label).any() else None
+        for label in range(num_classes)
+    ]
+    auc = None
+    if None not in recall and num_classes > 1:
+        areas = [
+            roc_auc_score(truth == label, probabilities[:, label].astype(np.float64))
+            for label in ([1] if num_classes == 2 else range(num_classes))
+        ]
+        auc = float(np.mean(areas))
+    confidence = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    places = np.minimum((confidence * 10).astype(np.int64), 9)
+    gaps = np.bincount(places, confidence - is_correct)
+    return {
+        "num_evaluated": len(truth),
+        "accuracy": float(is_correct.mean()),
+        "accuracy_interval": [float(interval.low), float(interval.high)],
+        "majority_accuracy": float(np.bincount(truth).max() / len(truth)),
+        "balanced_accuracy": float(np.mean([share for share in recall if share is not None])),
+        "recall": recall,
+        "auc": auc,
+        "mean_confidence": float(confidence.mean()),
+        "calibration_error": float(np.abs(gaps).sum() / len(truth)),
+    }
 
 
-def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> Accuracy | None:
-    """Returns how many labels of the pool are right; None if no true label of them is known."""
+def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
+    """Returns the accuracy of labels of the pool; None if no true label of them is known."""
     if public.pool_labels is None:
         return None
     truth = public.pool_labels[labels.query_indices]
     is_known = truth != UNKNOWN
-    return accuracy(labels.labels[is_known], truth[is_known]) if is_known.any() else None
-
-
-def true_labels(samples: PublicExamples) -> IntArray:
-    """Returns the labels of samples that all have one, as `PublicExamples.labelled` gives them.
-
-    Raises:
-        ValueError: if a sample has none.
-    """
-    if samples.labels is None or (samples.labels == UNKNOWN).any():
-        raise ValueError("samples: expected a label of each, got samples without")
-    return samples.labels
-
-
-@dataclasses.dataclass(frozen=True)
-class ByClass:
-    """What public labels say of answers, class by class: what accuracy hides of rare classes.
-
-    Attributes:
-        recall: of each class, the share of its samples that were given it; None for a class without
-            samples.
-        auc: area under the curve of true against false positives, of the second class of two, else
-            the mean of each class against the rest; None where a class has no sample, or no
-            probabilities are known.
-        is_constant: whether all answers are the same.
-    """
-
-    recall: tuple[float | None, ...]
-    auc: float | None
-    is_constant: bool
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """Mean recall of the classes that have samples."""
-        return float(np.mean([recall for recall in self.recall if recall is not None]))
-
-
-def by_class(
-    labels: IntArray,
-    truth: IntArray,
-    num_classes: int,
-    probabilities: npt.NDArray[np.floating] | None = None,
-) -> ByClass:
-    """Compares labels with true ones, both `[num_samples]`, class by class.
-
-    `probabilities`, `[num_samples, num_classes]`, are None if they are not known.
-    """
-    recall = tuple(
-        float((labels[truth == label] == label).mean()) if (truth == label).any() else None
-        for label in range(num_classes)
-    )
-    auc = None
-    if probabilities is not None and None not in recall and num_classes > 1:
-        areas = []
-        for label in [1] if num_classes == 2 else range(num_classes):
-            scores, is_positive = probabilities[:, label].astype(np.float64), truth == label
-            # Pairs of a positive and a negative whose scores are in that order; ties are half.
-            pairs = mannwhitneyu(scores[is_positive], scores[~is_positive], method="asymptotic")
-            areas.append(pairs.statistic / (is_positive.sum() * (~is_positive).sum()))
-        auc = float(np.mean(areas))
-    return ByClass(recall, auc, is_constant=bool((labels == labels[0]).all()))
-
-
-@dataclasses.dataclass(frozen=True)
-class Calibration:
-    """How well probabilities tell how many answers are right.
-
-    Attributes:
-        confidence: mean probability of the class that was given.
-        error: expected calibration error: over bins of confidence a tenth wide, the mean difference
-            of confidence and accuracy by the number of samples
-            (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
-        bins: of those with samples, `confidence`, `accuracy` and `number`, in rising order.
-    """
-
-    confidence: float
-    error: float
-    bins: tuple[Mapping[str, float], ...]
-
-
-def calibration(
-    labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
-) -> Calibration:
-    """Compares the probabilities `[num_samples, num_classes]` of labels with the truth."""
-    confidence = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    is_correct = (labels == truth).astype(np.float64)
-    places = np.minimum((confidence * 10).astype(np.int64), 9)
-    bins = tuple(
-        {
-            "confidence": float(confidence[places == place].mean()),
-            "accuracy": float(is_correct[places == place].mean()),
-            "number": int((places == place).sum()),
-        }
-        for place in np.unique(places)
-    )
-    error = sum(part["number"] * abs(part["confidence"] - part["accuracy"]) for part in bins)
-    return Calibration(float(confidence.mean()), float(error / len(labels)), bins)
+    return float((labels.labels == truth)[is_known].mean()) if is_known.any() else None
 
 
 NUM_SAMPLES = 1_000
-EPOCHS_BETWEEN_PICTURES = 5
 
 
 class HeldOutAccuracy(keras.callbacks.Callback):
-    """Writes the held-out accuracy after every epoch, and a confusion matrix after some.
+    """Writes the held-out accuracy after every epoch.
 
-    The true labels are public and serve these pictures alone: a student comes out the same with and
+    The true labels are public and serve TensorBoard alone: a student comes out the same with and
     without it.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
         """Takes held-out samples with labels, of which the first 1,000 count, and the logs."""
         super().__init__()
-        self._dataset = samples.dataset
         self._inputs = samples.inputs[:NUM_SAMPLES]
-        self._labels = true_labels(samples)[:NUM_SAMPLES]
-        self._logs = logs / "held_out"
-
-    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
-        """Opens the event file."""
-        del logs
-        self._writer = tf.summary.create_file_writer(str(self._logs))
+        self._labels = np.asarray(samples.labels)[:NUM_SAMPLES]
+        self._writer = tf.summary.create_file_writer(str(logs / "held_out"))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Writes the accuracy, every five epochs the confusion matrix."""
+        """Writes the accuracy."""
         del logs
         student = self.model
         logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
@@ -225,38 +100,4 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         with self._writer.as_default(step=epoch):
             # Keras' own name for the accuracy in training, so that both share a chart.
             tf.summary.scalar("epoch_accuracy", (predictions == self._labels).mean())
-            if (epoch + 1) % EPOCHS_BETWEEN_PICTURES == 0:
-                picture = event_files.confusion_picture(
-                    self._dataset, truth=self._labels, given=predictions
-                )
-                tf.summary.image("confusion_matrix", picture)
         self._writer.flush()
-
-
-def write_version(
-    folder: pathlib.Path,
-    samples: PublicExamples | None,
-    predictions: IntArray | None,
-    *,
-    settings: Mapping[str, Any],
-    results: Mapping[str, float],
-) -> None:
-    """Writes how an exported student did: a confusion matrix, and a row of the HPARAMS page.
-
-    Args:
-        folder: of this version's logs.
-        samples: public samples, each with the true label; None if there are none.
-        predictions: the student's labels of them, `[num_samples]`; None without samples.
-        settings: what the student was made with, by name; public.
-        results: accuracies and epsilons that may be published, by name.
-    """
-    event_files.write_result(folder, settings, results)
-    if samples is None or predictions is None:
-        return
-    picture = event_files.confusion_picture(
-        samples.dataset, truth=true_labels(samples), given=predictions
-    )
-    writer = tf.summary.create_file_writer(str(folder))
-    with writer.as_default(step=0):
-        tf.summary.image("confusion_matrix", picture)
-    writer.close()

@@ -1,9 +1,9 @@
 """How every Keras student is trained: by `fit`, resumed after a stop, stopped at a NaN."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,13 @@ from pate_tf.data import augmentation
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue
 from pate_tf.models.definition import model_definition
-from pate_tf.students.batches import Batch, ShuffledItems, StepBatch, step_seeds
+from pate_tf.students.batches import (
+    Batch,
+    ShuffledItems,
+    StepBatch,
+    derived_seeds,
+    step_seeds,
+)
 from pate_tf.students.kinds import FitOptions, StudentConfig
 
 WARM_UP = 10
@@ -63,17 +69,13 @@ class AveragedStudent(keras.Model):
         """Returns the logits `[batch, num_classes]` of the weights in training, not averaged."""
         return self.classifier(inputs, training=training)
 
-    def update_average(self) -> None:
-        """Moves the average towards the weights; called once a step, after their update."""
+    def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Moves the average towards the updated weights; returns the means of `losses_shown`."""
         age = self.average_age + 0.0
         share = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
             average.assign(share * average + (1.0 - share) * weight)
         self.average_age.assign(age + 1.0)
-
-    def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Updates the average and the means of `losses_shown`; returns these."""
-        self.update_average()
         for tracker, value in zip(self.trackers, losses, strict=True):
             tracker.update_state(value)
         return {tracker.name: tracker.result() for tracker in self.trackers}
@@ -85,14 +87,6 @@ class AveragedStudent(keras.Model):
         )
         return logits
 
-    def averaged_classifier(self) -> keras.Model:
-        """Returns a classifier of its own with the averaged weights."""
-        averaged = keras.models.clone_model(self.classifier)
-        averaged.set_weights(self.classifier.get_weights())
-        for weight, average in zip(averaged.trainable_weights, self.averages, strict=True):
-            weight.assign(average)
-        return averaged
-
     def train_on_pool(
         self,
         change: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], Batch],
@@ -101,19 +95,22 @@ class AveragedStudent(keras.Model):
         pool: Pool,
         options: FitOptions,
         *,
-        seeds: tuple[int, int],
         num_unlabelled: int,
         optimizers: Sequence[Any],
-        has_model: bool = True,
     ) -> keras.Model:
-        """Trains on labels of some of the pool and on all of it; returns `averaged_classifier`.
+        """Trains on labels of some of the pool and on all of it; returns the averaged classifier.
 
-        `change` makes what `train_step` takes, from a step, labelled inputs float32, their labels
-        or weights, and `num_unlabelled` others. `seeds` are of the orders of unlabelled and of
-        labelled inputs, `optimizers` those whose state belongs to the run; the others as of
-        `run_digest` and `StudentKind.train`.
+        Args:
+            change: makes what `train_step` takes, from a step, labeled inputs float32, their labels
+                or weights, and `num_unlabelled` others.
+            config: how it is trained.
+            released: labels of some of the pool.
+            pool: public inputs.
+            options: what is stored and shown.
+            num_unlabelled: unlabeled inputs in a batch.
+            optimizers: whose state belongs to the run.
         """
-        order_seed, labels_seed = seeds
+        *_, order_seed, labels_seed = derived_seeds(config.seed, 4)
         unlabelled = ShuffledItems(pool.inputs, batch_size=num_unlabelled, seed=order_seed)
         labelled = ShuffledItems(
             pool.inputs[released.query_indices],
@@ -127,18 +124,20 @@ class AveragedStudent(keras.Model):
             (others,) = unlabelled.at(step)
             return change(step, tf.cast(inputs, tf.float32), labels, tf.cast(others, tf.float32))
 
+        states = [state for optimizer in optimizers for state in optimizer.variables]
         fit_student(
             self,
             batch_at,
-            state=[
-                *self.variables,
-                *(state for optimizer in optimizers for state in optimizer.variables),
-            ],
+            state=[*self.variables, *states],
             config=config,
-            digest=run_digest(config, released, pool, has_model=has_model),
+            digest=run_digest(config, released, pool),
             options=options,
         )
-        return self.averaged_classifier()
+        averaged = keras.models.clone_model(self.classifier)
+        averaged.set_weights(self.classifier.get_weights())
+        for weight, average in zip(averaged.trainable_weights, self.averages, strict=True):
+            weight.assign(average)
+        return averaged
 
 
 def replica_share(loss: tf.Tensor) -> tf.Tensor:
@@ -178,12 +177,9 @@ class Backup(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         """Checks the epoch's losses and all weights, and replaces the state that was stored."""
-        bad = [name for name, value in (logs or {}).items() if not math.isfinite(float(value))]
-        bad = bad or [
-            weight.path
-            for weight in self.model.weights
-            if not np.isfinite(keras.ops.convert_to_numpy(weight)).all()
-        ]
+        values = {name: np.asarray(value) for name, value in (logs or {}).items()}
+        values |= {weight.path: keras.ops.convert_to_numpy(weight) for weight in self.model.weights}
+        bad = [name for name, value in values.items() if not np.isfinite(value).all()]
         if bad:
             where = f"; the last good weights are in {self._path}" if self._path else ""
             raise TrainingDivergedError(
@@ -198,14 +194,6 @@ class Backup(keras.callbacks.Callback):
             for index, variable in enumerate(self._state)
         }
         artifacts.write_arrays(self._path, {**arrays, "epochs": np.array(epoch + 1)})
-
-    def remove(self) -> None:
-        """Deletes what was stored: the run is complete."""
-        if self._path is None:
-            return
-        self._path.unlink(missing_ok=True)
-        if not any(self._path.parent.iterdir()):
-            self._path.parent.rmdir()
 
 
 def logs_of(folder: pathlib.Path) -> pathlib.Path:
@@ -223,26 +211,20 @@ def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
     return network
 
 
-def run_digest(
-    config: StudentConfig, released: PoolLabels, pool: Pool, *, has_model: bool = True
-) -> str:
-    """Identifies a run by all that its result depends on, as 16 hexadecimal digits.
-
-    `has_model` is False for a student of fixed networks, which has no model of the catalogue.
-    """
-    model = config.initial if config.initial is not None else config.model
-    parts: list[Any] = [
+def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
+    """Identifies a run by all that its result depends on, as 16 hexadecimal digits."""
+    definition = None
+    with contextlib.suppress(ValueError):  # of networks that are a kind's own
+        definition = model_definition(config.initial or config.model, pool.dataset)
+    arrays = [released.query_indices, released.labels, pool.inputs]
+    arrays += [] if released.weights is None else [released.weights]
+    arrays += [] if config.initial is None else config.initial.get_weights()
+    parts = [
         repr(dataclasses.replace(config, model=name_of(config.model))),
-        model_definition(model, pool.dataset) if has_model else None,
-        artifacts.digest_array(released.query_indices),
-        artifacts.digest_array(released.labels),
-        artifacts.digest_array(pool.inputs),
+        definition,
+        artifacts.digest_arrays(arrays),
         pool.dataset.to_dict(),
     ]
-    if config.initial is not None:
-        parts.append(artifacts.digest_arrays(config.initial.get_weights()))
-    if released.weights is not None:
-        parts.append(artifacts.digest_array(released.weights))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -294,7 +276,10 @@ def fit_student(
         shuffle=False,  # the batches are shuffled already, by the seed
         verbose=1 if options.show_progress else 0,
     )
-    backup.remove()
+    if path is not None:  # the run is complete
+        path.unlink(missing_ok=True)
+        if not any(path.parent.iterdir()):
+            path.parent.rmdir()
 
 
 def fit_to_targets(

@@ -19,8 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pate_tf.teachers.store import TeacherState
-from pate_tf.teachers.training import TeacherData, TrainingLoop
+from pate_tf.teachers.store import TrainedTeacher
+from pate_tf.teachers.training import TeacherData, TrainingLoop, trained_teacher
 
 # The `tf.distribute` strategy that suits the machine.
 
@@ -52,20 +52,6 @@ def read_tf_config() -> dict[str, Any] | None:
             f"TF_CONFIG: expected cluster.worker and a task of type chief or worker, got {error}"
         ) from error
     return dict(config)
-
-
-def missing_workers(config: dict[str, Any]) -> list[str]:
-    """Returns the addresses of `TF_CONFIG` that no worker answers at yet."""
-    missing = []
-    for address in config["cluster"]["worker"]:
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-        except OSError:
-            missing.append(address)
-        except ValueError as error:
-            raise ValueError(f"TF_CONFIG: expected host:port, got {address!r}") from error
-    return missing
 
 
 def serve_worker() -> None:
@@ -126,33 +112,28 @@ class Cluster:
         )
 
     def train(
-        self,
-        data: TeacherData,
-        teachers: Sequence[int],
-        begun: Callable[[int], TeacherState],
-    ) -> Iterator[tuple[int, TeacherState]]:
-        """Yields each teacher with its finished state, in the order of `teachers`.
-
-        `begun` is from a teacher to the state to go on from.
-        """
+        self, data: TeacherData, teachers: Sequence[int]
+    ) -> Iterator[tuple[int, TrainedTeacher]]:
+        """Yields trained teachers, in the order of `teachers`."""
         run = tf.function(TrainingLoop(data.config).run, autograph=False)
-        waiting: collections.deque[tuple[int, TeacherState, _Result]] = collections.deque()
-        remaining = iter(teachers)
-        while True:
-            while len(waiting) < AHEAD * self.num_workers:
-                teacher = next(remaining, None)
-                if teacher is None:
-                    break
-                state = begun(teacher)
-                steps = (tf.constant(state.step), tf.constant(data.num_steps(teacher)))
-                arguments = (*data.arguments(teacher, state), *steps)
-                schedule = functools.partial(self._coordinator.schedule, run, args=arguments)
-                waiting.append((teacher, state, _Result(schedule)))
-            if not waiting:
-                return
-            teacher, state, result = waiting.popleft()
-            *slots, losses = result.fetch(attempts=ATTEMPTS * self.num_workers)
-            yield teacher, state.after(slots, losses)
+        waiting: collections.deque[tuple[int, _Result]] = collections.deque()
+        for teacher in teachers:
+            arguments = data.arguments(teacher)
+            schedule = functools.partial(self._coordinator.schedule, run, args=arguments)
+            waiting.append((teacher, _Result(schedule)))
+            if len(waiting) == AHEAD * self.num_workers:
+                yield self._fetched(*waiting.popleft())
+        while waiting:
+            yield self._fetched(*waiting.popleft())
+
+    def _fetched(self, teacher: int, result: _Result) -> tuple[int, TrainedTeacher]:
+        return teacher, trained_teacher(*result.fetch(attempts=ATTEMPTS * self.num_workers))
+
+
+def of_tf_config() -> Cluster | None:
+    """Returns the cluster that `TF_CONFIG` names, once its workers have started; None for none."""
+    config = read_tf_config()
+    return None if config is None else Cluster(config)
 
 
 def _free_address(host: str) -> str:

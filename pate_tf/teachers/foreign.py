@@ -1,11 +1,11 @@
-"""Teachers that were trained elsewhere: models in memory or in files, and files of labels."""
+"""Teachers that were trained elsewhere: models in memory or in files."""
 
-import functools
+import copy
 import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -13,13 +13,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import Votes
-from pate_tf.core.validation import IntArray, labels_array
+from pate_tf.core.source import PrivateSource
+from pate_tf.core.validation import labels_array
 from pate_tf.models import classifier
 from pate_tf.models.definition import definition_of
-from pate_tf.teachers.voters import Progress, StoredVotes, Voter, by_teacher, digest_for
+from pate_tf.teachers.voters import Progress, Voter, digest_for
 
 BATCH = 500
 
@@ -33,21 +33,27 @@ class ForeignModels(Voter):
     answers through `serving_default`, by its output `label` or its only output.
 
     That their records are disjoint can't be seen from here; the statement says that it was assumed.
+
+    `digest` covers what is known of models: files, settings and weights, or attributes. A teacher
+    that changes in a way that this does not see stays under the same ledger, whose budget then
+    covers both.
     """
+
+    num_classes: int | None = None
 
     def __init__(
         self,
         models: Sequence[Any] | pathlib.Path,
-        dataset: Dataset | None = None,
         *,
         unit: str = "record",
+        source: PrivateSource | None = None,
     ) -> None:
         """Takes models, or a folder of them, in the order of their names.
 
         Args:
             models: one for each teacher.
-            dataset: what is publicly known of the data; None as long as `labels` alone is asked.
-            unit: what one teacher's records are shared out by, "record" or "owner".
+            unit: what one teacher's records are partitioned by, "record" or "owner".
+            source: of the private data.
 
         Raises:
             ValueError: if there is none, one can't predict, or two files are the same.
@@ -62,52 +68,28 @@ class ForeignModels(Voter):
                     f"models: expected objects with predict(inputs), got {type(model).__name__} "
                     f"at {place}"
                 )
-        if dataset is not None:
-            self.dataset = dataset
-        self.num_teachers = len(self._models)
-        self.unit = unit
-        digest_for("", unit)
-
-    @functools.cached_property
-    def digest(self) -> str:  # type: ignore[override]
-        """SHA-256 over what is known of models: files, settings and weights, or attributes.
-
-        A teacher that changes in a way that this does not see stays under the same ledger, whose
-        budget then covers both.
-        """
-        paths = [model for model in self._models if isinstance(model, pathlib.Path)]
-        if paths:
-            return digest_for(artifacts.digest_paths(paths), self.unit)
-        definitions = [
-            [
-                definition_of(model, of_array=artifacts.digest_array),
-                artifacts.digest_arrays(getattr(model, "get_weights", list)()),
+        self.num_teachers, self.unit, self.source = len(self._models), unit, source
+        if isinstance(models, pathlib.Path):
+            digest = artifacts.digest_paths(self._models)
+        else:
+            definitions = [
+                [
+                    definition_of(model, of_array=artifacts.digest_array),
+                    artifacts.digest_arrays(getattr(model, "get_weights", list)()),
+                ]
+                for model in self._models
             ]
-            for model in self._models
-        ]
-        text = json.dumps(definitions)
-        return digest_for(hashlib.sha256(text.encode()).hexdigest(), self.unit)
+            digest = hashlib.sha256(json.dumps(definitions).encode()).hexdigest()
+        self.digest = digest_for(digest, unit)
+
+    def for_pool(self, pool: Pool) -> Self:
+        """See `Voter.for_pool`."""
+        bound = copy.copy(self)
+        bound.dataset, bound.num_classes = pool.dataset, pool.dataset.num_classes
+        return bound
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """Asks one teacher after another for a label of every raw input; raises as `labels`."""
-        num_classes = self.dataset.num_classes
-        return Votes(self.labels(inputs, num_classes, progress), num_classes)
-
-    def labels(
-        self,
-        inputs: npt.NDArray[Any],
-        num_classes: int | None = None,
-        progress: Progress | None = None,
-    ) -> IntArray:
         """Asks one teacher after another, so that only one from a file is in memory.
-
-        Args:
-            inputs: `[num_queries, *input_shape]`.
-            num_classes: how many scores a model may give; None for any number.
-            progress: as of `votes`.
-
-        Returns:
-            int64 `[num_teachers, num_queries]`.
 
         Raises:
             ValueError: if a model does not load, fails, or answers something else than labels or
@@ -118,15 +100,16 @@ class ForeignModels(Voter):
             is_path = isinstance(model, pathlib.Path)
             try:
                 loaded = _loaded(model) if is_path else model
-                labels[place] = _labels(loaded, inputs, num_classes)
+                labels[place] = _labels(loaded, inputs, self.num_classes)
             except Exception as error:  # any that a user's model raises
                 raise ValueError(
-                    f"models: expected a label or {num_classes or 'some'} scores for each input "
-                    f"from {model if is_path else f'{type(model).__name__} at {place}'}, got "
+                    f"models: expected a label or {self.num_classes or 'some'} scores for each "
+                    f"input from {model if is_path else f'{type(model).__name__} at {place}'}, got "
                     f"something else or {type(error).__name__}"
                 ) from None
-            by_teacher(progress, place, self.num_teachers, len(inputs))
-        return labels
+        if progress is not None:
+            progress(len(inputs))
+        return Votes(labels, self.num_classes or int(labels.max(initial=0)) + 1)
 
 
 def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -138,17 +121,13 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
         for path in folder.iterdir()
         if path.suffix == ".keras" or (path / "saved_model.pb").exists()
     )
-    if not paths:
-        raise ValueError(
-            f"teachers: expected .keras files or SavedModel folders in {folder}, got none"
-        )
     first: dict[tuple[str, ...], str] = {}
     for path in paths:
         files = sorted(part for part in path.rglob("*") if part.is_file()) or [path]
         content = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
         if first.setdefault(content, path.name) != path.name:
             raise ValueError(
-                f"teachers: expected a model of its own for each teacher, got the same in "
+                f"models: expected a model of its own for each teacher, got the same in "
                 f"{first[content]} and {path.name}: its records would have two votes"
             )
     return paths
@@ -159,8 +138,7 @@ def _loaded(path: pathlib.Path) -> Any:
     if path.suffix == ".keras":
         return keras.saving.load_model(path)
     loaded = tf.saved_model.load(str(path))
-    serve = loaded.signatures["serving_default"]
-    ((name, spec),) = serve.structured_input_signature[1].items()
+    ((name, spec),) = loaded.signatures["serving_default"].structured_input_signature[1].items()
 
     def answers(inputs: Any) -> Any:
         # `loaded` is used here so that it lives as long as its signature.
@@ -176,7 +154,7 @@ def _loaded(path: pathlib.Path) -> Any:
 def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> npt.NDArray[Any]:
     if isinstance(model, keras.Model):
         answer = _in_batches(
-            lambda batch: model(tf.constant(batch, tf.float32), training=False), inputs
+            lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs
         )
     elif classifier.is_estimator(model):
         answer = classifier.Estimator(model).predict(inputs)
@@ -195,25 +173,4 @@ def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> np
 
 def _in_batches(answers: Callable[[Any], Any], inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
     starts = range(0, len(inputs), BATCH)
-    return np.concatenate([np.asarray(answers(inputs[one : one + BATCH])) for one in starts])
-
-
-def load_voter(path: pathlib.Path, pool: Pool) -> Voter:
-    """Takes a `.npy` file of labels `[num_teachers, num_queries]`, or a folder of models.
-
-    Raises:
-        ValueError: if `path` is neither, or holds what does not fit.
-    """
-    if path.suffix != ".npy":
-        if path.is_dir():
-            return ForeignModels(path, pool.dataset)
-        raise ValueError(f"teachers: expected a .npy file or a folder of models, got {path}")
-    if not path.is_file():
-        raise ValueError(f"teachers: expected a file of labels at {path}, got none")
-    votes = Votes(artifacts.read_array(path), pool.dataset.num_classes)
-    if votes.num_queries > len(pool):
-        raise ValueError(
-            f"{path}: expected labels of at most the pool's {len(pool)} inputs, got "
-            f"{votes.num_queries}"
-        )
-    return StoredVotes(votes, pool)
+    return np.concatenate([np.asarray(answers(inputs[start : start + BATCH])) for start in starts])

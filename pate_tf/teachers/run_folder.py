@@ -8,21 +8,20 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from pate_tf.core import artifacts
-from pate_tf.core.public import PublicExamples, PublicSplit
-from pate_tf.core.reporting import Reporting
+from pate_tf.core import artifacts, partition
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import Partition
+from pate_tf.core.public import PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.settings import Settings, described, setting
-from pate_tf.core.source import PrivateSource
-from pate_tf.data import catalogue
-from pate_tf.data.data import FileSource
+from pate_tf.core.settings import setting
+from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.teachers.kinds import load_ensemble
-from pate_tf.teachers.voters import Voter
+from pate_tf.teachers.voters import StoredVotes, Voter
 
 FILE = "run.json"
-
-
 DEFAULT_NUM_TEACHERS = 100
+RECORDS_A_TEACHER = 30
+RECORDS_A_CLASS = 3
 
 
 def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
@@ -35,97 +34,43 @@ def default_folder(dataset_name: str, num_teachers: int) -> pathlib.Path:
     return pathlib.Path(f"runs/{dataset_name}-{num_teachers}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSource(Settings):
-    """Which data: a data set by its name, or `files` of the user's own."""
+def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
+    """Recommends how many teachers learn from features, by public values alone.
 
-    dataset: str = setting(
-        "digits",
-        group="data",
-        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, "
-        "another name of TensorFlow Datasets, or module:function.",
-    )
-    data_dir: pathlib.Path | None = setting(
-        None,
-        group="data",
-        help="Folder with data prepared by TensorFlow Datasets, or UCI's files in adult/ and "
-        "diabetes/ below it. Default: TFDS' own; what is not there is downloaded.",
-    )
-    svhn_extra: bool = setting(
-        True, group="data", advanced=True, help="SVHN's extra split is private data too."
-    )
-    source_name: str | None = setting(
-        None,
-        group="data",
-        help="Public name of the private data. All releases under one name on this machine add up, "
-        "whether or not the records changed in between; two names for the same records do not. "
-        "Default: the name of the data set, or the private file, told from others by its path.",
-    )
-    owners_file: pathlib.Path | None = setting(
-        None,
-        group="data",
-        advanced=True,
-        help="A .npy file with the owner of each private record (numbers or strings): all records "
-        "of one owner go to one teacher, or what they add to feature sums is clipped together. The "
-        "guarantee is against adding or removing an owner.",
-    )
-    files: FileSource | None = None
+    The number of private records counts as public here, as it does in the partition, the ledger and
+    every statement, where records are protected. Where owners are it is private.
+    """
+    each = max(RECORDS_A_TEACHER, RECORDS_A_CLASS * dataset.num_classes)
+    return max(1, num_records // each)
 
-    @property
-    def named_source(self) -> PrivateSource | None:
-        """The source that a person named; None for that of the records."""
-        return None if self.source_name is None else PrivateSource.named(self.source_name)
 
-    @property
-    def words(self) -> str:
-        """What is read."""
-        return self.dataset if self.files is None else str(self.files.public)
+def partition_of(
+    examples: PrivateExamples,
+    *,
+    num_teachers: int,
+    seed: int,
+    partition_file: pathlib.Path | None = None,
+) -> Partition:
+    """Partitions records among teachers: by a file (`assigned_partition`), by owners, or at random.
 
-    @property
-    def flags(self) -> dict[str, Any]:
-        """The flags that name the data, as JSON values; paths are absolute."""
-        given = self.files or self
-        names = described(FileSource) if self.files else ("dataset", "data_dir", "svhn_extra")
-        values = {name: getattr(given, name) for name in names}
-        return {
-            name: str(value.absolute()) if isinstance(value, pathlib.Path) else value
-            for name, value in values.items()
-        }
-
-    def load_private(self, reporting: Reporting) -> PrivateExamples:
-        """Returns the private records, of a named source, with the owners of `owners_file`.
-
-        Raises:
-            ValueError: if there are none, or the owners do not fit.
-        """
-        with reporting.clock(f"reading {self.words}"):
-            if self.files is not None:
-                examples = self.files.load_private()
-            else:
-                examples = catalogue.load_private(
-                    self.dataset, data_dir=self.data_dir, svhn_extra=self.svhn_extra
-                )
-        source = self.named_source or examples.source
-        examples = dataclasses.replace(examples, source=source)
-        if self.owners_file is None:
-            return examples
-        owners = artifacts.read_array(self.owners_file)
-        if owners.ndim and len(owners) != len(examples):
+    Raises:
+        ValueError: if the file is broken or does not fit.
+    """
+    if partition_file is not None:
+        assignment = artifacts.read_array(partition_file)
+        if assignment.ndim == 1 and len(assignment) != len(examples):
             raise ValueError(
-                "owners_file: expected the owner of each record, got another number of them"
+                "partition: expected the teacher of each record, got another number of them"
             )
-        return dataclasses.replace(examples, owners=owners)
-
-    def load_public(self, reporting: Reporting) -> PublicExamples:
-        """Returns the public samples.
-
-        Raises:
-            ValueError: if there are none.
-        """
-        with reporting.clock(f"reading {self.words}"):
-            if self.files is not None:
-                return self.files.load_public()
-            return catalogue.load_public(self.dataset, data_dir=self.data_dir)
+        assigned = partition.assigned_partition(assignment, num_teachers=num_teachers)
+        if assigned.num_records != len(examples):
+            raise ValueError("partition: expected the teacher of each record, got others")
+        return assigned
+    if examples.owners is not None:
+        return partition.owner_partition(examples.owners, num_teachers=num_teachers, seed=seed)
+    return partition.random_partition(
+        num_records=len(examples), num_teachers=num_teachers, seed=seed
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +91,7 @@ class TeacherRun(DataSource):
         least=1,
         advanced=True,
         help="How many of the public samples, from the first, form the pool that a representation "
-        "is trained on, as in train_student.py. Default: the data set's own share.",
+        "is trained on, as in train_student.py. Default: the data set's own number.",
     )
     partition_file: pathlib.Path | None = setting(
         None,
@@ -161,8 +106,8 @@ class TeacherRun(DataSource):
         group="training",
         flag="nb_teachers",
         least=1,
-        help="Number of teachers that share the private data. Default: for teachers on features "
-        "what suits the number of private records and classes, and is printed; for others "
+        help="Number of teachers that partition the private data. Default: for teachers on "
+        "features what suits the number of private records and classes, and is printed; for others "
         f"{DEFAULT_NUM_TEACHERS}. "
         "With owners there is no default, as the number of their records is private.",
     )
@@ -173,35 +118,18 @@ class TeacherRun(DataSource):
         help="Teacher to train in this process, from 0, or a range such as 0-49. Default: all. The "
         "process that finishes the last one exports the ensemble.",
     )
-    merge_from: tuple[pathlib.Path, ...] | None = setting(
-        None,
-        group="training",
-        help="Run folders, comma-separated, of other jobs that trained other --teacher_id ranges "
-        "of the same ensemble; their teachers are taken over. Without --teacher_id nothing is "
-        "trained, and a missing teacher is an error.",
-    )
-    parallelism: str = setting(
-        "ensemble",
-        group="training",
-        choices=("ensemble", "data"),
-        help="ensemble: each device trains teachers of its own; data: all devices train one "
-        "teacher at a time, for models too large for one device.",
-    )
     folder: pathlib.Path | None = setting(
         None,
         group="output",
         flag="train_dir",
         help="Folder of the run. Default: runs/DATASET-NB_TEACHERS in this folder.",
     )
-    export_each: bool = setting(
-        False, group="output", help="Also export every teacher as a SavedModel of its own."
-    )
     report_file: str | None = setting(
         None, group="output", help="Where to write what is printed, as JSON (sensitive)."
     )
 
     @property
-    def asked_teachers(self) -> range | None:
+    def teacher_range(self) -> range | None:
         """The teachers to train in this process; None for all.
 
         Raises:
@@ -226,8 +154,8 @@ class TeacherSource:
             names the run, `DEFAULT_NUM_TEACHERS` where it is None.
         folder: run folder of the teachers, which holds their ledger; None for
             `runs/DATASET-NUM_TEACHERS`.
-        elsewhere: a folder of models or a `.npy` file of labels instead of the folder's ensemble
-            (`foreign.load_voter`). The folder must then be given.
+        elsewhere: a folder of models, or a `.npy` file of labels `[num_teachers, num_queries]`,
+            instead of the folder's ensemble. The folder must then be given.
     """
 
     num_teachers: int | None = None
@@ -245,34 +173,36 @@ class TeacherSource:
         Raises:
             ValueError: if there are none, or not as many as expected.
         """
+        teachers: Voter
         if self.elsewhere is None:
-            ensemble = ensemble_folder(self.directory(public.dataset.name))
-            if not ensemble.exists():
-                raise ValueError(
-                    f"teachers: expected a trained ensemble in {ensemble}, got none; run "
-                    f"train_teachers.py first, or say which run folder has one"
-                )
-            teachers: Voter = load_ensemble(ensemble)
+            teachers = load_ensemble(ensemble_folder(self.directory(public.dataset.name)))
         elif self.folder is None:
             raise ValueError(
                 "teachers: expected their run folder as well, the folder of the one ledger that "
                 "these teachers ever have"
             )
-        else:
-            from pate_tf.teachers.foreign import load_voter  # which imports TensorFlow
-
-            if self.elsewhere.suffix == ".npy" and self.num_teachers is None:
+        elif not self.elsewhere.exists():
+            raise ValueError(
+                f"teachers: expected a .npy file or a folder of models at {self.elsewhere}, got "
+                f"none"
+            )
+        elif self.elsewhere.is_file():
+            if self.num_teachers is None:
                 raise ValueError(
                     "num_teachers: expected it with a file of labels, whose rows are the teachers, "
                     "got none; without it a file that is transposed would go unnoticed"
                 )
-            teachers = load_voter(self.elsewhere, public.pool)
+            teachers = StoredVotes(artifacts.read_array(self.elsewhere))
+        else:
+            from pate_tf.teachers.foreign import ForeignModels  # which imports TensorFlow
+
+            teachers = ForeignModels(self.elsewhere)
         if self.num_teachers not in (None, teachers.num_teachers):
             raise ValueError(
                 f"num_teachers: expected {teachers.num_teachers}, as the ensemble has, "
                 f"got {self.num_teachers}"
             )
-        return teachers
+        return teachers.for_pool(public.pool)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,7 +214,7 @@ class RunDescription:
         data_name: name of the data set.
         num_classes: of the data set.
         unit: what is protected, "record" or "owner".
-        num_teachers: how many share the records; None where there is none.
+        num_teachers: how many partition the records; None where there is none.
         model: of a teacher, by name; None where there is none.
         representation: of the pool, by name; None for raw inputs.
         pool_size: how many public samples form the pool; None for the data set's own number.
@@ -306,18 +236,13 @@ class RunDescription:
         folder = artifacts.make_sensitive_folder(directory.sensitive)
         artifacts.write_json(folder / FILE, dataclasses.asdict(self), private=True)
 
-    def check(self, *, num_teachers: int | None = None, num_classes: int | None = None) -> None:
-        """Compares numbers that a person named with the run's; None is not compared.
-
-        Raises:
-            ValueError: if they contradict each other.
-        """
-        for name, got, own in (
-            ("num_teachers", num_teachers, self.num_teachers),
-            ("num_classes", num_classes, self.num_classes),
-        ):
-            if got not in (None, own):
-                raise ValueError(f"{name}: expected {own}, as the run folder says, got {got}")
+    def check(self, *, num_teachers: int | None = None) -> None:
+        """Raises ValueError if a person named another number of teachers than the run's."""
+        if num_teachers not in (None, self.num_teachers):
+            raise ValueError(
+                f"num_teachers: expected {self.num_teachers}, as the run folder says, got "
+                f"{num_teachers}"
+            )
 
     def data(
         self,
@@ -336,25 +261,33 @@ class RunDescription:
         Raises:
             ValueError: if a name contradicts the run, or nothing says where the data lie.
         """
-        own = self.source.get("dataset")
-        got = dataset if files is None else str(files.public)
-        if self.source and ((dataset is not None and dataset != own) or (files and own)):
+        stored = self.source.get("dataset")
+        named = dataset if files is None else str(files.public)
+        if self.source and (dataset not in (None, stored) or (files and stored)):
             raise ValueError(
-                f"dataset: expected {own or self.source['public']}, as the run folder says, got "
-                f"{got}"
+                f"dataset: expected {stored or self.source['public']}, as the run folder says, got "
+                f"{named}"
             )
-        if not self.source and got is None:
+        if not self.source and named is None:
             raise ValueError(
                 f"dataset: expected it, or files, for the run of arrays {self.data_name}, whose "
                 f"folder can't say where its public samples lie; got none"
             )
         if files is not None:
             return DataSource(files=files)
-        if self.source and own is None:
-            return DataSource(files=FileSource(**_with_paths(self.source)))
-        given = {"dataset": dataset, "data_dir": data_dir}
-        said = {name: value for name, value in given.items() if value is not None}
-        return DataSource(**{**_with_paths(self.source), **said})
+        flags: dict[str, Any] = {
+            name: pathlib.Path(value)
+            if value is not None and name in ("data_dir", "public", "private", "schema")
+            else value
+            for name, value in self.source.items()
+        }
+        if self.source and stored is None:
+            return DataSource(files=FileSource(**flags))
+        if dataset is not None:
+            flags["dataset"] = dataset
+        if data_dir is not None:
+            flags["data_dir"] = data_dir
+        return DataSource(**flags)
 
 
 def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
@@ -370,12 +303,3 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
         return RunDescription(**artifacts.read_json(path))
     except TypeError as error:
         raise ValueError(f"{path}: expected the description of a run, got another") from error
-
-
-def _with_paths(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags that name data, with paths as such."""
-    paths = ("data_dir", "public", "private", "schema")
-    return {
-        name: pathlib.Path(value) if name in paths and value is not None else value
-        for name, value in flags.items()
-    }

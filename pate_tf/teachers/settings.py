@@ -20,10 +20,6 @@ PASSES = 25  # over a teacher's records
 FEWEST_STEPS = 150
 MOST_WEIGHT = 1e6  # of a class
 
-# Of the rules by which shares and seeds become teachers. In version 1 the number of steps, and in
-# version 2 the number of teachers, could by default come from the number of all private records.
-TRAINING_VERSION = 3
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherSettings(Settings):
@@ -120,42 +116,20 @@ class TeacherConfig(TeacherSettings):
             return self.max_steps
         return max(FEWEST_STEPS, -(-PASSES * num_records // self.batch_size))
 
-    @property
-    def steps_in_words(self) -> str:
-        """How long each teacher is trained; it says nothing about the sizes of shares."""
-        if self.max_steps is not None:
-            return f"{self.max_steps} steps each"
-        return f"{PASSES} passes each over its own records, at least {FEWEST_STEPS} steps"
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as JSON values; `from_dict` is its inverse."""
-        fields = dataclasses.asdict(self)
-        for name in ("representation", "class_weights"):
-            if fields[name] is None:
-                del fields[name]
-        for name in ("model", "representation"):
-            if name in fields:
-                fields[name] = name_of(fields[name])
-        version = {"training_version": TRAINING_VERSION}
-        return {**version, **fields, "dataset": self.dataset.to_dict()}
+        fields: dict[str, Any] = {
+            name: value for name, value in vars(self).items() if value is not None
+        }
+        names = {
+            name: name_of(fields[name]) for name in ("model", "representation") if name in fields
+        }
+        return {**fields, **names, "dataset": self.dataset.to_dict()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuilds the configuration from `to_dict()`, also after a trip through JSON.
-
-        Raises:
-            ValueError: if the teachers protect owners and are of an earlier training version: one
-                owner more or less could change all of them.
-        """
+        """Rebuilds the configuration from `to_dict()`, also after a trip through JSON."""
         values = {**fields, "dataset": Dataset.from_dict(fields["dataset"])}
-        version = values.pop("training_version", 1)
-        if values.get("class_weights") is not None:
+        if "class_weights" in values:
             values["class_weights"] = tuple(values["class_weights"])
-        config = cls(**values)
-        if config.unit == "owner" and version < TRAINING_VERSION:
-            raise ValueError(
-                f"training_version: expected at least {TRAINING_VERSION} where owners are "
-                f"protected, got {version}, whose teachers could all depend on one owner; train "
-                f"them again"
-            )
-        return config
+        return cls(**values)

@@ -1,134 +1,77 @@
-"""Teachers of a user: trained here on disjoint shares, or from elsewhere."""
+"""Teachers of a user: trained here on disjoint shards, or from elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import inspect
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import keras
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
-from pate_tf.core.reporting import reporting
-from pate_tf.core.sensitive import PrivateExamples, Votes
-from pate_tf.core.source import PrivateSource
+from pate_tf.core.record_set import keyed_sum, record_digests
+from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray, whole_numbers
-from pate_tf.data.data import as_inputs
-from pate_tf.representations.catalogue import Representation, source_of
+from pate_tf.data.data import Data, as_inputs
+from pate_tf.data.data_source import DataSource
+from pate_tf.data.named_function import Named, name_of
+from pate_tf.ledger.rollback_guard import warn_of_same_records
+from pate_tf.models.catalogue import default_model
+from pate_tf.models.encoder import Encoder
+from pate_tf.representations import catalogue as representations
+from pate_tf.representations.catalogue import Representation
+from pate_tf.teachers import kinds, logs
 from pate_tf.teachers.foreign import ForeignModels
-from pate_tf.teachers.kinds import Callbacks, Engine, load_ensemble
-from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, ensemble_folder
-from pate_tf.teachers.settings import TeacherSettings
-from pate_tf.teachers.teacher_training import shares_of, train_teachers
-from pate_tf.teachers.voters import StoredVotes, Voter, digest_for
-
-# What may be given as a teacher's model: a function that makes a new one, or a name.
-
+from pate_tf.teachers.kinds import Callbacks, TeacherKind, Work
+from pate_tf.teachers.run_folder import (
+    DEFAULT_NUM_TEACHERS,
+    RunDescription,
+    default_folder,
+    ensemble_folder,
+    partition_of,
+    recommended_num_teachers,
+)
+from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
+from pate_tf.teachers.store import TeacherStore, finished_teachers
+from pate_tf.teachers.voters import StoredVotes, Voter
 
 Net = Callable[[Dataset], Any]
-
-
-def check_net(net: Any) -> None:
-    """Raises ValueError unless `net` is None, a function of one argument, or a name."""
-    if net is not None and (
-        not (callable(net) or isinstance(net, str)) or isinstance(net, (type, keras.Model))
-    ):
-        raise ValueError(
-            f"net: expected a function of the data set that returns a new model at each call, "
-            f"or a name, got {type(net).__name__}"
-        )
-    if callable(net):
-        _check_signature(net)
-
-
-def _check_signature(net: Callable[..., Any]) -> None:
-    try:
-        signature = inspect.signature(net)
-    except ValueError:  # compiled functions do not say
-        return
-    try:
-        signature.bind(None)
-    except TypeError as error:
-        raise ValueError(
-            f"net: expected a function of one argument, the data set, got one of {signature}"
-        ) from error
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Known:
-    """SENSITIVE: teachers that can vote, before the pool is known.
-
-    Attributes:
-        num_teachers: how many they are.
-        unit: what one teacher's share protects.
-        digest: the ledger knows them by it.
-        num_records: None: that of teachers from elsewhere is not known.
-        voter: from the pool to what votes on its inputs.
-        votes: from inputs, as a person has them, to labels int64 `[num_teachers, num_inputs]`.
-        ensemble: what was trained here; None of others.
-        source: of the private data that taught them; None for the run folder.
-    """
-
-    num_teachers: int
-    unit: str
-    digest: str
-    num_records: ClassVar[None] = None
-    voter: Callable[[Pool], Voter] = dataclasses.field(repr=False)
-    votes: Callable[[Any], IntArray] = dataclasses.field(repr=False)
-    ensemble: Voter | None = dataclasses.field(default=None, repr=False)
-    source: PrivateSource | None = None
-
-
-def _known_ensemble(ensemble: Voter) -> Known:
-    return Known(
-        num_teachers=ensemble.num_teachers,
-        unit=ensemble.unit,
-        digest=ensemble.digest,
-        voter=lambda pool: ensemble,
-        votes=lambda inputs: ensemble.votes(as_inputs(inputs, ensemble.dataset)).labels,
-        ensemble=ensemble,
-    )
-
-
-def _first_labels(labels: IntArray, inputs: Any) -> IntArray:
-    """Returns the labels of the first inputs, by position."""
-    number = len(getattr(inputs, "inputs", inputs))
-    if number > labels.shape[1]:
-        raise ValueError(
-            f"inputs: expected at most the {labels.shape[1]} that were labelled, got {number}"
-        )
-    return labels[:, :number].copy()
-
-
 Path = str | os.PathLike[str]
+
+OF_IMAGES = "ridge"  # the model of a teacher of images, where none is named
+REPORT = "teachers_report.json"
+# Of all teachers: asking thousands of them about all samples would take longer than training them.
+MOST_VOTES = 2**22
+FEWEST_SAMPLES = 256
 
 
 class Teachers:
-    """SENSITIVE: an ensemble of teachers, each of whom saw its own share of the private records.
+    """SENSITIVE: an ensemble of teachers, each of whom saw its own shard of the private records.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
+    >>> data = pate_tf.Data.load("digits")
     >>> teachers = pate_tf.Teachers("mlp", num_teachers=4, directory=folder, steps=5)
     >>> len(teachers.fit(data.private))
     4
     >>> teachers.votes(data.pool.inputs[:3]).shape
     (4, 3)
 
-    What a teacher computes depends on its own share, on public settings and on the seed alone. That
+    What a teacher computes depends on its own shard, on public settings and on the seed alone. That
     is what makes one record (or one owner) change at most one vote (docs/proofs/theory.md,
     Propositions S1 and S2). For code that a user brings along it is an assumption: `net` and
     `callbacks` must make everything anew at each call, and keep nothing outside.
 
-    A stopped `fit` goes on where it stopped, in the same directory: teachers that are done stay.
+    A stopped `fit` resumes where it stopped, in the same directory: teachers that are done stay.
     Other records, settings or another model in that directory are refused.
     """
 
@@ -136,7 +79,7 @@ class Teachers:
         self,
         net: Net | str | None = None,
         *,
-        num_teachers: int = DEFAULT_NUM_TEACHERS,
+        num_teachers: int | None = None,
         directory: Path | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
@@ -145,9 +88,8 @@ class Teachers:
         representation: Net | str | keras.Model | Representation | None = None,
         class_weights: Sequence[float] | None = None,
         callbacks: Callbacks | None = None,
-        parallelism: str = "ensemble",
-        num_processes: int = 1,
-        devices: tf.distribute.Strategy | None = None,
+        num_processes: int | None = 1,
+        devices: Any = None,
         verbose: bool = False,
     ) -> None:
         """Takes the settings; nothing is trained or written before `fit`.
@@ -163,9 +105,10 @@ class Teachers:
                 solved for on features of a `representation`, thousands in seconds. Default: "ridge"
                 for images where `fit` is given a pool and no setting that only networks have; else
                 a small network that suits the data.
-            num_teachers: how many share the private records. More teachers make labels cheaper, and
-                each teacher worse. Where records have owners their number is private, and this
-                number may not follow from it.
+            num_teachers: how many partition the private records. More teachers make labels cheaper,
+                and each teacher worse. Default: for teachers on features what suits the numbers of
+                records and classes; for others 100. Where records have owners their number is
+                private: there is no default, and this number may not follow from it.
             directory: of the run; teachers and the ledger go below its `sensitive/`. Default:
                 `runs/NAME-NUM_TEACHERS` in the working directory.
             steps: training steps of each teacher; a compiled model's are rounded up to whole
@@ -180,24 +123,27 @@ class Teachers:
                 disk; a `pate_tf.Representation`; a Keras model from raw inputs to features, or a
                 function, itself or as "module:function", from a `Dataset` to one. None of its
                 weights may depend on private records. Default, for "ridge" and its like alone:
-                "contrastive+patches" for grey images, "patches+wavelets" for colour ones, "raw"
+                "contrastive+patches" for gray images, "patches+wavelets" for color ones, "raw"
                 for tables, "lsa" for texts.
             class_weights: how much a record of each class counts, from public knowledge, not for
                 compiled models and classifiers of scikit-learn. Default: all the same.
             callbacks: for a compiled model's `fit`: a function that returns new ones for each
                 teacher, or unused callbacks, which are copied for each.
-            parallelism: speed; "ensemble" if each device trains teachers of its own, "data" if all
-                devices train one teacher at a time.
             num_processes: speed; how many processes fit classifiers of scikit-learn. Above 1 the
                 script that calls this needs `if __name__ == "__main__":`, and `net` a module.
-            devices: speed; the strategy to train with. Default: all GPUs of this host, else the
-                CPU.
+            devices: speed; the `tf.distribute` strategy to train with, or a `cluster.Cluster`.
+                Default: all GPUs of this host, else the CPU.
             verbose: whether progress bars are shown.
 
         Raises:
             ValueError: if `net` is neither a function of one argument nor a name.
         """
-        check_net(net)
+        is_function = callable(net) and not isinstance(net, (type, keras.Model))
+        if not (net is None or isinstance(net, str) or is_function):
+            raise ValueError(
+                f"net: expected a function of the data set that returns a new model at each call, "
+                f"or a name, got {type(net).__name__}"
+            )
         self.num_teachers = num_teachers
         self.directory = None if directory is None else pathlib.Path(directory)
         self._settings = TeacherSettings(
@@ -206,24 +152,41 @@ class Teachers:
             batch_size=batch_size,
             learning_rate=learning_rate,
             seed=seed,
-            representation=source_of(representation),
+            representation=representations.source_of(representation),
             class_weights=None if class_weights is None else tuple(map(float, class_weights)),
         )
-        self._engine = Engine(
-            callbacks=callbacks,
-            parallelism=parallelism,
-            num_processes=num_processes,
-            devices=devices,
-        )
-        self._verbose = verbose
-        self._known: Known | None = None
+        self._options = {
+            "callbacks": callbacks,
+            "num_processes": num_processes,
+            "devices": devices,
+            "verbose": verbose,
+        }
+        self._reporting = reporting(verbose)
+        self._voter: Voter | None = None
 
-    def fit(self, private: PrivateExamples, pool: Pool | None = None) -> Self:
-        """Shares the records out and trains every teacher that is not trained yet.
+    def fit(
+        self,
+        private: PrivateExamples,
+        pool: Pool | None = None,
+        *,
+        teachers: range | None = None,
+        partition_file: Path | None = None,
+        data_source: DataSource | None = None,
+        reporting: Reporting | None = None,
+    ) -> Self:
+        """Partitions the records and trains every teacher that is not trained yet.
+
+        Every call with the same settings and data ends in the same ensemble, however often it was
+        stopped in between.
 
         Args:
             private: `data.private`. With owners, all records of one owner go to one teacher.
             pool: `data.pool`, for teachers on features: a representation is trained on it.
+            teachers: those to train in this process, from 0; the process that trains the last one
+                saves the ensemble. Default: all.
+            partition_file: a `.npy` file that says who gets which record (`--partition_file`).
+            data_source: where the data came from, for the run folder. Default: arrays.
+            reporting: how progress is shown. Default: as `verbose` says.
 
         Returns:
             This object.
@@ -235,18 +198,161 @@ class Teachers:
             raise ValueError(
                 f"private: expected data.private of a pate_tf.Data, got {type(private).__name__}"
             )
-        seed, number = self._settings.seed, self.num_teachers
-        trained = train_teachers(
-            self._settings,
-            private,
-            shares_of(private, num_teachers=number, seed=seed),
-            pool=pool,
-            folder=self.directory,
-            engine=self._engine,
-            reporting=reporting(self._verbose),
+        show = reporting or self._reporting
+        kind, config, partition = self._configured(private, pool, partition_file, show)
+        number = config.num_teachers
+        chosen = range(number) if teachers is None else teachers
+        if not 0 <= chosen.start < chosen.stop <= number:
+            raise ValueError(
+                f"teachers: expected teachers from 0 to {number - 1}, got {chosen.start} to "
+                f"{chosen.stop - 1}"
+            )
+        directory = artifacts.RunDirectory(
+            self.directory or default_folder(private.dataset.name, number)
         )
-        self.directory, self._known = trained.directory.root, _known_ensemble(trained.load())
+        folders = ("", "/teachers", "/teachers/ensemble", "/logs", "/logs/teachers")
+        sensitive = artifacts.SENSITIVE
+        directory.check(
+            files=[f"{sensitive}/{REPORT}"], folders=[f"{sensitive}{name}" for name in folders]
+        )
+        work = Work(
+            config=config,
+            examples=private,
+            partition=partition,
+            encoder=_encoder(config, pool, show),
+            **self._options,
+        )
+        _check_work(kind, work)  # before anything is written: what does not fit leaves no trace
+        artifacts.remove_abandoned(directory.root)
+        store = _opened_store(kind, work, directory)
+        _describe(work, directory, len(pool) if pool is not None else None, data_source)
+        finished = finished_teachers(directory.teachers)
+        missing = [teacher for teacher in chosen if teacher not in finished]
+        with contextlib.ExitStack() as stack:
+            advance = stack.enter_context(
+                show.progress_bar("training teachers", len(chosen), "teacher")
+            )
+            advance(len(chosen) - len(missing))
+            if missing:
+                log = stack.enter_context(logs.progress(directory, len(finished)))
+                store.save_all(
+                    kind.train(work, missing), lambda count: (advance(count), log(count))
+                )
+        self.num_teachers, self.directory = number, directory.root
+        self._voter = None
+        target = ensemble_folder(directory)
+        if len(finished_teachers(directory.teachers)) == number:
+            if missing or not target.exists():
+                trained = store.load()
+                kinds.save_ensemble(kind, target, config, trained, work.encoder)
+                logs.write_losses(directory, [teacher.losses for teacher in trained])
+            self._voter = kinds.load_ensemble(target)
         return self
+
+    def _configured(
+        self,
+        private: PrivateExamples,
+        pool: Pool | None,
+        partition_file: Path | None,
+        show: Reporting,
+    ) -> tuple[TeacherKind, TeacherConfig, Partition]:
+        """Returns the settings with what follows from the data, and who gets which record."""
+        settings, dataset = self._settings, private.dataset
+        is_on_cluster = hasattr(self._options["devices"], "num_workers")
+        model: Named = settings.model or ""
+        if settings.model is None:
+            wants_network = any(getattr(settings, name) is not None for name in kinds.OF_STEPS)
+            of_images = dataset.kind == "image" and pool is not None
+            is_ridge = of_images and not (is_on_cluster or wants_network)
+            is_ridge = is_ridge or settings.representation is not None
+            model = OF_IMAGES if is_ridge else default_model(dataset)
+        kind = kinds.find_kind(model, dataset)
+        _check_settings(kind, settings, model)
+        representation = settings.representation
+        if representation is None and kind.representation == "required":
+            representation = representations.default_of_teachers(dataset)
+        number = self.num_teachers
+        if number is None and private.owners is not None and partition_file is None:
+            raise ValueError(
+                "num_teachers: expected it with owners, got none: how many records they have is "
+                "private, so no number of teachers can follow from it"
+            )
+        if number is None and kind.representation == "required":
+            number = recommended_num_teachers(len(private), dataset)
+            show.note(
+                f"{number} teachers, as recommended for {len(private)} records; the number of "
+                f"private records counts as public"
+            )
+        partition = partition_of(
+            private,
+            num_teachers=number or DEFAULT_NUM_TEACHERS,
+            seed=settings.seed,
+            partition_file=None if partition_file is None else pathlib.Path(partition_file),
+        )
+        values = {name: value for name, value in vars(settings).items() if value is not None}
+        facts = {
+            "dataset": dataset,
+            "num_teachers": partition.num_teachers,
+            "unit": partition.unit,
+            "model": model,
+            "representation": representation,
+        }
+        config = TeacherConfig(**{**values, **facts})
+        if settings.model is None:
+            show.note(f"Teachers of {_in_words(config)}, the default for these data")
+        return kind, config, partition
+
+    def report(self, data: Data, reporting: Reporting) -> RunReport:
+        """Measures a complete ensemble on public samples; stores and returns the report.
+
+        SENSITIVE. TensorBoard gets percentiles of the accuracies.
+        """
+        directory = artifacts.RunDirectory(pathlib.Path(self.directory or ""))
+        finished = len(finished_teachers(directory.teachers))
+        public = data.public.without(np.zeros(0, np.int64))  # all of them
+        samples, accuracies = public.labelled(), None
+        if self._voter is not None and self._voter.config and samples is not None:
+            most = max(FEWEST_SAMPLES, MOST_VOTES // len(self))
+            part = slice(None, None, -(-len(samples) // most))
+            inputs, truth = samples.inputs[part], samples.labels
+            with reporting.progress_bar("asking teachers", len(inputs), "sample") as advance:
+                votes = self._voter.votes(inputs, advance).labels
+            accuracies = (votes == np.asarray(truth)[part]).mean(axis=1)
+            logs.write_accuracies(directory, self._voter.config, accuracies)
+        values: dict[str, Any] = {
+            "dataset": public.dataset.name,
+            "nb_teachers": self.num_teachers,
+            "teachers_trained": finished,
+            "constant_answer_accuracy": public.majority_share,
+            "seconds": reporting.seconds,
+        }
+        for name, measure in (("mean", np.mean), ("lowest", np.min), ("highest", np.max)):
+            value = None if accuracies is None else float(measure(accuracies))
+            values[f"teacher_accuracy_{name}"] = value
+        artifacts.write_json(directory.sensitive / REPORT, values, private=True)
+        words = f"{finished} of {self.num_teachers} trained"
+        if self._voter is not None and self._voter.config:
+            words = f"{self.num_teachers} of {_in_words(self._voter.config)}"
+        accuracy = "not measured" if samples is not None else NOT_MEASURED
+        if accuracies is not None:
+            accuracy = (
+                f"{values['teacher_accuracy_mean']:.2%} (lowest "
+                f"{values['teacher_accuracy_lowest']:.2%}, highest "
+                f"{values['teacher_accuracy_highest']:.2%}); sensitive"
+            )
+        majority = public.majority_share
+        rows: list[Row] = [
+            (
+                "data set",
+                f"{public.dataset.name}, {len(data.private):,} private records; sensitive",
+            ),
+            ("teachers", words),
+            ("mean teacher accuracy", accuracy),
+            ("majority-class baseline", NOT_MEASURED if majority is None else f"{majority:.2%}"),
+            ("stored in", f"{directory.teachers} (sensitive)"),
+            ("time", f"{values['seconds']:.1f} s"),
+        ]
+        return RunReport(values=values, rows=rows)
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -255,8 +361,8 @@ class Teachers:
         Raises:
             ValueError: if there is no complete ensemble.
         """
-        ensemble = load_ensemble(ensemble_folder(artifacts.RunDirectory(pathlib.Path(directory))))
-        return cls._of(_known_ensemble(ensemble), directory)
+        folder = ensemble_folder(artifacts.RunDirectory(pathlib.Path(directory)))
+        return cls._of(kinds.load_ensemble(folder), directory)
 
     @classmethod
     def from_votes(
@@ -287,23 +393,8 @@ class Teachers:
             ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit
                 is unknown.
         """
-        array = whole_numbers(votes, "votes")
-        if array.ndim != 2 or not len(array) or (array.size and array.min() < 0):
-            raise ValueError(
-                f"votes: expected labels from 0 on [num_teachers, num_queries], got shape "
-                f"{list(array.shape)} or negative ones"
-            )
-        known = Known(
-            num_teachers=len(array),
-            unit=unit,
-            digest=digest_for(artifacts.digest_array(array), unit),
-            voter=functools.lru_cache(maxsize=1)(
-                lambda pool: StoredVotes(Votes(array, pool.dataset.num_classes), pool, unit=unit)
-            ),
-            votes=lambda inputs: _first_labels(array, inputs),
-            source=None if name is None else PrivateSource.named(name),
-        )
-        return cls._of(known, directory)
+        source = None if name is None else PrivateSource.named(name)
+        return cls._of(StoredVotes(votes, unit=unit, source=source), directory)
 
     @classmethod
     def from_models(
@@ -328,58 +419,42 @@ class Teachers:
         Raises:
             ValueError: if there is no model, one can't predict, or the unit is unknown.
         """
-        is_folder = isinstance(models, (str, os.PathLike))
-        given = pathlib.Path(models) if is_folder else list(models)  # type: ignore[arg-type]
-        unbound = ForeignModels(given, unit=unit)
-        known = Known(
-            num_teachers=unbound.num_teachers,
-            unit=unit,
-            digest=unbound.digest,
-            voter=functools.lru_cache(maxsize=1)(
-                lambda pool: ForeignModels(given, pool.dataset, unit=unit)
-            ),
-            votes=lambda inputs: unbound.labels(np.asarray(getattr(inputs, "inputs", inputs))),
-            source=None if name is None else PrivateSource.named(name),
-        )
-        return cls._of(known, directory)
+        source = None if name is None else PrivateSource.named(name)
+        several = pathlib.Path(models) if isinstance(models, (str, os.PathLike)) else models
+        return cls._of(ForeignModels(several, unit=unit, source=source), directory)
 
     @classmethod
-    def _of(cls, known: Known, directory: Path | None) -> Self:
-        teachers = cls(num_teachers=known.num_teachers, directory=directory)
-        teachers._known = known
+    def _of(cls, voter: Voter, directory: Path | None) -> Self:
+        teachers = cls(num_teachers=voter.num_teachers, directory=directory)
+        teachers._voter = voter
         return teachers
 
     def __len__(self) -> int:
-        return self.num_teachers
+        return self.num_teachers or 0
 
     def __repr__(self) -> str:
-        state = "not trained yet" if self._known is None else "sensitive"
+        state = "not trained yet" if self._voter is None else "sensitive"
         return f"Teachers(<{self.num_teachers} teachers, {state}>)"
 
     @property
     def unit(self) -> str:
-        """What one teacher's share protects, "record" or "owner"."""
-        return self.known.unit
+        """What one teacher's shard protects, "record" or "owner"."""
+        return self.identified.unit
 
     @property
-    def known(self) -> Known:
-        """What votes, for the rest of the public API.
+    def identified(self) -> Voter:
+        """What votes, and what the ledger belongs to, for `Labeller`.
 
         Raises:
-            ValueError: if the teachers are not trained yet.
+            ValueError: if the teachers are not all trained yet.
         """
-        if self._known is None:
+        if self._voter is None:
             raise ValueError("teachers: expected trained ones, got none: call fit(data.private)")
-        return self._known
-
-    @property
-    def identified(self) -> Any:
-        """What the ledger belongs to, for `Labeller`: has `digest`, `unit` and `records`."""
-        return self.known.ensemble or self.known
+        return self._voter
 
     def for_pool(self, pool: Pool) -> Voter:
         """Returns what labels of a pool come from, for `Labeller`."""
-        return self.known.voter(pool)
+        return self.identified.for_pool(pool)
 
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> IntArray:
         """Returns the label that each teacher gives to each input. SENSITIVE: never publish it.
@@ -397,7 +472,10 @@ class Teachers:
         Raises:
             ValueError: if the teachers are not trained yet, or the inputs do not fit.
         """
-        return self.known.votes(inputs)
+        voter = self.identified
+        if voter.config is not None:
+            return voter.votes(as_inputs(inputs, voter.dataset)).labels
+        return voter.votes(np.asarray(getattr(inputs, "inputs", inputs))).labels
 
     def accuracy(
         self, inputs: npt.ArrayLike | Pool | PublicExamples, labels: npt.ArrayLike
@@ -417,3 +495,113 @@ class Teachers:
                 f"labels: expected [{votes.shape[1]}], one for each input, got {list(truth.shape)}"
             )
         return float(np.mean(votes == truth))
+
+
+def _check_settings(kind: TeacherKind, settings: TeacherSettings, model: Named) -> None:
+    """Raises ValueError where settings are given that a kind of teacher does not have."""
+    for name in kinds.OF_STEPS:
+        if getattr(settings, name) is not None and name not in kind.settings:
+            raise ValueError(
+                f"{name}: expected none for {name_of(model)}, of the kind {kind.name}, which has "
+                f"no such setting"
+            )
+    if settings.representation is not None and kind.representation == "none":
+        raise ValueError(
+            f"representation: expected none for {name_of(model)}, which learns from raw inputs, "
+            f"got {name_of(settings.representation)}"
+        )
+
+
+def _check_work(kind: TeacherKind, work: Work) -> None:
+    """Raises ValueError where a kind of teacher can't be trained so; writes nothing."""
+    if work.is_on_cluster and not kind.is_distributed:
+        raise ValueError(
+            f"model: expected a Keras model that is not compiled where several hosts train, got "
+            f"{name_of(work.config.model)}"
+        )
+    if work.callbacks and not kind.has_callbacks:
+        raise ValueError("callbacks: expected with a compiled Keras model alone, got them without")
+    kind.check(work)
+
+
+def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encoder | None:
+    """Returns what teachers take for an input; None for the raw input.
+
+    Raises:
+        ValueError: if a representation is to be trained and there is no pool, or it does not fit.
+    """
+    if config.representation is None:
+        return None
+    if pool is None:
+        raise ValueError(
+            f"pool: expected public inputs with teachers of {name_of(config.model)}, got none: "
+            f"their representation comes from there"
+        )
+    if difference := pool.dataset.difference(config.dataset):
+        raise ValueError(
+            f"pool: expected inputs of the private records' data set, got others: {difference}"
+        )
+    with show.clock("training a representation on the pool"):
+        return representations.encoder_of(pool, config.representation, config.seed)
+
+
+def _opened_store(kind: TeacherKind, work: Work, directory: artifacts.RunDirectory) -> TeacherStore:
+    """Opens the folder of trained teachers; it stores all that they depend on.
+
+    Raises:
+        ValueError: if owners are protected and one has records with two teachers, or the folder
+            holds others.
+    """
+    settings = {**work.config.to_dict(), "kind": kind.name, **kind.definition(work)}
+    if work.encoder is not None:
+        settings["encoder"] = work.encoder.digest
+    examples, partition = work.examples, work.partition
+    private = [examples.inputs, examples.labels, partition.assignment]
+    if partition.unit == "owner" and examples.owners is not None:
+        private.append(partition.numbered(examples.owners))
+    return TeacherStore(directory.teachers, settings, private)
+
+
+def _describe(
+    work: Work,
+    directory: artifacts.RunDirectory,
+    pool_size: int | None,
+    data_source: DataSource | None,
+) -> None:
+    """Writes `run.json`, the partition, and number and source of the records."""
+    config, examples = work.config, work.examples
+    representation = config.representation
+    RunDescription(
+        data_name=config.dataset.name,
+        num_classes=config.dataset.num_classes,
+        unit=config.unit,
+        num_teachers=config.num_teachers,
+        model=name_of(config.model),
+        representation=None if representation is None else name_of(representation),
+        pool_size=pool_size,
+        source={} if data_source is None else data_source.flags,
+    ).write(directory)
+    artifacts.write_arrays(
+        directory.teachers / "partition.npz",
+        {"assignment": work.partition.assignment},
+        private=True,
+    )
+    path, source = directory.teachers / kinds.RECORDS, examples.source
+    is_new = not path.exists()
+    if is_new or (source is not None and source.is_named):
+        # A ledger of another source refuses this one.
+        records = dataclasses.asdict(Records(num_records=len(examples), source=source))
+        artifacts.write_json(path, records, private=True)
+    if is_new:
+        content = keyed_sum(b"", record_digests(examples.inputs), examples.labels).tobytes()
+        warn_of_same_records(source, content, directory.sensitive)
+
+
+def _in_words(config: TeacherConfig) -> str:
+    """Returns what each teacher is; it says nothing about the sizes of shards."""
+    words = name_of(config.model)
+    if config.representation is not None:
+        words += f", on {name_of(config.representation)} features of the pool"
+    if config.max_steps is not None:
+        words += f", {config.max_steps} steps each"
+    return words

@@ -1,11 +1,9 @@
 """Voters: ensembles of teachers that can be asked for votes. TensorFlow is not imported."""
 
-import dataclasses
+import copy
 import hashlib
-import json
-import pathlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +11,13 @@ import numpy.typing as npt
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
-from pate_tf.core.source import PrivateSource, Records
+from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.teachers.settings import TeacherConfig
 
 UNITS = ("record", "owner")
 MOST_VOTES: Final = 2**24  # of all teachers on single inputs, in memory at a time
-RECORDS: Final = "records.json"
 
 Progress = Callable[[int], object]
 
@@ -32,13 +29,13 @@ class Voter:
     it, and are overridden where teachers can do better.
 
     Attributes:
-        dataset: what is publicly known of the data.
+        dataset: what is publicly known of the data; of teachers from elsewhere `for_pool` sets it.
         num_teachers: number of teachers.
         digest: hexadecimal digits that change with any teacher; the ledger knows them by it.
-        unit: what one teacher's share protects, "record" or "owner".
+        unit: what one teacher's shard protects, "record" or "owner".
         config: how they were trained; None of teachers from elsewhere.
         num_records: how many private records they learnt from; None where that is not known.
-        source: that these are of; None where it is not known.
+        source: of the private data; None where it is not known.
         encoder_digest: of the public encoder's weights, for teachers on features; else None.
     """
 
@@ -51,13 +48,21 @@ class Voter:
     source: PrivateSource | None = None
     encoder_digest: str | None = None
 
+    def for_pool(self, pool: Pool) -> "Voter":
+        """Returns the same teachers, to be asked about inputs of a pool.
+
+        Raises:
+            ValueError: if they can't label inputs of it.
+        """
+        del pool
+        return self
+
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """Asks every teacher for a label of every input.
 
         Args:
             inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
-            progress: called with the number of queries done since its last call; teachers that are
-                done may count as their share of the queries.
+            progress: called with the number of queries done since its last call.
 
         Raises:
             ValueError: if the inputs do not fit, or a teacher fails.
@@ -86,72 +91,25 @@ class Voter:
             groups: raw inputs `[num_queries, group_size, *input_shape]`, a query first in each.
             progress: as of `votes`.
         """
-        num_queries, size = groups.shape[:2]
+        (num_queries, size), num_classes = groups.shape[:2], self.dataset.num_classes
         together = max(1, MOST_VOTES // (self.num_teachers * size))
-        parts = [np.empty((0, self.dataset.num_classes), np.int64)]
+        parts = [np.empty((0, num_classes), np.int64)]
         for start in range(0, num_queries, together):
-            some = groups[start : start + together]
-            single = self.votes(some.reshape(-1, *groups.shape[2:]), _of_groups(progress, size))
-            parts.append(_group_votes(single, size).counts().values)
+            part = groups[start : start + together]
+            single = self.votes(part.reshape(-1, *groups.shape[2:])).labels
+            labels = single.reshape(self.num_teachers, len(part), size)
+            # Doubled, so that the first input can break a tie and do no more.
+            numbers = np.stack(
+                [
+                    2 * (labels == place).sum(axis=2) + (labels[..., 0] == place)
+                    for place in range(num_classes)
+                ],
+                axis=2,
+            )
+            parts.append(Votes(numbers.argmax(axis=2), num_classes).counts().values)
+            if progress is not None:
+                progress(len(part))
         return VoteCounts(np.concatenate(parts))
-
-    def probabilities(
-        self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Returns what the teachers state on average, `[num_queries, num_classes]`.
-
-        SENSITIVE, and not covered by any mechanism here: for comparisons alone. Logits are divided
-        by the temperature: the larger, the smoother; otherwise as `votes`.
-
-        Raises:
-            ValueError: if they answer with labels alone, or the temperature is not above 0.
-        """
-        validation.positive(temperature=temperature)
-        return self._probabilities(inputs, temperature, progress)
-
-    def _probabilities(
-        self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None
-    ) -> npt.NDArray[np.float32]:
-        del inputs, temperature, progress
-        raise ValueError(
-            "teachers: expected Keras teachers trained by train_teachers.py, which state "
-            "probabilities, got teachers that answer with labels alone"
-        )
-
-
-def _group_votes(votes: Votes, size: int) -> Votes:
-    """Returns a vote for each `size` inputs, `[num_teachers, num_groups]`."""
-    labels = votes.labels.reshape(votes.num_teachers, -1, size)
-    most: IntArray = np.zeros(labels.shape[:2], np.int64)
-    winners: IntArray = np.zeros_like(most)
-    for place in range(votes.num_classes):
-        named = labels == place
-        # Doubled, so that the first input can break a tie and do no more.
-        number = 2 * named.sum(axis=2) + named[:, :, 0]
-        winners[number > most] = place
-        np.maximum(most, number, out=most)
-    return Votes(winners, votes.num_classes)
-
-
-def _of_groups(progress: Progress | None, size: int) -> Progress | None:
-    """Returns what takes numbers of inputs and reports whole groups."""
-    if progress is None:
-        return None
-    inputs = reported = 0
-
-    def advance(number: int) -> None:
-        nonlocal inputs, reported
-        inputs += number
-        progress(inputs // size - reported)
-        reported = inputs // size
-
-    return advance
-
-
-def by_teacher(progress: Progress | None, teacher: int, num_teachers: int, number: int) -> None:
-    """Reports a teacher that is done as its share of `number` queries."""
-    if progress is not None:
-        progress((teacher + 1) * number // num_teachers - teacher * number // num_teachers)
 
 
 def digest_for(digest: str, unit: str) -> str:
@@ -175,34 +133,64 @@ class StoredVotes(Voter):
     Each owner labels the same public queries and sends the labels alone.
     """
 
-    def __init__(self, votes: Votes, pool: Pool, *, unit: str = "record") -> None:
-        """Takes labels of a pool's first inputs; ValueError if they don't fit the pool."""
-        if votes.num_queries > len(pool) or votes.num_classes != pool.dataset.num_classes:
+    def __init__(
+        self, labels: npt.ArrayLike, *, unit: str = "record", source: PrivateSource | None = None
+    ) -> None:
+        """Takes labels `[num_teachers, num_queries]` of a pool's first inputs.
+
+        Raises:
+            ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit
+                is unknown.
+        """
+        array = validation.whole_numbers(labels, "votes")
+        if array.ndim != 2 or not len(array) or (array.size and array.min() < 0):
             raise ValueError(
-                f"votes: expected labels of {pool.dataset.num_classes} classes, of at most the "
-                f"pool's {len(pool)} inputs, got {votes.num_classes} and {votes.num_queries}"
+                f"votes: expected labels from 0 on [num_teachers, num_queries], got shape "
+                f"{list(array.shape)} or negative ones"
             )
-        if votes.num_teachers == len(pool) != votes.num_queries:
+        self.num_teachers, self.unit, self.source = len(array), unit, source
+        self.digest = digest_for(artifacts.digest_array(array), unit)
+        self._labels: IntArray = array
+        self._columns: dict[bytes, int] | None = None
+
+    def for_pool(self, pool: Pool) -> Self:
+        """See `Voter.for_pool`."""
+        num_teachers, num_queries = self._labels.shape
+        if num_teachers == len(pool) != num_queries:
             raise ValueError(
-                f"votes: expected [num_teachers, num_queries], got [{votes.num_teachers}, "
-                f"{votes.num_queries}] for a pool of {len(pool)} inputs: transpose them"
+                f"votes: expected [num_teachers, num_queries], got [{num_teachers}, "
+                f"{num_queries}] for a pool of {len(pool)} inputs: transpose them"
             )
-        self.dataset = pool.dataset
-        self.num_teachers = votes.num_teachers
-        self.unit = unit
-        self.digest = digest_for(artifacts.digest_array(votes.labels), unit)
-        self._labels = votes.labels
-        queries = pool.inputs[: votes.num_queries]
-        self._columns = {row.tobytes(): column for column, row in enumerate(queries)}
+        Votes(self._labels, pool.dataset.num_classes)  # checks the labels
+        if num_queries > len(pool):
+            raise ValueError(
+                f"votes: expected labels of at most the pool's {len(pool)} inputs, got "
+                f"{num_queries}"
+            )
+        bound = copy.copy(self)
+        bound.dataset = pool.dataset
+        bound._columns = {
+            row.tobytes(): column for column, row in enumerate(pool.inputs[:num_queries])
+        }
+        return bound
 
     def covers(self, inputs: npt.NDArray[Any]) -> bool:
         """Whether each of raw inputs `[num_inputs, *input_shape]` was labelled."""
-        return all(row.tobytes() in self._columns for row in inputs)
+        columns = self._columns or {}
+        return all(row.tobytes() in columns for row in inputs)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """Looks up the labels of queries of the pool; ValueError if one was not labelled."""
-        columns = [self._columns.get(row.tobytes(), -1) for row in inputs]
-        missing = columns.count(-1)
+        """Looks up the labels of queries: by their inputs, without a pool by their positions.
+
+        Raises:
+            ValueError: if one was not labelled.
+        """
+        if self._columns is None:
+            columns = list(range(len(inputs)))
+            missing = max(0, len(inputs) - self._labels.shape[1])
+        else:
+            columns = [self._columns.get(row.tobytes(), -1) for row in inputs]
+            missing = columns.count(-1)
         if missing:
             raise ValueError(
                 f"queries: the stored labels cover {self._labels.shape[1]} queries, {missing} "
@@ -210,66 +198,25 @@ class StoredVotes(Voter):
             )
         if progress is not None:
             progress(len(inputs))
-        return Votes(self._labels[:, columns], self.dataset.num_classes)
-
-
-# Ensembles that were trained and saved here.
-
-
-@dataclasses.dataclass(frozen=True)
-class Saved:
-    """A saved ensemble's folder, with what `ensemble.json` says.
-
-    Attributes:
-        folder: of the ensemble.
-        description: the fields of the configuration, as they were written.
-        config: the same, checked.
-    """
-
-    folder: pathlib.Path
-    description: Mapping[str, Any]
-    config: TeacherConfig
+        num_classes = (
+            self.dataset.num_classes if self._columns is not None else int(self._labels.max()) + 1
+        )
+        return Votes(self._labels[:, columns], num_classes)
 
 
 class Ensemble(Voter):
     """SENSITIVE: an ensemble that was trained here, loaded to be asked for votes.
 
-    A subclass overrides `_votes`, which takes inputs of the right shape.
+    Attributes:
+        learnt: a digest of all that the teachers learnt; `kinds.load_ensemble` makes `digest` of it
+            and of their description.
     """
 
     config: TeacherConfig
 
-    def __init__(self, saved: Saved, learnt: str) -> None:
-        """Takes the folder that it was loaded from, and a digest of all that was learnt."""
-        self.config = saved.config
-        self.dataset = saved.config.dataset
-        self.num_teachers = saved.config.num_teachers
-        self.unit = saved.config.unit
-        text = json.dumps(saved.description, sort_keys=True) + learnt
-        self.digest = hashlib.sha256(text.encode()).hexdigest()
-        if (records := records_in(saved.folder.parent)) is not None:
-            self.num_records, self.source = records.num_records, records.source
-
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """See `Voter.votes`."""
-        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
-        return self._votes(inputs, progress)
-
-    def _votes(self, inputs: npt.NDArray[Any], progress: Progress | None) -> Votes:
-        raise NotImplementedError
-
-
-def store_records(folder: pathlib.Path, examples: PrivateExamples) -> None:
-    """Writes number and source of private records into teachers' sensitive folder."""
-    records = Records(num_records=len(examples), source=examples.source)
-    artifacts.write_json(folder / RECORDS, dataclasses.asdict(records), private=True)
-
-
-def records_in(folder: pathlib.Path) -> Records | None:
-    """Returns what `store_records` wrote; None if there is nothing.
-
-    Raises:
-        ValueError: if the file is broken.
-    """
-    path = folder / RECORDS
-    return Records.from_dict(artifacts.read_json(path)) if path.exists() else None
+    def __init__(self, config: TeacherConfig, learnt: str) -> None:
+        """Takes how the teachers were trained, and a digest of all that they learnt."""
+        self.config, self.learnt = config, learnt
+        self.dataset = config.dataset
+        self.num_teachers = config.num_teachers
+        self.unit = config.unit

@@ -92,7 +92,7 @@ def published(source, pool, *, num_queries=None, **noise):
         labels.save(source.directory / "released")
         student = pate_tf.Student("supervised", steps=20).fit(pool, labels)
         for _ in range(2):
-            pate_tf.publish(student, source.directory / "released")
+            student.publish(source.directory / "released")
 
 
 def teachers_in(folder):
@@ -145,7 +145,7 @@ def of_silos(root):
         labels.save(root / "run" / "released")
         student = pate_tf.Student("supervised", steps=20).fit(data.pool, labels)
         for _ in range(2):
-            pate_tf.publish(student, root / "run" / "released")
+            student.publish(root / "run" / "released")
     return data
 
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data.data import FileSource
+from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import read_schema
-from pate_tf.teachers.run_folder import DataSource
 
 SCHEMA = """
 label = "ill"

@@ -27,11 +27,12 @@ pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.beam import pipelines, sources
 from pate_tf.core.reporting import Reporting
+from pate_tf.data.data_source import DataSource
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
 from pate_tf.representations import contrastive
 from pate_tf.serving.served import ServedStudent
-from pate_tf.teachers.run_folder import DataSource, described_run
+from pate_tf.teachers.run_folder import described_run
 
 ROWS = helpers.table()
 
@@ -338,7 +339,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path, monkeypatch):
         *("--direct_num_workers", "2", "--rows=300"),
     )
     assert ended.code == 0 and "records   1,200" in ended.out, ended.err
-    data = pate_tf.datasets.load("digits")
+    data = pate_tf.Data.load("digits")
     alone = FeatureSums(directory=tmp_path / "one", representation="raw")
     alone.fit(data.private, data.pool)
     assert_same(FeatureSums.load(tmp_path / "run"), alone)

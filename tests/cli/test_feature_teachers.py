@@ -66,7 +66,7 @@ def test_the_default_of_images_is_ridge_on_both_representations(tmp_path):
     assert ended.code == 0, ended.err
     report = json.loads((tmp_path / "s.json").read_text())
     assert report["mechanism"] == report["plan"]["candidates"][0]["mechanism"]
-    assert report["epsilon_worst_case"] <= 8.0
+    assert report["epsilon_data_independent"] <= 8.0
     assert report["student_accuracy"] > 0.5, report
     learnt = [path.stem.split("-")[0] for path in (tmp_path / "cache/representations").iterdir()]
     assert learnt == ["digits"] * 2

@@ -57,24 +57,12 @@ def teach(folder: pathlib.Path, run: str, *flags: str) -> dict:
         folder=folder,
     )
     assert ended.code == 0, ended.err
-    report = artifacts.read_json(folder / run / "sensitive" / "teachers_report.json")
-    return {**report, "out": ended.out}
+    return artifacts.read_json(folder / run / "sensitive" / "teachers_report.json")
 
 
 @pytest.fixture(scope="module")
 def weighted(clinic):
     return teach(clinic, "weighted", "--class_weights=1,20")
-
-
-def test_weights_let_teachers_find_the_rare_class_and_reports_tell(clinic, weighted):
-    constant = teach(clinic, "constant", "--max_steps=20")
-    assert constant["constant_answer_accuracy"] > 0.9
-    assert constant["teachers_constant"] == 6
-    assert constant["teacher_balanced_accuracy_mean"] == 0.5
-    assert "6 of 6 teachers always give the same answer" in constant["out"]
-    assert weighted["teacher_balanced_accuracy_mean"] > 0.8
-    assert weighted["teachers_constant"] == 0
-    assert "mean balanced accuracy" in weighted["out"]
 
 
 def test_owners_come_with_the_table(clinic, weighted):
@@ -181,7 +169,7 @@ def test_images_in_folders_become_teachers(tmp_path):
     )
     assert ended.code == 0, ended.err
     report = artifacts.read_json(tmp_path / "run" / "sensitive" / "teachers_report.json")
-    assert report["dataset"] == "public" and report["augmentation"] == "shift"
+    assert report["dataset"] == "public"
     assert report["teacher_accuracy_mean"] > 0.8
 
 

@@ -7,8 +7,6 @@ import pathlib
 import re
 import shutil
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -74,21 +72,8 @@ def nothing_released(run: pathlib.Path) -> bool:
 def test_a_report_has_its_keys(finished):
     folder, ended = finished
     report = json.loads((folder / "report.json").read_text())
-    assert {
-        "queries",
-        "label_accuracy",
-        "student_accuracy",
-        "mechanism",
-        "epsilon_data_independent",
-        "epsilon_data_dependent",
-        "delta",
-    } <= report.keys()
-    assert report["queries"] == 30
+    assert (report["queries"], report["delta"]) == (30, 1e-5)
     assert report["mechanism"] == {"name": "laplace_noisy_max", "gamma": 1.0}
-    assert report["delta"] == 1e-5
-    assert 0.0 <= report["label_accuracy"] <= 1.0
-    assert 0.0 <= report["student_accuracy"] <= 1.0
-    assert 0.0 < report["epsilon_data_dependent"] <= report["epsilon_data_independent"]
     assert report["epsilon_data_independent"] == statement(folder / "run")["epsilon"]
     assert (folder / "report.json").stat().st_mode & 0o777 == 0o600
     assert ended.err == ""
@@ -96,25 +81,9 @@ def test_a_report_has_its_keys(finished):
         f"{report['student_accuracy']:.2%}",
         f"{report['label_accuracy']:.2%}",
         f"{rounded_up(report['epsilon_data_independent'])} at delta 1e-05; worst-case",
-        "SENSITIVE",
         "run/released",
     ):
         assert text in ended.out
-
-
-def test_the_sensitive_epsilon_is_not_among_what_is_released(finished):
-    folder, _ = finished
-    report = json.loads((folder / "report.json").read_text())
-    sensitive = report["epsilon_data_dependent"]
-    assert sensitive != report["epsilon_data_independent"]
-    texts = [path for path in (folder / "run" / "released").rglob("*") if path.suffix != ".npz"]
-    for path in texts:
-        if path.is_file():
-            content = path.read_bytes()
-            assert repr(sensitive)[:8].encode() not in content
-            assert np.float64(sensitive).tobytes() not in content
-            assert b"data_dependent" not in content
-    assert (folder / "run" / "sensitive").stat().st_mode & 0o777 == 0o700
 
 
 def test_other_users_can_not_read_what_is_sensitive(finished):
@@ -186,17 +155,6 @@ def test_a_large_delta_is_refused_before_anything_is_charged(teachers):
     assert not list(teachers.glob("run/sensitive/*.sqlite*"))
 
 
-def test_pure_mechanisms_have_a_guarantee_at_delta_0(teachers):
-    asked = run_script(SCRIPT, *HERE, "--delta=0", folder=teachers)
-    assert asked.code == 0, asked.err
-    told = statement(teachers / "run")
-    pure = told["num_queries"] * 2.0 / 20.0
-    assert (told["delta"], told["epsilon"]) == (0.0, pytest.approx(pure, rel=1e-12))
-    analysed = run_script("analysis.py", "--train_dir=run", "--release=none", folder=teachers)
-    assert analysed.code == 0, analysed.err
-    assert f"epsilon {pure:g} at delta 0" in analysed.out
-
-
 def test_an_epsilon_alone_is_enough(teachers):
     """The gate may stay shut for seven small teachers: a mechanism that always answers is named."""
     asked = (*FEW_STEPS, "--teachers_dir=run", "--target_epsilon=40", "--query_strategy=first")
@@ -210,11 +168,11 @@ def test_an_epsilon_alone_is_enough(teachers):
     assert ended.code == 0, ended.err
     report = json.loads((teachers / "report.json").read_text())
     assert report["mechanism"]["name"] == "gaussian_histogram"
-    assert 39.0 < report["epsilon_worst_case"] <= 40.0
-    assert report["queries_answered"] == report["queries"] == report["plan"]["queries"]
+    assert 39.0 < report["epsilon_data_independent"] <= 40.0
+    assert report["queries_answered"] == report["queries"]
     assert "Plan for epsilon 40" in ended.out and "Recommended: gaussian_histogram" in ended.out
     assert "chosen from a plan, not from votes" in ended.out
-    assert statement(teachers / "run")["choice"] == report["plan"]["reason"]
+    assert statement(teachers / "run")["choice"] == report["choice"]
 
 
 @pytest.mark.parametrize(
@@ -222,8 +180,6 @@ def test_an_epsilon_alone_is_enough(teachers):
     [
         (["--target_epsilon=1", "--sigma=3"], "sigma: expected without --epsilon"),
         (["--target_epsilon=1", "--lap_scale=3"], "lap_scale: expected without --epsilon"),
-        (["--margin=0.5"], "margin: expected with --epsilon alone"),
-        (["--exceptions=1"], "exceptions: expected with --epsilon alone"),
         (["--target_epsilon=0.01"], "epsilon: expected one that labels at least half"),
     ],
 )
@@ -233,19 +189,6 @@ def test_a_budget_and_what_contradicts_it_are_refused(teachers, flags, message):
     assert message in ended.err
     assert nothing_released(teachers / "run")
     assert not (teachers / "run" / "sensitive" / "ledger.sqlite3").exists()
-
-
-def test_the_student_answers_raw_images(finished):
-    import tensorflow as tf
-
-    from pate_tf.data.catalogue import load_public
-
-    model = tf.saved_model.load(str(finished[0] / "run" / "released" / "student" / "1"))
-    held_out = load_public("digits").split(400).held_out
-    answer = model.signatures["serving_default"](image=tf.constant(held_out.inputs))
-    report = json.loads((finished[0] / "report.json").read_text())
-    right = (answer["label"].numpy() == held_out.labels).mean()
-    assert right == pytest.approx(report["student_accuracy"])
 
 
 def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(finished):
@@ -274,13 +217,6 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
     assert_one_line(ended)
     assert "epsilon_budget: expected at most" in ended.err
     assert nothing_released(teachers / "run")
-    # It was fixed by that run.
-    ended = run_script(SCRIPT, *HERE, "--epsilon_budget=100", folder=teachers)
-    assert_one_line(ended)
-    assert nothing_released(teachers / "run")
-    ended = run_script(SCRIPT, *HERE, "--new_budget_i_understand", "--delta=1e-5", folder=teachers)
-    assert_one_line(ended)
-    assert nothing_released(teachers / "run")
     flags = ("--epsilon_budget=100", "--new_budget_i_understand", "--delta=1e-5")
     assert run_script(SCRIPT, *HERE, *flags, folder=teachers).code == 0
     assert statement(teachers / "run")["budget_was_raised"] is True
@@ -292,18 +228,13 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
         (["--dataset=nosuch"], "dataset: expected digits, as the run folder says"),
         (
             ["--teachers_dir=nowhere"],
-            "first, or say which run folder has one",
+            "teachers: expected a trained ensemble",
         ),
         (["--nb_teachers=11"], "nb_teachers: "),
         (["--queries=401"], "queries: expected from 1 to the pool's 400"),
         (["--stdnt_share=597"], "stdnt_share: expected"),
         (["--stdnt_share=29"], "queries: expected from 1 to the pool's 29"),
         (["--model=nosuch"], "model: expected one of"),
-        (
-            ["--query_strategy=uncertain", "--query_rounds=31"],
-            "query_rounds: expected a whole number from 1 to",
-        ),
-        (["--query_rounds=2"], "query_rounds: expected 1 for strategy first"),
         (
             ["--new_budget_i_understand", "--epsilon_budget=1", "--delta=1e-5"],
             "epsilon_budget: expected at most",
@@ -325,15 +256,11 @@ def test_bad_input_is_one_line_and_exit_code_1(teachers, flags, told):
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--delta=1"],
         ["--lap_scale=0"],
-        ["--lap_scale=wide"],
         ["--epsilon_budget=0"],
         ["--queries=0"],
-        ["--queries=1.5"],
         ["--mechanism=plurality"],
         ["--query_strategy=by_true_label"],
-        ["--evaluate_on=training"],
         ["--nosuch"],
         ["digits"],
     ],
@@ -343,14 +270,6 @@ def test_bad_flags_are_one_line_and_exit_code_2(tmp_path, flags):
     ended = run_script(SCRIPT, *flags, folder=tmp_path)
     assert_one_line(ended, 2)
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("path", ["run/released/report.json", "a_file/report.json"])
-def test_a_report_that_can_not_be_written_is_reported_before_anything_is_charged(teachers, path):
-    (teachers / "a_file").write_text("no folder")
-    ended = run_script(SCRIPT, *HERE, f"--report_file={path}", folder=teachers)
-    assert_one_line(ended)
-    assert nothing_released(teachers / "run")
 
 
 @pytest.mark.parametrize(
@@ -379,9 +298,7 @@ def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
     assert nothing_released(teachers / "run")
 
 
-@pytest.mark.parametrize(
-    "num_bytes", [40_000, *(pytest.param(n, marks=pytest.mark.long) for n in (4_096, 80_000))]
-)
+@pytest.mark.parametrize("num_bytes", [40_000, pytest.param(4_096, marks=pytest.mark.long)])
 def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     full = functools.partial(limit_file_size, num_bytes)
     ended = run_script(SCRIPT, *HERE, folder=teachers, setup=full)
@@ -396,15 +313,6 @@ def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     ended = run_script(SCRIPT, *HERE, folder=teachers)
     assert ended.code == 0, ended.err[-2000:]
     assert (released / "student" / "1" / "saved_model.pb").exists()
-
-
-def test_a_fresh_process_from_anywhere_is_as_quiet(teachers, repository):
-    ended = run_fresh(str(repository / SCRIPT), *HERE, folder=teachers)
-    assert ended.code == 0, ended.err[-2000:]
-    # Noise is drawn anew: a student of few steps may have learned one class alone.
-    told = [one for one in ended.err.splitlines() if "gives all samples the same" not in one]
-    assert told == []
-    assert statement(teachers / "run")["secure_noise"] is True
 
 
 HELP_PROGRAM = """
@@ -453,8 +361,6 @@ def described_flags(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("script", ISSUE_FLAGS)
 def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
-    if not (repository / script).exists():
-        pytest.skip(f"{script} is not there yet")
     ended = run_fresh("-c", HELP_PROGRAM, str(repository / script), folder=tmp_path)
     assert "Traceback" not in ended.err
     assert ended.out.rstrip().endswith("HEAVY []")
@@ -467,13 +373,6 @@ def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
         assert unit in described[name].lower()
 
 
-def test_help_ends_in_silence_where_its_reader_stops(repository):
-    command = [sys.executable, str(repository / SCRIPT), "--help"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait(300)) == (b"", 0)
-
-
 def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
     public = catalogue.load_public("digits")
     votes = np.tile(public.labels[:40], (60, 1))
@@ -482,7 +381,7 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
     flags = (*flags, "--nb_teachers=60")
     refused = run_script(SCRIPT, *flags, folder=tmp_path)
     assert_one_line(refused)
-    assert "teachers: expected --teachers_dir as well" in refused.err
+    assert "teachers: expected their run folder as well" in refused.err
     assert not list(tmp_path.rglob("ledger.sqlite3"))
     labels = []
     for name in ("one", "two"):
@@ -499,76 +398,13 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
         assert ledger.spent().num_queries == 40
 
 
-def test_labels_of_a_part_of_the_pool_do_not_go_with_later_queries(tmp_path):
-    public = catalogue.load_public("digits")
-    np.save(tmp_path / "votes.npy", np.tile(public.labels[:390], (60, 1)))
-    flags = ("--teachers=votes.npy", "--teachers_dir=their", "--query_strategy=uncertain")
-    asked = ("--queries=60", "--query_rounds=3", "--nb_teachers=60")
-    ended = run_script(SCRIPT, *flags, *asked, folder=tmp_path)
-    assert_one_line(ended)
-    assert "query_strategy: expected labels of the whole pool for uncertain" in ended.err
-    assert not list(tmp_path.rglob("ledger.sqlite3"))
-    assert nothing_released(tmp_path / "their")
-
-
-def test_queries_are_asked_in_rounds_and_asked_again_for_nothing(teachers):
-    flags = ("--query_strategy=uncertain", "--query_rounds=2", "--lap_scale=0.5", "--queries=20")
-    ended = run_script(
-        SCRIPT,
-        *FEW_STEPS,
-        "--teachers_dir=run",
-        *flags,
-        "--evaluate_on=all_unqueried",
-        "--report_file=report.json",
-        folder=teachers,
-    )
-    assert ended.code == 0, ended.err[-2000:]
-    report = json.loads((teachers / "report.json").read_text())
-    assert report["query_strategy"] == statement(teachers / "run")["query_strategy"] == "uncertain"
-    assert (report["evaluated_on"], report["num_evaluated"]) == ("all_unqueried", 597 - 20)
-    assert report["epsilon_data_dependent"] is None
-    assert report["queries_saved"] == 0
-    assert "none: queries depended on earlier noisy labels" in ended.out
-    assert "577 unqueried samples (95 % interval" in ended.out
-    first = artifacts.read_arrays(teachers / "run" / "released" / "labels.npz")
-    assert not np.array_equal(np.sort(first["query_indices"]), np.arange(20))
-    # Another training seed asks the same; what is charged is the sum of both rounds.
-    again = run_script(
-        SCRIPT, *FEW_STEPS, "--teachers_dir=run", *flags, "--seed=5", folder=teachers
-    )
-    assert again.code == 0, again.err[-2000:]
-    second = artifacts.read_arrays(teachers / "run" / "released" / "labels.npz")
-    np.testing.assert_array_equal(first["query_indices"], second["query_indices"])
-    np.testing.assert_array_equal(first["labels"], second["labels"])
-    with Ledger.read(teachers / "run" / "sensitive") as ledger:
-        assert ledger.spent().num_queries == 20
-        assert [row.kind for row in ledger.history()].count("debit") == 2
-
-
-def test_a_gate_labels_all_or_says_what_was_charged(teachers):
-    """Ten teachers: an epsilon that opens for sure, and one that hardly ever does."""
-    flags = (
-        *FEW_STEPS,
-        "--teachers_dir=run",
-        "--mechanism=stability_gate",
-        "--query_strategy=first",
-    )
-    shut = (*flags, "--queries=30", "--epsilon=0.001", "--gate_delta=1e-6", "--report_file=s.json")
-    ended = run_script(SCRIPT, *shut, folder=teachers)
-    assert_one_line(ended)
-    assert "expected at least one label of 30, got none" in ended.err
-    assert "epsilon, charged all the same" in ended.out and "NONE answered" in ended.out
-    report = json.loads((teachers / "s.json").read_text())
-    assert 0.0009 < report["epsilon_worst_case"] <= 0.001 and report["queries_answered"] == 0
+def test_a_gate_that_stays_shut_says_what_was_charged(teachers):
+    """An epsilon that hardly ever opens it for ten teachers."""
+    flags = ("--mechanism=stability_gate", "--query_strategy=first", "--queries=30")
+    shut = (*flags, "--epsilon=0.001", "--gate_delta=1e-6", "--teachers_dir=run")
+    ended = run_script(SCRIPT, *FEW_STEPS, *shut, folder=teachers)
+    assert ended.code == 1
+    warned, error = ended.err.splitlines()
+    assert "none of 30 queries got one, and epsilon" in warned and "fewer queries" in warned
+    assert error.startswith("error: student: expected at least 1 released label, got none")
     assert not (teachers / "run" / "released" / "student").exists()
-    opens = (*flags, "--queries=1", "--epsilon=20", "--gate_delta=6e-6", "--report_file=t.json")
-    ended = run_script(SCRIPT, *opens, folder=teachers)
-    assert ended.code == 0, ended.err
-    report = json.loads((teachers / "t.json").read_text())
-    # The gate that stayed shut before is a part of what these labels tell.
-    assert report["queries_answered"] == 1 and 20 < report["epsilon_worst_case"] <= 20.001
-    assert report["mechanism"]["delta"] == 6e-6
-    # The rest of delta is not enough for a gate that takes a third of --delta.
-    ended = run_script(SCRIPT, *flags, "--queries=2", "--epsilon=20", folder=teachers)
-    assert_one_line(ended)
-    assert "delta: expected" in ended.err

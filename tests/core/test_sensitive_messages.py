@@ -18,10 +18,10 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition, assigned_partition, owner_partition
 from pate_tf.data.named_function import call_function
 from pate_tf.data.schema import schema_of
-from pate_tf.teachers.store import TeacherState
+from pate_tf.teachers.store import TrainedTeacher
 
 TYPES = {
-    *("PrivateExamples", "VoteCounts", "SumsByClass", "Votes", "TeacherState", "Partition"),
+    *("PrivateExamples", "VoteCounts", "SumsByClass", "Votes", "TrainedTeacher", "Partition"),
     *("Forest", "Digests", "StoredCounts", "AnsweredVotes", "DistinctHistograms"),
     *("StoredSums", "SiloSums", "Share", "TeacherData", "LocalState"),
 }
@@ -251,7 +251,7 @@ def test_a_refusal_of_private_values_shows_none(call):
         sensitive.VoteCounts([[SECRET, 0]]),
         sensitive.SumsByClass([[SECRET]]),
         sensitive.Votes([[SECRET]], SECRET + 1),
-        TeacherState([np.array([SECRET])]),
+        TrainedTeacher([np.array([SECRET])]),
         Partition(np.array([0, 1, 0]), 2),
     ],
     ids=lambda value: type(value).__name__,

@@ -27,7 +27,7 @@ SENSITIVE = {
     "LogCost": ("steps",),
     "Forest": ("children", "features", "thresholds", "probabilities"),
     "Estimator": ("fitted",),
-    "TeacherState": ("*",),
+    "TrainedTeacher": ("*",),
     "Analysis": ("bounds", "smooth_sensitivity"),
     "DataDependentGuarantee": ("*",),
     "AnalysisReport": ("sensitive",),
@@ -35,10 +35,9 @@ SENSITIVE = {
     "LocalState": ("*",),
     "RoundStatistics": ("loss",),
     "Upload": ("indices", "values"),
-    "Table": ("fields", "places"),
+    "TextTable": ("fields", "places"),
     "TablesReport": ("*",),
     "StudentReport": ("epsilon_data_dependent",),
-    "Accuracies": ("*",),
 }
 # Sensitive as a whole, of parts that hide themselves.
 OF_PARTS = {

@@ -12,11 +12,6 @@ ADULT_ROWS = (
     "18, Private, 1, Preschool, 1, Widowed, Armed-Forces, Unmarried, Black, Male, 0, 4356, 99, ?, "
     "<=50K",
 )
-ADULT_FEATURES = (
-    (39, 5, 0, 13, 2, 8, 3, 0, 1, 2174, 0, 40, 0),
-    (52, 8, 3, 9, 0, 14, 0, 0, 0, 15024, 0, 45, 6),
-    (18, 0, 15, 1, 4, 13, 5, 4, 1, 0, 4356, 99, 41),
-)
 
 
 def write_adult(

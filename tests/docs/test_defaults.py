@@ -17,15 +17,14 @@ from pate_tf.representations.catalogue import default_of_sums, default_of_teache
 from pate_tf.selective_sgd.settings import Settings as Sgd
 from pate_tf.students.config import TRAINING, StudentSettings
 from pate_tf.students.kinds import kind_of
-from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
+from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_A_CLASS, RECORDS_A_TEACHER
 from pate_tf.teachers.settings import (
     BATCH_SIZE,
     FEWEST_STEPS,
     LEARNING_RATE,
     PASSES,
-    TeacherSettings,
 )
-from pate_tf.teachers.teacher_training import RECORDS_A_CLASS, RECORDS_A_TEACHER, chosen_model
+from pate_tf.teachers.teachers import OF_IMAGES
 
 SOURCES = sorted((REPOSITORY / "pate_tf").rglob("*.py"))
 NUMBER = re.compile(r"Default:[^.;]*?\b(\d[\d,._]*)")
@@ -126,8 +125,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ),
         (
             "how-to/own_model.md",
-            f"the default is `{chosen_model(TeacherSettings(), IMAGES)}` for images and "
-            f"`{chosen_model(TeacherSettings(), TABLE)}` for all else",
+            f"the default is `{OF_IMAGES}` for images and `{default_model(TABLE)}` for all else",
         ),
         (
             "how-to/own_model.md",

@@ -4,6 +4,7 @@ Where they leave the number of a student's steps to the library, it is a small o
 """
 
 import dataclasses
+import importlib
 
 import pytest
 from code_blocks import blocks
@@ -22,11 +23,12 @@ def programs() -> dict[str, str]:
 
 
 def few_steps() -> None:
-    from pate_tf.students.kinds import CHOICES, kind_of, names, register
+    from pate_tf.students import kinds
 
     learn_little()
-    for name in names():
-        register(dataclasses.replace(kind_of(name), max_steps=200), CHOICES[name])
+    for name in kinds.names():
+        module = importlib.import_module(f"{kinds.__name__}.{name}")
+        module.KIND = dataclasses.replace(module.KIND, max_steps=200)
 
 
 @pytest.mark.parametrize("name", programs())

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from labels_for_tests import released_labels
-from query_helpers import POOL, PUBLIC, islands
+from query_helpers import POOL, islands
 
 from pate_tf.core.public import Pool
 from pate_tf.queries import strategies
-from pate_tf.queries.strategies import binary_experts, siamese, simple
-from pate_tf.queries.strategies.simple import random_order
+from pate_tf.queries.strategies import siamese, simple
 
 
 def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
@@ -26,7 +25,9 @@ def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
     one, other = np.flatnonzero(labels == 1)[0], np.flatnonzero(labels == 2)[0]
     inputs[150:160] = (inputs[one] + inputs[other]) / 2
     indices = np.arange(100)
-    scores = simple.score(Pool(pool.dataset, inputs), released_labels(indices, labels[:100]), 0)
+    scores = simple.student_confidence(
+        Pool(pool.dataset, inputs), released_labels(indices, labels[:100]), 0
+    )
     assert scores.shape == (200,)
     assert scores.min() >= 0.1 - 1e-6  # the largest of ten probabilities
     assert scores.max() <= 1.0
@@ -51,15 +52,15 @@ def slow_order(row):
 )
 def test_the_papers_rule_selects_and_the_candidates_score_sorts(scores):
     expected = [slow_order(row) for row in scores]
-    np.testing.assert_allclose(binary_experts.order(scores), expected)
+    np.testing.assert_allclose(simple.expert_order(scores), expected)
 
 
 def test_the_experts_are_one_against_all(monkeypatch):
     monkeypatch.setattr(simple, "STEPS", 200)
     seen = []
-    monkeypatch.setattr(binary_experts, "order", lambda scores: seen.append(scores) or scores)
+    monkeypatch.setattr(simple, "expert_order", lambda scores: seen.append(scores) or scores)
     pool, labels = islands(200)
-    binary_experts.score(pool, released_labels(np.arange(100), labels[:100]), 0)
+    simple.expert_scores(pool, released_labels(np.arange(100), labels[:100]), 0)
     (scores,) = seen
     assert scores.shape == (200, 10)
     of_its_class = scores[np.arange(200), labels]
@@ -83,27 +84,6 @@ def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
     assert (truth < 8).sum() > num_unknown / 2
     # An image of a class without labels matches less often than one of a known class.
     assert (truth >= 8).sum() / (labels >= 8).sum() < 0.5 * (truth < 8).sum() / num_unknown
-
-
-def test_siamese_asks_at_random_and_matched_ones_last(monkeypatch):
-    given_labels = released_labels(np.arange(5), PUBLIC.labels[:5])
-    matched = dataclasses.replace(given_labels, query_indices=np.array([7, 9, 11, 13, 15]))
-    monkeypatch.setattr(siamese, "match", lambda pool, labels, seed: matched)
-    asked = np.argsort(siamese.score(POOL, given_labels, 3))
-    order = random_order(POOL, 3)
-    is_matched = np.isin(order, matched.query_indices)
-    np.testing.assert_array_equal(asked, [*order[~is_matched], *order[is_matched]])
-
-
-def test_one_label_is_enough_to_go_on(monkeypatch):
-    monkeypatch.setattr(simple, "STEPS", 3)
-    pool, _ = islands(300)
-    one = released_labels(np.array([4]), np.array([3]))
-    for name, strategy in strategies.STRATEGIES.items():
-        if strategy.is_adaptive:
-            scores = strategy.score(pool, one, 0)
-            assert scores.shape == (300,), name
-            assert np.isfinite(scores).all(), name
 
 
 @pytest.mark.parametrize("name", ["uncertain", "binary_experts", "siamese"])

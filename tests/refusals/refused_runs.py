@@ -86,9 +86,6 @@ def _run_all(
 ) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server of forks ignores it
     sys.path.insert(0, str(REPOSITORY))
-    import pate_tf.run.analysis
-    import pate_tf.run.student_run
-    import pate_tf.teachers.teacher_training  # noqa: F401
 
     lines = []
     for number, case in enumerate(cases):

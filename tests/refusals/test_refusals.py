@@ -175,13 +175,11 @@ OF_PLACES = [
             ("released/student", "can be written"),
             ("released/logs", "can be written"),
             ("released/logs/student", "can be written"),
-            ("released/logs/versions", "can be written"),
             ("released/unfinished_student", "can be written"),
             ("released/labels.npz/in_the_way", "expected a file or nothing"),
             ("released/labels.json/in_the_way", "expected a file or nothing"),
             ("released/privacy_statement.md/in_the_way", "expected a file or nothing"),
             ("released/privacy_statement.json/in_the_way", "expected a file or nothing"),
-            ("sensitive/student_report.json/in_the_way", "expected a file or nothing"),
         )
     ),
 ]
@@ -316,21 +314,6 @@ def test_the_whole_of_an_exception_of_a_users_model_is_shown_when_asked_for(
     assert ("Traceback" in ended.err) is is_shown
     assert ("no such key" in ended.err) is is_shown
     assert ended.err.splitlines()[-1].startswith("error: ")
-
-
-def test_an_earlier_file_of_votes_that_is_broken_spoils_nothing(trained, tmp_path):
-    shutil.copytree(trained[0], tmp_path / "run")
-    bad_folders.with_labels(tmp_path)
-    (votes,) = (tmp_path / "run" / "sensitive" / "votes").iterdir()
-    votes.write_bytes(votes.read_bytes()[:50])
-    ended = run_script(
-        STUDENT, *ASK[:1], "--queries=20", *ASK[2:], "--insecure_seed=1", folder=tmp_path
-    )
-    assert ended.code == 0, ended.err
-    assert "the data-dependent epsilon is not known" in ended.err
-    report = artifacts.read_json(tmp_path / "run" / "sensitive" / "student_report.json")
-    assert report["epsilon_data_dependent"] is None
-    assert (tmp_path / "run" / "released" / "student" / "2").is_dir()
 
 
 def test_what_failed_after_charging_is_free_the_next_time(trained, tmp_path):

@@ -20,7 +20,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.ledger import EnsembleMismatch, Ledger
 from pate_tf.models.encoder import record_vectors
-from pate_tf.queries.labels import load_labels
+from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums, digest_of, sums_folder
 from pate_tf.release.labeller import Labeller
 from pate_tf.release.noisy_sums import sums_by_class, weights_of_rounds
@@ -333,7 +333,7 @@ def test_a_labeller_labels_all_of_the_pool_within_epsilon(run, labels, data, tmp
             with pytest.raises(ValueError, match="expected none with method feature_sums"):
                 labeller.label(data.pool, **choices)
     labels.save(tmp_path / "kept")
-    kept = load_labels(tmp_path / "kept", data.pool)
+    kept = Labels.load(tmp_path / "kept", data.pool)
     np.testing.assert_array_equal(kept.training_labels.weights, labels.training_labels.weights)
     with pytest.raises(ValueError, match="epsilon: expected a number with method feature_sums"):
         Labeller(sums, delta=1e-5)
@@ -345,7 +345,7 @@ def test_a_labeller_labels_all_of_the_pool_within_epsilon(run, labels, data, tmp
 
 def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_path):
     student = pate_tf.Student("supervised", model="mlp", steps=2).fit(data.pool, labels)
-    published = pate_tf.publish(student, tmp_path / "out")
+    published = student.publish(tmp_path / "out")
     stated = json.loads((published.folder / "privacy_statement.json").read_text())
     assert stated["mechanism"]["name"] == "gaussian_feature_sums"
     assert "No teacher was asked" in (published.folder / "privacy_statement.md").read_text()
@@ -363,7 +363,7 @@ def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_p
         other = pate_tf.Student("supervised", model="mlp", steps=1)
         other.fit(data.pool, dataclasses.replace(labels, **changed))
         with pytest.raises(ValueError, match="labels: expected"):
-            pate_tf.publish(other, tmp_path / "forged")
+            other.publish(tmp_path / "forged")
 
 
 def test_sums_of_a_table_tell_its_classes_apart(tmp_path):

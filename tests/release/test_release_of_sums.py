@@ -34,7 +34,6 @@ from pate_tf.release.noisy_sums import (
     sums_by_class,
     sums_digests,
     sums_in_ledger,
-    sums_of_rounds,
     vector_steps,
     weights_of_rounds,
 )
@@ -188,31 +187,6 @@ def test_rounds_go_towards_the_model_that_misses_nothing():
     ridge = 3.0 * 40.0 * np.sqrt((1.0 + RESIDUAL_NORM**2) / 2.0)
     curvature = len(labels) / 4.0 * moments + ridge * np.eye(len(moments))
     np.testing.assert_allclose(found, np.linalg.solve(curvature, total), atol=1e-6)
-
-
-def test_all_rounds_together_tell_the_sums_with_less_noise_than_one():
-    """Eight rounds with noise on each, of records that are in the pool twice each."""
-    vectors, labels = some(3, 3_000)
-    labels = (vectors[:, :NUM_CLASSES] @ np.array([[3, 1, 0], [0, 2, -1], [1, 0, 2]])).argmax(1)
-    steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
-    exact = sums_by_class(vectors, labels, num_classes=NUM_CLASSES) / LATTICE
-    pool = np.tile(vectors, (2, 1))
-    random, noise, errors = np.random.default_rng(7), 20.0, []
-    for _ in range(20):
-        tables = []
-        for number in range(8):
-            weights = weights_of_rounds(np.array(tables), moments, 3_000, noise) if number else None
-            table = exact * LATTICE if weights is None else residual_sums(steps, labels, weights)
-            tables.append(np.rint(table + random.normal(0.0, noise * LATTICE, exact.shape)))
-        values = np.array(tables).astype(np.int64)
-        told, deviation = sums_of_rounds(values, pool, moments, 3_000, noise)
-        errors.append(np.square(told - exact).mean())
-    # By the formula: one part in 29 of the first round, four in each later one, of half the noise.
-    assert deviation == pytest.approx(20.0 / np.sqrt(29.0))
-    assert deviation / 2 < np.sqrt(np.mean(errors)) < 3 * deviation < noise
-    alone = sums_of_rounds(values[:1], pool, moments, 3_000, noise)
-    np.testing.assert_array_equal(alone[0], values[0] / LATTICE)
-    assert alone[1] == noise
 
 
 def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):

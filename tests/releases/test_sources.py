@@ -25,7 +25,7 @@ PUBLIC = (  # of a statement, but for digests with fresh randomness
 def release(folder, inputs, labels, *, name):
     """Publishes a student of feature sums; returns what its statement and all warnings say."""
     data = pate_tf.Data.from_arrays(
-        *(inputs, labels, POOL), num_classes=2, value_range=(0, 1), name=name, categories={}
+        *(inputs, labels, POOL), num_classes=2, value_range=(0, 1), name=name
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -38,7 +38,7 @@ def release(folder, inputs, labels, *, name):
             source=sums,
             student=pate_tf.Student("supervised", steps=5),
         )
-        fitted.publish()
+        fitted.student.publish()
     fields = json.loads((folder / "released" / "privacy_statement.json").read_text())
     sensitive = [one for one in caught if issubclass(one.category, SensitiveWarning)]
     # Other warnings follow from released noise, which differs from run to run.
@@ -111,7 +111,7 @@ def test_a_name_that_is_given_later_is_not_passed_over(machine, kind):
 
     def labeller(name):
         data = pate_tf.Data.from_arrays(
-            *(RECORDS[0], LABELS[0], POOL), num_classes=2, value_range=(0, 1), categories={}
+            *(RECORDS[0], LABELS[0], POOL), num_classes=2, value_range=(0, 1)
         )
         source = None if name is None else PrivateSource.named(name)
         private = dataclasses.replace(data.private, source=source)

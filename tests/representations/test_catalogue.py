@@ -9,7 +9,6 @@ import pytest
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
-from pate_tf.data import uci
 from pate_tf.representations import catalogue, contrastive, raw
 
 POOL = data.load_public("digits").split(300).pool
@@ -30,6 +29,17 @@ def forget():
     catalogue.pool_features_by_name.cache_clear()
 
 
+TABLE = Dataset(  # five numbers, and categories as places in lists
+    name="table",
+    kind="tabular",
+    input_shape=(13,),
+    value_range=((0.0,) * 13, (99_999.0,) * 13),
+    num_categories=(0, 9, 17, 0, 8, 15, 7, 6, 3, 0, 0, 0, 42),
+    num_classes=2,
+    pool_size=1,
+)
+
+
 def doubled(dataset: Dataset) -> keras.Model:
     inputs = keras.Input(dataset.input_shape)
     return keras.Model(inputs, keras.layers.AveragePooling2D(2)(inputs))
@@ -37,7 +47,7 @@ def doubled(dataset: Dataset) -> keras.Model:
 
 def test_defaults_of_grey_and_colour_images_and_of_tables():
     colour = dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3))
-    datasets = (POOL.dataset, colour, uci.ADULT)
+    datasets = (POOL.dataset, colour, TABLE)
     compared = ["contrastive", "patches+wavelets", "raw"]
     assert list(map(catalogue.default_representation, datasets)) == compared
     learnt_from = ["contrastive+patches", "patches+wavelets", "raw"]
@@ -102,7 +112,7 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     rows[:, 0] = [40.0, 60.0, 50.0]
     rows[0, 1:3] = [2.0, 15.0]  # third work class, last education
     rows[:, 9] = [0.0, 0.0, 99_999.0]
-    encoder = catalogue.encoder_of(Pool(uci.ADULT, rows))
+    encoder = catalogue.encoder_of(Pool(TABLE, rows))
     found = encoder.features(rows)[0]
     numbers = 5
     assert found @ found == pytest.approx(1.0, rel=1e-5)
@@ -114,13 +124,13 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     work, education = scaled[numbers + 1 :][:9], scaled[numbers + 10 :][:17]
     assert work.argmax() == 2 and work.sum() == pytest.approx(1.0)
     assert education.argmax() == 15 and education.sum() == pytest.approx(1.0)
-    assert len(found) == numbers + 1 + sum(uci.ADULT.num_categories)
+    assert len(found) == numbers + 1 + sum(TABLE.num_categories)
 
 
 def test_a_category_beyond_the_public_list_is_in_none_of_the_places():
     row = np.zeros((1, 13), np.float32)
     row[0, 1] = 40.0
-    (found,) = catalogue.encoder_of(Pool(uci.ADULT, row)).features(row)
+    (found,) = catalogue.encoder_of(Pool(TABLE, row)).features(row)
     assert not found[6:15].any()
 
 
@@ -134,7 +144,7 @@ def test_a_category_beyond_the_public_list_is_in_none_of_the_places():
         ),
         (
             "contrastive",
-            Pool(uci.ADULT, np.zeros((2, 13), np.float32)),
+            Pool(TABLE, np.zeros((2, 13), np.float32)),
             "expected one of raw, bins, pairs, fourier, some of them joined by",
         ),
         *(

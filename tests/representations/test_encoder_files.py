@@ -10,7 +10,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.representations.catalogue import encoder_of, load_encoder, save_encoder
 
-DATA = pate_tf.datasets.load("digits")
+DATA = pate_tf.Data.load("digits")
 TABLE = dataclasses.replace(
     DATA.dataset, kind="tabular", input_shape=(4,), augmentation="none", input_type="float32"
 )

@@ -9,7 +9,7 @@ import pate_tf
 from pate_tf.representations import catalogue, contrastive
 from pate_tf.representations.catalogue import Representation
 
-DIGITS = pate_tf.datasets.load("digits")
+DIGITS = pate_tf.Data.load("digits")
 SHAPE = DIGITS.dataset.input_shape
 
 
@@ -68,7 +68,7 @@ def test_teachers_on_an_encoder_label_and_the_statement_names_it(folder, tmp_pat
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(DIGITS.pool, 60, strategy="medoids")
         student = pate_tf.Student("supervised", steps=5).fit(DIGITS.pool, labels)
-        published = pate_tf.publish(student, tmp_path / "released")
+        published = student.publish(tmp_path / "released")
     truth = DIGITS.public.pool_labels[np.asarray(labels.query_indices)]
     assert (np.asarray(labels.labels) == truth).mean() > 0.7
     assert published.statement.encoder.startswith("small.keras, weights ")
@@ -83,7 +83,7 @@ def test_feature_sums_of_an_encoder_label_and_the_statement_names_it(folder, tmp
     with pate_tf.Labeller(sums, epsilon=20.0, delta=1e-5) as labeller:
         labels = labeller.label(DIGITS.pool)
         student = pate_tf.Student("supervised", steps=5).fit(DIGITS.pool, labels)
-        published = pate_tf.publish(student, tmp_path / "released")
+        published = student.publish(tmp_path / "released")
     given = labels.training_labels
     truth = DIGITS.public.pool_labels[np.asarray(given.query_indices)]
     assert (np.asarray(given.labels) == truth).mean() > 0.6

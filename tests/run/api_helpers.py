@@ -1,5 +1,7 @@
 """Small data and models for the tests of the public API."""
 
+import pathlib
+
 import keras
 import numpy as np
 
@@ -48,13 +50,22 @@ def digits(num_private: int = 120, **settings: object) -> pate_tf.Data:
     )
 
 
-def weights(folder: object, teacher: int) -> list[np.ndarray]:
-    """What a teacher learnt, as it is kept."""
+def weights(folder: pathlib.Path) -> list[list[np.ndarray]]:
+    """What each teacher learnt, as it is stored."""
     from pate_tf.core import artifacts
-    from pate_tf.teachers.store import Finished
 
-    run = artifacts.RunDirectory(folder)
-    return Finished(run.sensitive / "teachers").each()[teacher]
+    arrays = {}
+    for path in (folder / "sensitive" / "teachers").glob("finished-*.npz"):
+        arrays |= artifacts.read_arrays(path)
+    numbers = sorted({int(name.partition("/")[0]) for name in arrays if "/" in name})
+    return [
+        [
+            array
+            for name, array in arrays.items()
+            if name.startswith(f"{number}/") and not name.endswith("losses")
+        ]
+        for number in numbers
+    ]
 
 
 # Images of floats, of which a record may be whatever it likes.

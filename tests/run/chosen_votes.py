@@ -7,14 +7,14 @@ import pathlib
 import numpy as np
 
 from pate_tf.accounting import mechanisms
-from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.queries.labels import Labels
 from pate_tf.release.labeller import Labeller
 from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
-from pate_tf.run.student_run import check_student, make_student
-from pate_tf.students.config import OutputSettings, StudentSettings, complete
+from pate_tf.run.student import Student
+from pate_tf.statement.publishing import Published
+from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.voters import Voter
 
 NUM_TEACHERS = 100
@@ -91,13 +91,25 @@ def student_settings(model="mlp", *, max_steps=20, seed=0) -> StudentSettings:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run made."""
+
+    labels: Labels
+    student: Student
+    published: Published
+
+    @property
+    def statement(self):
+        return self.published.statement
+
+
 def run(
     folder: pathlib.Path,
     ensemble: FakeEnsemble,
     *,
     mechanism=None,
     noise_seed=None,
-    epsilon_budget=None,
     delta=1e-5,
     num_queries=NUM_QUERIES,
     query_strategy="first",
@@ -105,34 +117,33 @@ def run(
     pool_size=POOL,
     seed=0,
     model="mlp",
-    save_labels=True,
-    evaluate_on=None,
-    replace_budget=False,
+    max_steps=20,
     public=PUBLIC,
-):
-    directory = artifacts.RunDirectory(folder)
-    budget = {"epsilon_budget": epsilon_budget, "replace_budget": replace_budget}
-    with opened(folder, ensemble, seed=noise_seed, delta=delta, **budget) as labeller:
-        split = public.split(pool_size)
-        settings = student_settings(model, seed=seed)
-        output = OutputSettings(save_labels=save_labels, evaluate_on=evaluate_on)
-        check_student(complete(settings, split.dataset), split, output, directory)
-        return make_student(
-            settings,
-            split,
-            plan=planned(
-                ensemble,
-                split.pool,
-                mechanism=mechanism,
-                num_queries=num_queries,
-                strategy=query_strategy,
-                rounds=query_rounds,
-            ),
-            teachers=ensemble,
-            labeller=labeller,
-            directory=directory,
-            output=output,
-        )
+    **budget,
+) -> Run:
+    """The calls of `pate student`."""
+    split, out = public.split(pool_size), folder / "released"
+    labeller = Labeller.from_settings(
+        ensemble,
+        LabelSettings(
+            mechanism=mechanism or mechanisms.LaplaceNoisyMax(gamma=0.1),
+            num_queries=num_queries,
+            strategy=query_strategy,
+            rounds=query_rounds,
+            insecure_seed=noise_seed,
+        ),
+        Budget(delta=delta, **budget),
+        directory=folder,
+    )
+    plan = labeller.plan(split.pool)
+    settings = student_settings(model, max_steps=max_steps, seed=seed)
+    student = Student.from_settings(settings, directory=out)
+    student.check(split.pool, out)
+    with labeller:
+        labels = labeller.release(plan, split.pool)
+    labels.save(out)
+    student.fit(split.pool, labels, held_out=split.held_out)
+    return Run(labels, student, student.publish(out, evaluate_on=split))
 
 
 def statement(folder: pathlib.Path) -> dict:

@@ -114,7 +114,7 @@ def test_with_a_directory_the_ledger_stays_and_the_student_can_be_published(reco
     kept = classifier(directory=tmp_path / "run")
     kept.fit(inputs[:200], labels[:200], X_public=inputs[200:])
     kept.fit(inputs[:200], labels[:200], X_public=inputs[200:])  # the same queries: not charged
-    statement = kept.fitted_.publish(tmp_path / "released").statement
+    statement = kept.fitted_.student.publish(tmp_path / "released").statement
     assert statement.epsilon == pytest.approx(kept.cost_.epsilon)
     assert statement.epsilon_ledger == pytest.approx(kept.cost_.epsilon)
     with pytest.raises(ValueError, match="record"):

@@ -26,10 +26,6 @@ def fitted(folder, private, net=api_helpers.compiled, **settings):
     return pate_tf.Teachers(net, directory=folder, **fields).fit(private)
 
 
-def all_weights(folder):
-    return [api_helpers.weights(folder, teacher) for teacher in range(NUM_TEACHERS)]
-
-
 def are_equal(one, other):
     return all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
 
@@ -51,7 +47,7 @@ def test_what_was_trained_is_what_answers(folder, data):
     teachers = pate_tf.Teachers.load(folder)
     model = api_helpers.compiled(data.dataset)
     by_hand = []
-    for arrays in all_weights(folder):
+    for arrays in api_helpers.weights(folder):
         trained = arrays[: len(model.trainable_variables)]
         for variable, array in zip(model.trainable_variables, trained, strict=True):
             variable.assign(array)
@@ -66,7 +62,7 @@ def test_the_optimizer_that_it_was_compiled_with_is_used(tmp_path, data):
         return model
 
     fitted(tmp_path, data.private, frozen)
-    for teacher, arrays in enumerate(all_weights(tmp_path)):
+    for teacher, arrays in enumerate(api_helpers.weights(tmp_path)):
         seed = int(np.random.SeedSequence([0, teacher]).generate_state(2)[0])
         first = catalogue.build(frozen, data.dataset, seed=seed).trainable_variables
         assert are_equal(arrays[: len(first)], [variable.numpy() for variable in first])
@@ -81,7 +77,7 @@ def test_a_training_that_diverges_stops_nothing(tmp_path, data):
         return model
 
     teachers = fitted(tmp_path, data.private, fast)
-    assert not all(np.isfinite(array).all() for array in all_weights(tmp_path)[0])
+    assert not all(np.isfinite(array).all() for array in api_helpers.weights(tmp_path)[0])
     assert (teachers.votes(data.pool)[0] == 0).all()
 
 
@@ -98,7 +94,7 @@ def test_the_same_settings_give_the_same_bits_whatever_was_drawn_before(tmp_path
     random.seed(11), np.random.seed(12), tf.random.set_seed(13)
     tf.random.uniform([3])
     fitted(tmp_path, data.private)
-    for one, other in zip(all_weights(tmp_path), all_weights(folder), strict=True):
+    for one, other in zip(api_helpers.weights(tmp_path), api_helpers.weights(folder), strict=True):
         assert are_equal(one, other)
 
 
@@ -112,23 +108,6 @@ def test_the_callers_generators_get_their_states_back(tmp_path, data):
     with catalogue.seeded(5):
         assert (random.random(), np.random.random(), float(tf.random.uniform([]))) == first
     assert float(tf.random.uniform([])) != float(tf.random.uniform([]))
-
-
-def test_another_record_changes_the_teacher_that_has_it_and_no_bit_of_others(
-    tmp_path, data, folder
-):
-    inputs = data.private.inputs.copy()
-    inputs[7] = 16.0 - inputs[7]
-    other = pate_tf.Data.from_arrays(
-        inputs, data.private.labels, data.pool.inputs, num_classes=10, value_range=(0, 16)
-    )
-    other = type(data.private)(data.dataset, other.private.inputs, data.private.labels)
-    fitted(tmp_path, other)
-    changed = [
-        not are_equal(one, two)
-        for one, two in zip(all_weights(tmp_path), all_weights(folder), strict=True)
-    ]
-    assert sum(changed) == 1
 
 
 def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path):
@@ -145,7 +124,9 @@ def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path):
     changed = [
         not are_equal(one, two)
         for one, two in zip(
-            all_weights(tmp_path / "all"), all_weights(tmp_path / "fewer"), strict=True
+            api_helpers.weights(tmp_path / "all"),
+            api_helpers.weights(tmp_path / "fewer"),
+            strict=True,
         )
     ]
     assert sum(changed) == 1
@@ -168,10 +149,11 @@ class Counts(keras.callbacks.Callback):
 def test_each_teacher_has_callbacks_of_its_own(tmp_path, data, make):
     given = make()
     fitted(tmp_path, data.private, callbacks=given, steps=30)
-    once = fitted(tmp_path / "once", data.private, steps=1)
-    assert once.directory == tmp_path / "once"
+    fitted(tmp_path / "once", data.private, steps=1)
     # Every one was stopped after its first pass, which is what one step is rounded up to.
-    for one, other in zip(all_weights(tmp_path), all_weights(tmp_path / "once"), strict=True):
+    for one, other in zip(
+        api_helpers.weights(tmp_path), api_helpers.weights(tmp_path / "once"), strict=True
+    ):
         assert are_equal(one, other)
     if isinstance(given, list):
         assert given[0].passes == 0
@@ -227,18 +209,6 @@ def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data
     assert not any(tmp_path.rglob("finished-*"))
 
 
-def linear(dataset):
-    return keras.Sequential(
-        [keras.Input(dataset.input_shape), keras.layers.Flatten(), keras.layers.Dense(10)]
-    )
-
-
-def slower(dataset):
-    model = api_helpers.compiled(dataset)
-    model.compile(keras.optimizers.Adam(1e-5), "sparse_categorical_crossentropy")
-    return model
-
-
 def with_a_loss(weight):
     """Losses of a user's own, of one name, that differ in their code alone."""
 
@@ -259,12 +229,6 @@ def test_another_loss_of_the_same_name_is_refused(tmp_path, data):
         fitted(tmp_path, data.private, with_a_loss(2.0))
 
 
-@pytest.mark.parametrize("net", [linear, slower, api_helpers.net])
-def test_another_net_in_the_same_folder_is_refused(folder, data, net):
-    with pytest.raises(ValueError, match=r"holds teachers of other settings: .*architecture"):
-        fitted(folder, data.private, net)
-
-
 def test_other_callbacks_in_the_same_folder_are_refused(folder, data):
     with pytest.raises(ValueError, match="holds teachers of other settings: callbacks;"):
         fitted(folder, data.private, callbacks=[Counts()])
@@ -273,8 +237,6 @@ def test_other_callbacks_in_the_same_folder_are_refused(folder, data):
 def test_its_own_learning_rate_stands(tmp_path, data):
     with pytest.raises(ValueError, match="learning_rate: expected none for function compiled"):
         fitted(tmp_path, data.private, learning_rate=0.1)
-    with pytest.raises(ValueError, match="model: expected a Keras model that is not compiled"):
-        fitted(tmp_path, data.private, parallelism="data")
 
 
 KILLED = """
@@ -319,6 +281,3 @@ def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, da
     went_on, at_once = fit(tmp_path / "killed"), fit(tmp_path / "at_once")
     assert {path: path.read_bytes() for path in kept} == kept
     np.testing.assert_array_equal(went_on.votes(data.pool), at_once.votes(data.pool))
-    for teacher in range(number):
-        pair = [api_helpers.weights(tmp_path / run, teacher) for run in ("killed", "at_once")]
-        assert are_equal(*pair)

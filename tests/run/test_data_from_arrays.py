@@ -209,9 +209,9 @@ def test_a_repr_shows_shapes_alone():
 
 
 def test_data_sets_by_name_are_the_same():
-    data = pate_tf.datasets.load("digits", pool_size=300)
+    data = pate_tf.Data.load("digits", pool_size=300)
     assert isinstance(data, pate_tf.Data)
     assert (len(data.private), len(data.pool), len(data.held_out)) == (1200, 300, 297)
     assert isinstance(data.private, PrivateExamples)
     with pytest.raises(ValueError, match="dataset: expected one of digits"):
-        pate_tf.datasets.load("no such data")
+        pate_tf.Data.load("no such data")

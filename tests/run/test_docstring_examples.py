@@ -14,7 +14,7 @@ from pate_tf.representations import contrastive
 
 MECHANISMS = ("noisy_max", "confident_gaussian_noisy_max", "feature_sums", "stability_gate")
 MODULES = (
-    *("data.data", "data.datasets", "teachers.teachers", "release.labeller", "queries.labels"),
+    *("data.data", "teachers.teachers", "release.labeller", "queries.labels"),
     *("run.student", "statement.publishing", "statement.privacy_statement", "release.feature_sums"),
     *("ledger.ledger", "ledger.chain", "run.fit", "run.planning", "run.classifier"),
     *("representations.catalogue", "core.dataset", "accounting.charge", "accounting.planning"),

@@ -58,39 +58,12 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
         fitted.student.predict_proba(data.held_out), student.predict_proba(data.held_out)
     )
     assert fitted.student.evaluate(data.held_out) > 0.6
-    statement = fitted.publish(tmp_path / "released").statement
+    statement = fitted.student.publish(tmp_path / "released").statement
     assert statement.epsilon == pytest.approx(fitted.cost.epsilon)
     with pytest.raises(ValueError, match=r"none; publish a student into it: `publish\(\)`"):
         pate_tf.audit.report_page(tmp_path / "one")
-    assert fitted.publish().folder == tmp_path / "one" / "released"
+    assert fitted.student.publish().folder == tmp_path / "one" / "released"
     assert pate_tf.audit.report_page(tmp_path / "one")
-
-
-def test_the_same_call_again_charges_nothing_more(data, tmp_path):
-    found = [
-        pate_tf.fit(
-            data,
-            epsilon=20.0,
-            delta=1e-5,
-            source=source("pate", tmp_path),
-            mechanism=pate_tf.GaussianHistogram,
-            num_queries=20,
-            student=pate_tf.Student("random_forest"),
-            epsilon_budget=21.0,
-        )
-        for _ in range(2)
-    ]
-    assert np.array_equal(found[0].labels.labels, found[1].labels.labels)
-
-
-def test_a_gate_that_stays_shut_is_warned_of(data, tmp_path):
-    votes = np.tile(np.arange(10)[:, np.newaxis] % 2, (1, len(data.pool)))  # divided on all
-    teachers = pate_tf.Teachers.from_votes(votes, directory=tmp_path)
-    gate = pate_tf.StabilityGate(epsilon=0.5, delta=1e-6)
-    with pate_tf.Labeller(teachers, gate, delta=1e-5) as labeller:
-        with pytest.warns(UserWarning, match="labels: none of 10 queries got one, and epsilon"):
-            labels = labeller.label(data.pool, num_queries=10, strategy="first")
-        assert len(labels) == 0 and labels.cost.epsilon > 0.4
 
 
 @pytest.mark.parametrize(
@@ -111,7 +84,7 @@ def test_what_does_not_fit_is_refused(data, tmp_path, changes, message):
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])
 def test_a_delta_above_one_over_the_records_is_refused_before_anything_is_trained(tmp_path, method):
-    data = pate_tf.datasets.load("digits")
+    data = pate_tf.Data.load("digits")
     with pytest.raises(ValueError, match=r"^delta: expected at most one over .*, 1 / 1200, got"):
         pate_tf.fit(data, method=method, epsilon=8.0, delta=0.9, directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,7 +1,6 @@
 """Whole runs with mechanisms that release nothing at times, or more than labels."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -12,9 +11,9 @@ from chosen_votes import (
     PUBLIC,
     FakeEnsemble,
     opened,
-    planned,
     released,
-    student_settings,
+    run,
+    statement,
     table,
 )
 
@@ -26,11 +25,8 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.queries.labels import load_labels
-from pate_tf.run import student_run as student_report
-from pate_tf.run.student_run import NothingAnsweredError, make_student
+from pate_tf.queries.labels import Labels
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.publishing import publish_model
 
@@ -38,29 +34,13 @@ SPLIT = PUBLIC.split(POOL)
 GATE = StabilityGate(epsilon=1.0, delta=1e-5)
 
 
-def run(folder, teachers, *, mechanism, query_strategy="first"):
-    with opened(folder, teachers) as labeller:
-        return make_student(
-            student_settings(),
-            SPLIT,
-            plan=planned(teachers, SPLIT.pool, mechanism=mechanism, strategy=query_strategy),
-            teachers=teachers,
-            labeller=labeller,
-            directory=artifacts.RunDirectory(folder),
-        )
-
-
 def test_a_gated_student_is_published_with_its_worst_case(tmp_path):
-    report = run(tmp_path, FakeEnsemble(table(100)), mechanism=GATE)
-    values, rows = student_report.student_report(report, seconds=1.0)
-    assert (values["epsilon_worst_case"], values["delta"]) == (1.0, 1e-5)
-    assert values["queries_answered"] == values["queries"] == NUM_QUERIES
-    assert values["label_accuracy"] == 1.0 and values["epsilon_data_dependent"] is None
-    rows = dict(rows)
-    assert rows["epsilon, data-dependent"] == "none: its cost is the same for all votes"
+    result = run(tmp_path, FakeEnsemble(table(100)), mechanism=GATE)
+    assert (result.statement.epsilon, result.statement.delta) == (1.0, 1e-5)
+    assert len(result.labels) == NUM_QUERIES
+    assert result.published.measured["label_accuracy"] == 1.0
     with Ledger.read(tmp_path / "sensitive") as ledger:
-        stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
-        check_statement(stated, ledger)
+        check_statement(statement(tmp_path), ledger)
     found = analysed(tmp_path)
     assert found.publishable["epsilon_data_independent"] == 1.0
     assert found.publishable["queries_answered"] == NUM_QUERIES
@@ -69,17 +49,12 @@ def test_a_gated_student_is_published_with_its_worst_case(tmp_path):
 
 def test_a_gate_that_stays_shut_says_what_was_charged_and_what_to_do(tmp_path):
     divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
-    with pytest.raises(NothingAnsweredError) as refusal:
+    with (
+        pytest.warns(UserWarning, match="none of 40 queries got one, and epsilon 1 at") as told,
+        pytest.raises(ValueError, match="at least 1 released label, got none"),
+    ):
         run(tmp_path, FakeEnsemble(divided), mechanism=GATE)
-    message = str(refusal.value)
-    assert "at least one label of 40, got none" in message and "\n" not in message
-    assert "epsilon 1 at delta 1e-05" in message and "was charged" in message
-    assert "fewer queries" in message and "again" in message
-    values, rows = student_report.unanswered_report(
-        refusal.value, FakeEnsemble(divided), epsilon_ledger=1.0, seconds=1.0
-    )
-    assert (values["epsilon_worst_case"], values["queries_answered"]) == (1.0, 0)
-    assert "NONE answered" in dict(rows)["queries"]
+    assert "fewer queries" in str(told[0].message)
     assert not (tmp_path / "released" / "student").exists()
     found = analysed(tmp_path)
     assert found.publishable["epsilon_data_independent"] == 1.0
@@ -95,7 +70,7 @@ def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_p
     )
     assert 0.3 < labels.training_labels.weights.max(axis=1).mean() < 0.9
     labels.save(tmp_path / "kept")
-    again = load_labels(tmp_path / "kept", SPLIT.pool)
+    again = Labels.load(tmp_path / "kept", SPLIT.pool)
     np.testing.assert_array_equal(again.training_labels.weights, labels.training_labels.weights)
     np.testing.assert_array_equal(again.released.noisy_counts, labels.released.noisy_counts)
     assert "weights" in np.load(tmp_path / "kept" / "labels.npz")
@@ -130,36 +105,33 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
     )
     divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
     teachers = FakeEnsemble(table(100) if agree else divided)
-    report = run(tmp_path, teachers, mechanism=mechanism)
-    values, rows = student_report.student_report(report, seconds=1.0)
-    assert (values["epsilon_worst_case"], values["delta"]) == (1.0, 1e-5)
-    assert values["queries_answered"] == values["queries"] == NUM_QUERIES
-    queried, rows = report.labels, dict(rows)
+    result = run(tmp_path, teachers, mechanism=mechanism)
+    labels = result.labels
+    assert (result.statement.epsilon, result.statement.delta) == (1.0, 1e-5)
+    assert len(labels) == NUM_QUERIES
     if agree:
-        assert values["label_accuracy"] == 1.0 and queried.training_labels.weights is None
-        assert rows["queries"] == "40 asked, 40 answered, without noise"
+        assert result.published.measured["label_accuracy"] == 1.0
+        assert labels.training_labels.weights is None
     else:
-        assert queried.released.noisy_counts.shape == (NUM_QUERIES, 10)
+        assert labels.released.noisy_counts.shape == (NUM_QUERIES, 10)
         np.testing.assert_array_equal(
-            queried.training_labels.weights, shares(queried.released.noisy_counts)
+            labels.training_labels.weights, shares(labels.released.noisy_counts)
         )
-        assert rows["queries"] == "40 asked, 40 answered, with noisy counts"
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
     assert f"standard deviation {counted.sigma:.3g} votes. Both together are (1, 1e-05)" in page
     with Ledger.read(tmp_path / "sensitive") as ledger:
-        stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
-        check_statement(stated, ledger)
+        check_statement(statement(tmp_path), ledger)
         assert ledger.charges == {mechanism: 1}
     # Asked again, the same is answered, and nothing is charged or drawn.
     again = run(tmp_path, teachers, mechanism=mechanism).labels
-    assert again.seal == queried.seal and again.released.cost == queried.released.cost
+    assert again.seal == labels.seal and again.cost == labels.cost
     found = analysed(tmp_path)
     assert found.publishable["epsilon_data_independent"] == 1.0 and found.sensitive == {}
 
 
 def test_a_student_of_a_histogram_is_stated(tmp_path):
     mechanism = GaussianHistogram(sigma=20.0)
-    report = run(tmp_path, FakeEnsemble(table(95)), mechanism=mechanism)
+    result = run(tmp_path, FakeEnsemble(table(95)), mechanism=mechanism)
     due, _ = mechanism.data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
-    assert report.published.statement.epsilon == due
-    assert "All these sums are released" in report.published.statement.mechanism.in_words()
+    assert result.statement.epsilon == due
+    assert "All these sums are released" in result.statement.mechanism.in_words()

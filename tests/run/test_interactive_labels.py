@@ -1,7 +1,5 @@
 """Whole runs in which a student of earlier labels answers most queries itself."""
 
-import json
-
 import numpy as np
 import pytest
 from chosen_votes import (
@@ -12,16 +10,15 @@ from chosen_votes import (
     opened,
     planned,
     released,
-    student_settings,
+    run,
+    statement,
     table,
 )
 
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
-from pate_tf.core import artifacts
+from pate_tf.ledger import Ledger
 from pate_tf.queries.strategies import simple
 from pate_tf.release.votes import stored_counts
-from pate_tf.run import student_run as student_report
-from pate_tf.run.student_run import make_student
 from pate_tf.statement.check import check_statement
 
 SPLIT = PUBLIC.split(POOL)
@@ -82,7 +79,7 @@ def test_every_query_is_asked_once_and_each_round_has_something_of_all(tmp_path,
     [
         (
             {**ASKED, "strategy": "uncertain"},
-            "strategy: expected one that fixes all queries beforehand",
+            "strategy: expected one that fixes all queries in advance",
         ),
         (
             {**ASKED, "mechanism": LaplaceNoisyMax(gamma=0.1)},
@@ -95,24 +92,11 @@ def test_what_does_not_go_together_is_refused(asked, message):
         planned(FakeEnsemble(table(100)), SPLIT.pool, **asked)
 
 
-def test_a_student_is_made_stated_and_reported(tmp_path):
+def test_a_student_is_made_and_stated(tmp_path):
     """With real students between rounds."""
-    with opened(tmp_path, FakeEnsemble(table(100))) as labeller, labeller.ledger() as ledger:
-        report = make_student(
-            student_settings(),
-            SPLIT,
-            plan=planned(FakeEnsemble(table(100)), SPLIT.pool, mechanism=MECHANISM, rounds=2),
-            teachers=FakeEnsemble(table(100)),
-            labeller=labeller,
-            directory=artifacts.RunDirectory(tmp_path),
-        )
-        stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
-        check_statement(stated, ledger)
-    values, rows = student_report.student_report(report, seconds=1.0)
-    assert values["mechanism"] == MECHANISM.to_dict()
-    assert values["epsilon_worst_case"] == stated["epsilon"]
-    assert values["epsilon_data_dependent"] is None
-    rows = dict(rows)
-    assert "only the worst case holds" in rows["epsilon, data-dependent"]
+    run(tmp_path, FakeEnsemble(table(100)), mechanism=MECHANISM, query_rounds=2)
+    with Ledger.read(tmp_path / "sensitive") as ledger:
+        check_statement(statement(tmp_path), ledger)
+    assert statement(tmp_path)["mechanism"] == MECHANISM.to_dict()
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
     assert "the student's own class is the label" in page and "at most 0.6" in page

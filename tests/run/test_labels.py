@@ -5,13 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, opened, planned, released, table
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, opened, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.core import artifacts
-from pate_tf.core.public import Pool
-from pate_tf.queries.labels import Labels, load_labels
-from pate_tf.run.student_run import learn
+from pate_tf.queries.labels import Labels
+from pate_tf.run.student import Student
 from pate_tf.statement.publishing import publish_model
 from pate_tf.students.config import StudentSettings
 
@@ -42,7 +41,7 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     folder = tmp_path / "kept"
     labels.save(folder)
     assert {path.name for path in folder.iterdir()} == {"labels.npz", "labels.json"}
-    again = load_labels(folder, SPLIT.pool)
+    again = Labels.load(folder, SPLIT.pool)
     for one, other in zip(as_arrays(labels), as_arrays(again), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.strategy == strategy
@@ -60,8 +59,8 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
 def test_stored_labels_are_learnt_from_and_published(tmp_path):
     teachers = FakeEnsemble(table(95))
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
-    labels = load_labels(tmp_path / "kept", SPLIT.pool)
-    model, _ = learn(SETTINGS, SPLIT, labels)
+    labels = Labels.load(tmp_path / "kept", SPLIT.pool)
+    model = Student.from_settings(SETTINGS).fit(SPLIT.pool, labels).model
     with opened(tmp_path, teachers).ledger() as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
@@ -77,8 +76,8 @@ def test_labels_of_another_pool_are_refused(tmp_path):
     other = PUBLIC.split(POOL + 1)
     labels.save(tmp_path / "kept")
     for wrong in (
-        lambda: learn(SETTINGS, other, labels),
-        lambda: load_labels(tmp_path / "kept", other.pool),
+        lambda: Student.from_settings(SETTINGS).fit(other.pool, labels),
+        lambda: Labels.load(tmp_path / "kept", other.pool),
     ):
         with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
             wrong()
@@ -146,7 +145,7 @@ def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, 
     ):
         publish_model(
             None,
-            load_labels(tmp_path / "kept", SPLIT.pool),
+            Labels.load(tmp_path / "kept", SPLIT.pool),
             teachers=teachers,
             ledger=ledger,
             folder=tmp_path / "out",
@@ -154,22 +153,12 @@ def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, 
     assert "\n" not in str(no.value) and not (tmp_path / "out").exists()
 
 
-def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
-    labels = labels_of(tmp_path / "one", FakeEnsemble(table(95)))
-    other = FakeEnsemble(table(95), "cd" * 32)
-    with (
-        opened(tmp_path / "two", other).ledger() as ledger,
-        pytest.raises(ValueError, match="charged to this ledger"),
-    ):
-        publish_model(None, labels, teachers=other, ledger=ledger, folder=tmp_path)
-
-
 def test_predictable_noise_spoils_earlier_labels(tmp_path):
     teachers = FakeEnsemble(table(95))
     labels = labels_of(tmp_path, teachers)
     assert labels.released.secure_noise
     labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, seed=1)
-    model, _ = learn(SETTINGS, SPLIT, labels)
+    model = Student.from_settings(SETTINGS).fit(SPLIT.pool, labels).model
     with opened(tmp_path, teachers).ledger() as ledger:
         published = publish_model(
             model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
@@ -203,15 +192,5 @@ def test_spoilt_files_are_one_line(tmp_path, spoil):
     labels_of(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
     spoil(tmp_path / "kept")
     with pytest.raises(ValueError, match=r"kept.*: expected") as caught:
-        load_labels(tmp_path / "kept", SPLIT.pool)
+        Labels.load(tmp_path / "kept", SPLIT.pool)
     assert "\n" not in str(caught.value)
-
-
-def test_a_plan_is_checked_against_the_pool():
-    teachers = FakeEnsemble(table(95))
-    other = Pool(dataclasses.replace(PUBLIC.dataset, pool_size=7), SPLIT.pool.inputs)
-    with pytest.raises(
-        ValueError, match="for digits, got those for digits: pool_size is 400, not 7"
-    ):
-        planned(teachers, other)
-    assert teachers.asked == 0

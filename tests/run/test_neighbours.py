@@ -8,16 +8,14 @@ import pytest
 from chosen_votes import POOL, PUBLIC, FakeEnsemble, opened, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
-from pate_tf.core.sensitive import Votes
 from pate_tf.queries import propagation, strategies
-from pate_tf.queries.labels import load_labels
+from pate_tf.queries.labels import Labels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.representations import catalogue as trust
-from pate_tf.run.student_run import learn
+from pate_tf.run.student import Student
 from pate_tf.statement.check import PAGE_FILE
 from pate_tf.statement.publishing import publish_model
 from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.voters import StoredVotes
 
 SPLIT = PUBLIC.split(POOL)
 QUERIES = 20
@@ -76,9 +74,9 @@ def test_asked_again_they_are_free_and_asked_alone_they_are_not(tmp_path):
 def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     teachers = FakeEnsemble(table(90))
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
-    labels = load_labels(tmp_path / "kept", SPLIT.pool)
+    labels = Labels.load(tmp_path / "kept", SPLIT.pool)
     assert labels.neighbours.shape == (QUERIES, 10)
-    model, _ = learn(SETTINGS, SPLIT, labels)
+    model = Student.from_settings(SETTINGS).fit(SPLIT.pool, labels).model
     with opened(tmp_path, teachers).ledger() as ledger:
 
         def published(these, name):
@@ -116,26 +114,3 @@ def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, m
     assert found.num_neighbours == 2
     monkeypatch.setattr(trust, "doubts", lambda *asked, **options: "they separate nothing")
     assert labels_of(tmp_path / "c", teachers).neighbours is None
-
-
-def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
-    votes = table(100)[:, : POOL - 1]
-    teachers = StoredVotes(Votes(votes, 10), SPLIT.pool)
-    with pytest.raises(ValueError, match="num_neighbours: expected 0 with labels of a part"):
-        labels_of(tmp_path, teachers, num_neighbours=2)
-    assert not (tmp_path / "sensitive" / "votes").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"strategy": "first", "num_neighbours": 2}, "expected none for strategy first"),
-        ({"num_neighbours": POOL}, "expected fewer than the pool's 400 inputs, got 400"),
-        ({"num_neighbours": -1}, "expected at least 0 and finite, got -1"),
-    ],
-)
-def test_what_can_not_be_asked_is_refused_before_it_is_charged(tmp_path, changes, message):
-    teachers = FakeEnsemble(table(90))
-    with pytest.raises(ValueError, match=f"num_neighbours: {message}") as caught:
-        labels_of(tmp_path, teachers, **changes)
-    assert "\n" not in str(caught.value) and teachers.asked == 0

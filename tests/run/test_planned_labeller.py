@@ -8,7 +8,7 @@ from pate_tf.accounting.mechanisms import GaussianHistogram, LaplaceNoisyMax
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE
 
-DATA = pate_tf.datasets.load("digits")
+DATA = pate_tf.Data.load("digits")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,16 +53,6 @@ def test_settings_that_do_not_fit_are_refused_before_a_ledger_is_opened(tmp_path
     with pytest.raises(ValueError, match=message):
         pate_tf.Labeller(teachers, delta=1e-5, **asked)
     assert not (tmp_path / "run").exists()
-
-
-def test_what_are_no_teachers_and_no_pool_is_one_line(ridge):
-    with pytest.raises(ValueError, match=r"source: expected pate_tf\.Teachers or FeatureSums"):
-        pate_tf.Labeller(3, epsilon=8.0, delta=1e-5)
-    with (
-        pate_tf.Labeller(ridge, epsilon=8.0, delta=1e-5) as labeller,
-        pytest.raises(ValueError, match=r"pool: expected data\.pool, got ndarray"),
-    ):
-        labeller.label(DATA.pool.inputs)
 
 
 def test_others_answer_medoids(tmp_path):

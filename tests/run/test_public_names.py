@@ -69,7 +69,7 @@ def test_the_types_that_a_checker_sees_are_the_names_that_there_are():
     assert seen - {"TYPE_CHECKING"} == set(pate_tf.__all__)
 
 
-@pytest.mark.parametrize("name", sorted({*pate_tf.__all__} - {"accounting", "audit", "datasets"}))
+@pytest.mark.parametrize("name", sorted({*pate_tf.__all__} - {"accounting", "audit"}))
 def test_every_name_says_what_it_is(name):
     assert inspect.getdoc(getattr(pate_tf, name))
 
@@ -86,7 +86,7 @@ import pate_tf
 def net(dataset: pate_tf.Dataset) -> keras.Model:
     return keras.Sequential()
 
-data = pate_tf.datasets.load("digits")
+data = pate_tf.Data.load("digits")
 teachers = pate_tf.Teachers(net, num_teachers=20, directory="runs/mine").fit(data.private)
 mechanism = pate_tf.LaplaceNoisyMax(scale=5.0)
 with pate_tf.Labeller(teachers, mechanism, epsilon_budget=30.0, delta=1e-5) as labeller:
@@ -95,7 +95,7 @@ with pate_tf.Labeller(teachers, mechanism, epsilon_budget=30.0, delta=1e-5) as l
     reveal_type(labeller.spent())
 student = pate_tf.Student("consistency").fit(data.pool, labels)
 reveal_type(student)
-reveal_type(pate_tf.publish(student, "released").statement)
+reveal_type(student.publish("released").statement)
 pate_tf.Teachers(net, teachers=3)
 """
 

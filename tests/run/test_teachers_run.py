@@ -1,4 +1,4 @@
-"""What a run of the teachers checks before it trains, and what its folder says of it."""
+"""What a run folder says of itself, and where data come from."""
 
 import dataclasses
 import pathlib
@@ -11,92 +11,35 @@ import pate_tf
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import QUIET
-from pate_tf.data import catalogue as data
-from pate_tf.data.data import FileSource
-from pate_tf.teachers import teacher_training
-from pate_tf.teachers.run_folder import (
-    DataSource,
-    RunDescription,
-    TeacherRun,
-    TeacherSource,
-    described_run,
-)
-from pate_tf.teachers.settings import TeacherSettings
-
-PRIVATE, PUBLIC = data.load_private("digits"), data.load_public("digits")
-OTHER = dataclasses.replace(PUBLIC.dataset, augmentation="none", value_range=(0.0, 255.0))
+from pate_tf.data import catalogue
+from pate_tf.data.data_source import DataSource, FileSource
+from pate_tf.teachers.run_folder import RunDescription, described_run, partition_of
 
 
-@pytest.mark.parametrize(
-    ("public", "asked", "message"),
-    [
-        (
-            PublicExamples(OTHER, PUBLIC.inputs),
-            {},
-            r"dataset: expected public samples of the private records' data set digits, got others",
-        ),
-        (PUBLIC, {"num_classes": 9}, "num_classes: digits has 10 classes, got 9"),
-        (
-            PUBLIC,
-            {"owners_file": pathlib.Path("a"), "partition_file": pathlib.Path("b")},
-            "partition: expected owners_file or partition_file, got both",
-        ),
-        (PUBLIC, {"num_teachers": 1201}, "num_teachers: expected at most one teacher a record"),
-        (
-            PUBLIC,
-            {"num_teachers": 9, "teachers": "3-9"},
-            "teachers: expected teachers from 0 to 8",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_told_before_anything_is_trained(
-    tmp_path, monkeypatch, public, asked, message
-):
-    monkeypatch.setattr(data, "load_private", lambda name, **options: PRIVATE)
-    monkeypatch.setattr(data, "load_public", lambda name, **options: public)
-    monkeypatch.delattr(teacher_training, "train")
-    with pytest.raises(ValueError, match=message) as caught:
-        teacher_training.run(TeacherSettings(model="mlp"), TeacherRun(folder=tmp_path, **asked))
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_number_of_teachers_is_recommended_by_public_values():
-    recommended = teacher_training.recommended_num_teachers
-    assert recommended(60_000, PRIVATE.dataset) == 2_000
-    many_classes = dataclasses.replace(PRIVATE.dataset, num_classes=100, class_names=())
-    assert recommended(60_000, many_classes) == 200
-    assert recommended(5, PRIVATE.dataset) == 1
+def test_two_sides_of_different_data_sets_are_refused(monkeypatch):
+    public = catalogue.load_public("digits")
+    other = dataclasses.replace(public.dataset, augmentation="none", value_range=(0.0, 255.0))
+    monkeypatch.setattr(
+        catalogue, "load_public", lambda name, **options: PublicExamples(other, public.inputs)
+    )
+    with pytest.raises(ValueError, match="data: expected public samples of the private records"):
+        pate_tf.Data.load("digits")
 
 
 def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_path, monkeypatch):
-    visits = np.arange(len(PRIVATE))
+    private = catalogue.load_private("digits")
+    visits = np.arange(len(private))
     persons = visits // 7
     np.save(tmp_path / "persons.npy", persons)
-    examples = dataclasses.replace(PRIVATE, owners=visits)
-    monkeypatch.setattr(data, "load_private", lambda name, **options: examples)
+    examples = dataclasses.replace(private, owners=visits)
+    monkeypatch.setattr(catalogue, "load_private", lambda name, **options: examples)
     owned = DataSource(owners_file=tmp_path / "persons.npy").load_private(QUIET)
     np.testing.assert_array_equal(owned.owners, persons)
-    shares = teacher_training.shares_of(owned, num_teachers=5, seed=0)
-    assert shares.unit == "owner"
+    partition = partition_of(owned, num_teachers=5, seed=0)
+    assert partition.unit == "owner"
     for person in range(10):
-        assert len(set(shares.assignment[persons == person].tolist())) == 1
+        assert len(set(partition.assignment[persons == person].tolist())) == 1
     np.testing.assert_array_equal(DataSource().load_private(QUIET).owners, visits)
-
-
-def test_teachers_from_elsewhere_need_the_folder_of_their_ledger(tmp_path):
-    source = TeacherSource(elsewhere=tmp_path / "votes.npy")
-    with pytest.raises(ValueError, match="teachers: expected their run folder as well"):
-        source.load(PUBLIC.split(400))
-
-
-def test_a_file_of_labels_that_is_transposed_is_refused(tmp_path):
-    path = tmp_path / "votes.npy"
-    np.save(path, np.zeros((40, 60), int))  # 60 teachers, 40 queries
-    for number, told in ((None, "expected it with a file of labels"), (60, "expected 40")):
-        source = TeacherSource(elsewhere=path, folder=tmp_path, num_teachers=number)
-        with pytest.raises(ValueError, match=f"num_teachers: {told}"):
-            source.load(PUBLIC.split(400))
 
 
 # What a run folder says of itself.
@@ -140,11 +83,9 @@ def test_what_contradicts_a_folder_is_one_line(tmp_path):
             run.data(**named)
         assert "\n" not in str(caught.value)
     assert description().data(dataset="digits") == DataSource()
-    description().check(num_teachers=4, num_classes=10)
+    description().check(num_teachers=4)
     with pytest.raises(ValueError, match="num_teachers: expected 4, as the run folder says, got 5"):
         description().check(num_teachers=5)
-    with pytest.raises(ValueError, match="num_classes: expected 10"):
-        description().check(num_classes=9)
     assert described_run(None) is described_run(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "sensitive").mkdir()
@@ -157,7 +98,7 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     flags = ("--nb_teachers=12", "--max_steps=30", "--stdnt_share=300", "--train_dir=run")
     ended = run_script("train_teachers.py", *flags, folder=tmp_path)
     assert ended.code == 0, ended.err
-    assert "Teachers of cnn, 30 steps each" in ended.out  # a default is told
+    assert "Teachers of cnn, 30 steps each" in ended.out  # a default is noted
     said = described_run(tmp_path / "run")
     assert (said.num_teachers, said.model, said.pool_size) == (12, "cnn", 300)
     asked = ("train_student.py", "--train_dir=run", "--queries=20", "--lap_scale=1")
@@ -171,10 +112,3 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     ):
         ended = run_script(*asked, flag, folder=tmp_path)
         assert ended.code == 1 and ended.err.startswith(told)
-
-
-def test_teachers_of_python_name_themselves_and_no_data(tmp_path):
-    digits = pate_tf.datasets.load("digits")
-    pate_tf.Teachers("mlp", num_teachers=3, steps=2, directory=tmp_path).fit(digits.private)
-    said = described_run(tmp_path)
-    assert (said.data_name, said.num_teachers, said.source) == ("digits", 3, {})

@@ -47,7 +47,7 @@ def published(texts, data, tmp_path_factory):
         np.testing.assert_array_equal(
             student.predict_proba(texts[0][-len(data.held_out) :][:7]), probabilities
         )
-        return pate_tf.publish(student, folder / "released")
+        return student.publish(folder / "released")
 
 
 def test_a_text_student_learns_and_is_served_strings(texts, data, published):

@@ -1,8 +1,6 @@
 """What every student must do, and every one trained by `fit`; `test_contract.py` runs it."""
 
 import dataclasses
-import pathlib
-import resource
 
 import keras
 import numpy as np
@@ -111,19 +109,6 @@ class StudentContract:
         with pytest.raises(ValueError, match="student: expected labels of"):
             self.train(released_labels([0], [1], num_classes + 1))
 
-    def test_labels_that_were_inferred_without_a_query_are_learnt_too(self):
-        """A label of another class on every other input: only who learns both can tell."""
-        num_classes = self.public.dataset.num_classes
-        released, inferred = np.arange(0, 2 * QUERIES, 2), np.arange(1, 2 * QUERIES, 2)
-        indices = np.concatenate([released, inferred])
-        both = PoolLabels(
-            query_indices=indices,
-            labels=(self.public.labels[indices] + 1) % num_classes,
-            num_classes=num_classes,
-        )
-        given, truth = self.classify(self.train(both))
-        assert (given == (truth + 1) % num_classes).mean() > self.better_than
-
     def test_it_learns_from_weighted_labels(self):
         """A third of the weight lies on another class; a forest takes the largest."""
         truth, num_classes = self.public.labels[:QUERIES], self.public.dataset.num_classes
@@ -186,18 +171,3 @@ class FittedStudentContract(StudentContract):
         arrays = artifacts.read_arrays(kept)
         assert arrays["epochs"] == 1
         assert all(np.isfinite(array).all() for array in arrays.values())
-
-    @pytest.mark.long
-    def test_memory_stays_flat_over_epochs(self, tmp_path):
-        """Weights of one step kept for good would show: thousands of steps, 30 MiB allowed."""
-        resident = []
-
-        def note(epoch, logs):
-            pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-            resident.append(pages * resource.getpagesize() / 2**20)
-
-        watch = keras.callbacks.LambdaCallback(on_epoch_end=note)
-        steps = 30 * training.STEPS_AN_EPOCH
-        self.train(max_steps=steps, folder=tmp_path, callbacks=[watch])
-        assert len(resident) == 30
-        assert resident[-1] - resident[5] < 30.0, resident

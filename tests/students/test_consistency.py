@@ -33,27 +33,6 @@ def test_without_robustness_it_is_cross_entropy():
     assert float(found) == pytest.approx(expected, rel=0.01)
 
 
-def test_weights_are_learnt_as_they_are_and_labels_robustly(monkeypatch):
-    """A student that is robust to weights gives up what they are not sure of."""
-    asked = []
-
-    def loss(labels, logits, *, robustness):
-        asked.append((labels.dtype, float(robustness)))
-        return tf.reduce_mean(logits)
-
-    monkeypatch.setattr(consistency, "generalized_cross_entropy", loss)
-    dataset = data.load_public("digits").dataset
-    model = consistency.ConsistencyStudent(
-        models.build("mlp", dataset, seed=0), dataset, warm_up_steps=1
-    )
-    model.average_age.assign(5.0)
-    images = tf.zeros([2, *dataset.input_shape])
-    batch = {"labelled": images, "unlabelled": images, "changed": images}
-    model._loss_parts({**batch, "labels": tf.constant([1, 2], tf.int64)})
-    model._loss_parts({**batch, "labels": tf.fill([2, 10], 0.1)})
-    assert asked == [(tf.int64, pytest.approx(consistency.ROBUSTNESS)), (tf.float32, 0.0)]
-
-
 def test_only_confident_answers_teach_and_nothing_flows_back_into_them():
     logits = tf.constant([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0], [2.0, 1.0, 0.0]])
     changed = tf.constant([[0.0, 1.0, 0.0], [0.0, 3.0, 1.0], [0.0, 0.0, 5.0]])

@@ -1,6 +1,4 @@
 import dataclasses
-import shutil
-import subprocess
 import sys
 import types
 
@@ -9,17 +7,11 @@ import numpy as np
 import pytest
 from contract import FittedStudentContract, KillAfter, Killed, StudentContract
 from labels_for_tests import released_labels
-from script_processes import REPOSITORY
 
 from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
 from pate_tf.students import training
-from pate_tf.students.config import (
-    OutputSettings,
-    StudentSettings,
-    complete,
-    find_student,
-)
+from pate_tf.students.config import StudentSettings, complete, find_student
 from pate_tf.students.kinds import StudentConfig, gan, kind_of, names
 
 DIGITS = data.load_public("digits")
@@ -73,10 +65,6 @@ class TestGan(FittedStudentContract):
     @pytest.mark.long
     def test_one_label_is_enough_also_in_a_strategy_scope(self):
         super().test_one_label_is_enough_also_in_a_strategy_scope()
-
-    @pytest.mark.long
-    def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
-        super().test_nan_stops_the_run_and_the_last_good_weights_stay(tmp_path, monkeypatch)
 
 
 class TestConsistency(FittedStudentContract):
@@ -145,7 +133,7 @@ BATCH_STATISTICS = f"{__name__}:with_batch_statistics"
             {"student": "consistency", "model": BATCH_STATISTICS},
             "student consistency: expected a model without batch statistics",
         ),
-        (TABLE, {"student": "gan"}, "student gan: expected gray images or"),
+        (TABLE, {"student": "gan", "model": "improved_gan"}, "student gan: expected images"),
         (TABLE, {"student": "consistency"}, "student consistency: expected images whose"),
     ],
     ids=str,
@@ -182,91 +170,15 @@ def test_settings_are_completed_by_what_the_data_and_the_kind_say(settings, publ
         given = complete(StudentSettings(**settings, max_steps=3), public.dataset)
         assert given == dataclasses.replace(found, max_steps=3)
     else:
-        with pytest.raises(ValueError, match="max_steps: expected none for a forest"):
+        with pytest.raises(ValueError, match="max_steps: expected none for student random_forest"):
             complete(StudentSettings(**settings, max_steps=3), public.dataset)
 
 
-def test_labels_of_a_whole_table_are_followed_closely_unless_the_user_says_otherwise():
-    own = kind_of("supervised")
-    settings = StudentSettings(learning_rate=0.01)
-    few = complete(settings, TABLE.dataset)
-    assert (few.max_steps, few.batch_size, few.learning_rate) == (1_000, 64, 0.01)
-    whole = complete(settings, TABLE.dataset, labels_whole_pool=True)
-    assert {**own.of_whole_table, "learning_rate": 0.01} == {
-        name: getattr(whole, name) for name in own.of_whole_table
-    }
-    assert whole.max_steps > few.max_steps and whole.batch_size > few.batch_size
-    assert complete(settings, DIGITS.dataset, labels_whole_pool=True) == complete(
-        settings, DIGITS.dataset
-    )
-
-
 @pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        (StudentSettings, {"student": "nosuch"}),
-        (StudentSettings, {"max_steps": 0}),
-        (StudentSettings, {"learning_rate": float("nan")}),
-        (StudentSettings, {"seed": 2**31}),
-        (OutputSettings, {"evaluate_on": "everything"}),
-        (StudentSettings, {"batch_size": 0}),
-    ],
+    "changes",
+    [{"student": "nosuch"}, {"max_steps": 0}, {"learning_rate": float("nan")}, {"seed": 2**31}],
     ids=str,
 )
-def test_nonsense_is_refused_by_name(kind, changes):
-    with pytest.raises(ValueError, match=f"{next(iter(changes))}: expected") as caught:
-        kind(**changes)
-    assert "\n" not in str(caught.value)
-
-
-TOY = '''"""Always says nine."""
-
-import keras
-
-from pate_tf.students.kinds import StudentKind
-
-
-def fit(config, released, pool, options):
-    layers = keras.layers
-    bias = keras.initializers.Constant(range(10))
-    body = [layers.Rescaling(0.0), layers.Flatten(), layers.Dense(10, bias_initializer=bias)]
-    return keras.Sequential([keras.Input(pool.dataset.input_shape), *body])
-
-
-KIND = StudentKind(
-    name="nine", fit=fit, check=lambda *asked: None, default_model=lambda dataset: "mlp"
-)
-'''
-PROGRAM = """
-import sys
-from absl import flags
-from pate_tf.cli import student
-student.define()
-flags.FLAGS(["train_student", "--student=nine"])
-flag = flags.FLAGS["student"]
-assert flag.value == "nine" and "nine: Always says nine." in flag.help, flag.help
-assert "tensorflow" not in sys.modules
-import pate_tf
-data = pate_tf.datasets.load("digits")
-teachers = pate_tf.Teachers.from_votes([[0] * 20] * 3, directory="run")
-with pate_tf.Labeller(teachers, pate_tf.LaplaceNoisyMax(scale=1.0), delta=1e-5) as labeller:
-    labels = labeller.label(data.pool, 20)
-found = pate_tf.Student("nine").fit(data.pool, labels)
-print(*{int(label) for label in found.predict(data.held_out)})
-"""
-
-
-def test_a_file_is_all_that_a_student_takes(tmp_path):
-    shutil.copytree(REPOSITORY / "pate_tf", tmp_path / "pate_tf")
-    (tmp_path / "pate_tf" / "students" / "kinds" / "nine.py").write_text(TOY)
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["9"]
+def test_nonsense_is_refused_by_name(changes):
+    with pytest.raises(ValueError, match=f"{next(iter(changes))}: expected"):
+        StudentSettings(**changes)

@@ -11,12 +11,11 @@ from pate_tf.core.partition import Partition, assigned_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import TeacherState
-from pate_tf.teachers.training import DataParallelTrainer, EnsembleParallelTrainer, TeacherData
+from pate_tf.teachers.store import TrainedTeacher
+from pate_tf.teachers.training import TeacherData, train_on_devices
 
 NUM_TEACHERS = 4
 SMALL = "architectures_for_tests:small"  # no dropout, no moving averages
-OWN_LOSSES = "architectures_for_tests:with_added_loss"  # of weights, and a mean over the batch
 BLOBS = Dataset(
     name="blobs",
     kind="image",
@@ -43,7 +42,7 @@ def examples(num: int = 64) -> PrivateExamples:
 
 
 def uneven_partition(num: int = 64) -> Partition:
-    """Shares of different size, the first smaller than a batch."""
+    """Shards of different size, the first smaller than a batch."""
     assignment = np.repeat(np.arange(NUM_TEACHERS), [5, 15, 20, num - 40])
     return assigned_partition(assignment, num_teachers=NUM_TEACHERS)
 
@@ -66,82 +65,48 @@ def teacher_data(private: PrivateExamples | None = None, **changes: object) -> T
 
 
 def data_of_owners() -> TeacherData:
-    """Shares of different numbers of steps; the last one of five is empty."""
-    shares = Partition(uneven_partition().assignment, NUM_TEACHERS + 1, "owner")
+    """Shards of different numbers of steps; the last one of five is empty."""
+    shards = Partition(uneven_partition().assignment, NUM_TEACHERS + 1, "owner")
     of_owners = config(num_teachers=NUM_TEACHERS + 1, unit="owner", max_steps=None, batch_size=2)
-    return TeacherData(of_owners, examples(), shares)
-
-
-def trainer(
-    strategy: tf.distribute.Strategy | None = None,
-    private: PrivateExamples | None = None,
-    **changes: object,
-) -> EnsembleParallelTrainer:
-    strategy = strategy or tf.distribute.OneDeviceStrategy("/CPU:0")
-    return EnsembleParallelTrainer(teacher_data(private, **changes), strategy)
+    return TeacherData(of_owners, examples(), shards)
 
 
 def train_all(
-    trainer: EnsembleParallelTrainer | DataParallelTrainer,
+    data: TeacherData,
     teachers: Sequence[int],
-    chunks: Sequence[int] = (10_000,),
-) -> list[TeacherState]:
-    """Trains teachers in groups, in calls of the given numbers of steps."""
-    done: list[TeacherState] = []
-    for start in range(0, len(teachers), trainer.group_size):
-        group = teachers[start : start + trainer.group_size]
-        states = [trainer.data.initial_state(teacher) for teacher in group]
-        for num_steps in chunks:
-            states = trainer.advance(group, states, num_steps)
-        done += states
-    return done
+    strategy: tf.distribute.Strategy | None = None,
+) -> list[TrainedTeacher]:
+    strategy = strategy or tf.distribute.OneDeviceStrategy("/CPU:0")
+    return [trained for _, trained in train_on_devices(data, teachers, strategy)]
 
 
-def arrays(state: TeacherState) -> list[np.ndarray]:
-    return [
-        *state.weights,
-        *state.buffers,
-        *state.first_moments,
-        *state.second_moments,
-        state.losses,
-    ]
+def bits(trained: TrainedTeacher) -> list[tuple[object, ...]]:
+    arrays = (*trained.arrays, trained.losses)
+    return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
 
 
-def same(one: TeacherState, other: TeacherState) -> bool:
-    """Bit for bit."""
-    pairs = list(zip(arrays(one), arrays(other), strict=True))
-    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
-
-
-def stacked_weights(config: TeacherConfig) -> list[np.ndarray]:
-    """Random weights and buffers for an ensemble with random weights."""
-    models = [
-        catalogue.build(config.model, config.dataset, seed=teacher)
-        for teacher in range(config.num_teachers)
-    ]
-    for teacher, model in enumerate(models):
+def random_teachers(config: TeacherConfig) -> list[TrainedTeacher]:
+    """Networks with random weights."""
+    teachers = []
+    for teacher in range(config.num_teachers):
+        model = catalogue.build(config.model, config.dataset, seed=teacher)
         random = np.random.default_rng(teacher)
         for weight in model.trainable_variables:
             weight.assign_add(random.normal(0, 0.3, weight.shape))
-    lists = [[w.numpy() for w in variables(model)] for model in models]
-    return [np.stack(slot) for slot in zip(*lists, strict=True)]
+        teachers.append(TrainedTeacher([variable.numpy() for variable in variables(model)]))
+    return teachers
 
 
 def variables(model: keras.Model) -> list:
     return [*model.trainable_variables, *model.non_trainable_variables]
 
 
-def slow_logits(config: TeacherConfig, stacked: Sequence[np.ndarray], inputs: np.ndarray):
-    """Logits `[num_teachers, num_inputs, num_classes]` of one Keras model after another."""
-    logits = []
-    for teacher in range(config.num_teachers):
-        model = catalogue.build(config.model, config.dataset)
-        for variable, slot in zip(variables(model), stacked, strict=True):
-            variable.assign(slot[teacher])
-        logits.append(model.predict(inputs.astype(np.float32), verbose=0))
-    return np.array(logits)
-
-
-def slow_twin(config: TeacherConfig, stacked: Sequence[np.ndarray], inputs: np.ndarray):
+def slow_twin(config: TeacherConfig, teachers: Sequence[TrainedTeacher], inputs: np.ndarray):
     """Votes `[num_teachers, num_inputs]` of one Keras model after another."""
-    return slow_logits(config, stacked, inputs).argmax(axis=2)
+    votes = []
+    for teacher in teachers:
+        model = catalogue.build(config.model, config.dataset)
+        for variable, array in zip(variables(model), teacher.arrays, strict=True):
+            variable.assign(array)
+        votes.append(model.predict(inputs.astype(np.float32), verbose=0).argmax(axis=1))
+    return np.array(votes)

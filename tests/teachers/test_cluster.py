@@ -12,12 +12,10 @@ import pytest
 import tensorflow as tf
 from script_processes import REPOSITORY, run_script
 
-from pate_tf.core import artifacts
 from pate_tf.teachers import cluster
-from pate_tf.teachers import teacher_training as run
 from pate_tf.teachers.kinds import load_ensemble
 
-FLAGS = ("--nb_teachers=12", "--max_steps=600")
+FLAGS = ("--nb_teachers=12", "--max_steps=300")
 
 
 def free_address() -> str:
@@ -81,7 +79,7 @@ def test_a_killed_worker_changes_nothing(tmp_path):
     )
     assert ended.code == 0, ended.err
     together, alone = (
-        load_ensemble(run.ensemble_folder(artifacts.RunDirectory(tmp_path / name)))
+        load_ensemble(tmp_path / name / "sensitive" / "teachers" / "ensemble")
         for name in ("cluster", "alone")
     )
     assert together.digest == alone.digest
@@ -111,10 +109,7 @@ def test_a_result_that_died_with_its_worker_is_computed_anew():
     assert result.fetch(attempts=3) == "slots" and not promises
 
 
-def test_workers_that_all_die_and_other_errors_end_it():
-    result = cluster._Result(lambda: Promise(lost(tf.errors.UnavailableError)))
-    with pytest.raises(tf.errors.UnavailableError):
-        result.fetch(attempts=4)
+def test_other_errors_end_it():
     scheduled = []
 
     def schedule():

@@ -17,14 +17,12 @@ from pate_tf.core import artifacts
 from pate_tf.core.partition import Partition, owner_partition, random_partition
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.models import catalogue, classifier, closed_form
+from pate_tf.models import classifier, closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
-from pate_tf.teachers import kinds, on_features
-from pate_tf.teachers import teacher_training as logs
-from pate_tf.teachers import teacher_training as run
+from pate_tf.teachers import kinds, logs
 from pate_tf.teachers.settings import FEWEST_STEPS
-from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
+from pate_tf.teachers.teachers import Teachers
 
 NUM_TEACHERS = 6
 SEED = 5
@@ -132,23 +130,6 @@ def config(model: str, unit: str):
 
 
 @pytest.fixture(scope="module")
-def learn_keras() -> Learn:
-    """Trains all teachers; every call uses the same traced loop."""
-    trainer = None
-
-    def learn(records: list[Record], shares: Partition) -> Learned:
-        nonlocal trainer
-        data = TeacherData(config(KERAS, shares.unit), examples(records), shares)
-        if trainer is None:
-            trainer = EnsembleParallelTrainer(data, tf.distribute.OneDeviceStrategy("/CPU:0"))
-        trainer.data = data
-        states = helpers.train_all(trainer, range(NUM_TEACHERS))
-        return [helpers.arrays(state) for state in states]
-
-    return learn
-
-
-@pytest.fixture(scope="module")
 def encoder() -> Encoder:
     """Of a network whose rounding could depend on the batch."""
     generator = np.random.default_rng(0)
@@ -158,25 +139,26 @@ def encoder() -> Encoder:
     return Encoder(helpers.BLOBS, [part], {})
 
 
-def learn_others(model: str, encoder: Encoder) -> Learn:
-    def learn(records: list[Record], shares: Partition) -> Learned:
-        settings = config(model.removesuffix(" on features"), shares.unit)
+@pytest.fixture(scope="module", params=[KERAS, FOREST, LOGISTIC, *CLOSED_FORMS])
+def learn(request, encoder) -> Learn:
+    model = request.param
+
+    def learn(records: list[Record], shards: Partition) -> Learned:
+        settings = config(model.removesuffix(" on features"), shards.unit)
         work = kinds.Work(
             config=settings,
             examples=examples(records),
-            partition=shares,
+            partition=shards,
             encoder=encoder if model in CLOSED_FORMS else None,
-            engine=kinds.Engine(num_processes=1),
+            num_processes=1,
         )
         kind = kinds.find_kind(settings.model, settings.dataset)
-        return [state.weights for _, state in kind.train(work, range(NUM_TEACHERS), None)]
+        trained = dict(kind.train(work, range(NUM_TEACHERS)))
+        return [
+            [*trained[teacher].arrays, trained[teacher].losses] for teacher in range(NUM_TEACHERS)
+        ]
 
     return learn
-
-
-@pytest.fixture(scope="module", params=[KERAS, FOREST, LOGISTIC, *CLOSED_FORMS])
-def learn(request, learn_keras, encoder) -> Learn:
-    return learn_keras if request.param == KERAS else learn_others(request.param, encoder)
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +201,10 @@ def test_features_of_an_owners_records_depend_on_no_other_owner(change):
         private = dataclasses.replace(examples(records), owners=owners)
         shares = shares_by_owner(records)
         found: dict[str, list[bytes]] = {}
-        teachers = range(NUM_TEACHERS)
-        for teacher, features, labels in on_features.features_of_shares(
-            private, shares, teachers, encoder
-        ):
+        work = kinds.Work(
+            config=config("ridge", "owner"), examples=private, partition=shares, encoder=encoder
+        )
+        for teacher, features, labels in work.shards(range(NUM_TEACHERS)):
             own = shares.records_of(teacher)
             np.testing.assert_array_equal(labels, private.labels[own])
             for record, row in zip(own, features, strict=True):
@@ -256,8 +238,8 @@ def test_only_the_teacher_of_the_record_changes(learn, learned_by_position, chan
 def test_these_data_sets_differ_in_the_default_number_of_steps():
     # Else the tests above would pass for teachers whose steps follow from the sum of all records.
     def steps(records: list[Record]) -> list[int]:
-        data = TeacherData(config(KERAS, "owner"), examples(records), shares_by_owner(records))
-        return [data.num_steps(teacher) for teacher in range(NUM_TEACHERS)]
+        shards = shares_by_owner(records).all_records()
+        return [config(KERAS, "owner").num_steps(len(shard)) for shard in shards]
 
     base = steps(BASE)
     assert len(set(base)) > 2
@@ -270,39 +252,21 @@ def test_these_data_sets_differ_in_the_default_number_of_steps():
         assert from_all(records) != from_all(BASE)
 
 
-def test_a_teacher_without_records_keeps_its_initial_weights(learn_keras):
-    records, _ = OWNER_CHANGES["the only owner of a teacher is removed"]
-    model = catalogue.build(KERAS, helpers.BLOBS)
-    num_arrays = len(model.trainable_variables) + len(model.non_trainable_variables)
-    *_, losses = left = learn_keras(records, shares_by_owner(records))[LONELY]
-    data = TeacherData(config(KERAS, "owner"), examples(BASE), shares_by_owner(BASE))
-    initial = helpers.arrays(data.initial_state(LONELY))
-    assert losses.shape == (0,)
-    for one, other in zip(left[:num_arrays], initial[:num_arrays], strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_a_whole_run_with_a_teacher_without_records(tmp_path):
     records, _ = OWNER_CHANGES["the only owner of a teacher is removed"]
-    directory = artifacts.RunDirectory(tmp_path)
-    shares = shares_by_owner(records)
-    assert run.train(
-        config=config(helpers.SMALL, "owner"),
-        examples=examples(records),
-        partition=shares,
-        teachers=range(NUM_TEACHERS),
-        run_directory=directory,
-        progress=lambda done: None,
-    )
-    ensemble = kinds.load_ensemble(run.ensemble_folder(directory))
-    assert ensemble.config.max_steps is None
-    assert ensemble.unit == "owner"
+    owners = np.array([record.owner for record in records])
+    private = dataclasses.replace(examples(records), owners=owners)
+    teachers = Teachers(
+        helpers.SMALL, num_teachers=NUM_TEACHERS, batch_size=2, seed=SEED, directory=tmp_path
+    ).fit(private)
+    assert (teachers.identified.config.max_steps, teachers.unit) == (None, "owner")
     images, _ = helpers.blob_images(30, seed=9)
-    assert ensemble.votes(images).labels.shape == (NUM_TEACHERS, 30)
-    written = event_files.scalars(logs.logs_of(directory) / "highest")["loss"]
-    longest = max(-(-25 * len(share) // 2) for share in shares.all_records())
-    assert [step for step, _ in written] == list(range(1, longest + 1))
-    assert np.isfinite([value for _, value in written]).all()
+    assert teachers.votes(images).shape == (NUM_TEACHERS, 30)
+    written = event_files.scalars(logs.logs_of(artifacts.RunDirectory(tmp_path)) / "highest")
+    shards = shares_by_owner(records).all_records()
+    longest = max(max(FEWEST_STEPS, -(-25 * len(shard) // 2)) for shard in shards)
+    assert [step for step, _ in written["loss"]] == list(range(1, longest + 1))
+    assert np.isfinite([value for _, value in written["loss"]]).all()
 
 
 @pytest.mark.parametrize("model", [FOREST, LOGISTIC])

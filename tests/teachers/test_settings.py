@@ -3,7 +3,7 @@ import json
 import pytest
 
 from pate_tf.data.catalogue import DIGITS
-from pate_tf.teachers.settings import TRAINING_VERSION, TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 
 FIELDS = {
     "dataset": DIGITS,
@@ -43,21 +43,9 @@ def test_nonsense_is_refused_by_name(name, bad):
         TeacherConfig(**{**FIELDS, name: bad})
 
 
-def test_steps_follow_from_a_teachers_own_share():
+def test_steps_follow_from_the_shard_alone():
     config = TeacherConfig(**{**FIELDS, "max_steps": None, "batch_size": 40})
-    found = [config.num_steps(num_records) for num_records in (0, 1, 240, 241, 600, 601)]
-    assert found == [0, 150, 150, 151, 375, 376]
-    assert config.steps_in_words == "25 passes each over its own records, at least 150 steps"
+    steps = [config.num_steps(num_records) for num_records in (0, 1, 240, 241, 600, 601)]
+    assert steps == [0, 150, 150, 151, 375, 376]
     explicit = TeacherConfig(**FIELDS)
     assert [explicit.num_steps(num_records) for num_records in (0, 1, 601)] == [0, 10, 10]
-    assert explicit.steps_in_words == "10 steps each"
-
-
-@pytest.mark.parametrize("version", [None, 1, 2])
-def test_owners_teachers_whose_number_may_follow_from_their_records_are_refused(version):
-    fields = TeacherConfig(**FIELDS, unit="owner").to_dict()
-    assert fields.pop("training_version") == TRAINING_VERSION
-    old = fields if version is None else {**fields, "training_version": version}
-    with pytest.raises(ValueError, match="training_version: expected at least 3"):
-        TeacherConfig.from_dict(old)
-    assert TeacherConfig.from_dict({**old, "unit": "record"}) == TeacherConfig(**FIELDS)

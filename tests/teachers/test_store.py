@@ -3,191 +3,80 @@ import os
 import numpy as np
 import pytest
 
-from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
+from pate_tf.teachers.store import TeacherStore, TrainedTeacher, finished_teachers
 
 SETTINGS = {"model": "cnn", "num_teachers": 4, "shape": (2, 3), "encoder": "abc"}
 RECORDS = [np.arange(6.0), np.arange(3)]
 
 
-def state(seed: int, steps: int = 3) -> TeacherState:
+def trained(seed: int) -> TrainedTeacher:
+    """More than ten arrays: their order must not become that of their names."""
     random = np.random.default_rng(seed)
-
-    def slot() -> list[np.ndarray]:
-        # More than ten arrays: their order must not become that of their names.
-        return [random.normal(size=size).astype(np.float32) for size in range(1, 13)]
-
-    buffers = [np.array(seed, np.uint32), np.arange(2, dtype=np.int64)]
-    losses = random.uniform(size=steps).astype(np.float32)
-    return TeacherState(slot(), buffers, slot(), slot(), losses)
-
-
-def slots(state: TeacherState) -> list[list[np.ndarray]]:
-    return [
-        state.weights,
-        state.buffers,
-        state.first_moments,
-        state.second_moments,
-        [state.losses],
-    ]
-
-
-def assert_same(one: TeacherState, other: TeacherState) -> None:
-    for left, right in zip(slots(one), slots(other), strict=True):
-        for a, b in zip(left, right, strict=True):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a, b)
+    arrays = [random.normal(size=size + seed).astype(np.float32) for size in range(1, 13)]
+    return TrainedTeacher([*arrays, np.array(seed, np.uint32)], np.arange(seed, dtype=np.float32))
 
 
 @pytest.fixture
-def store(tmp_path):
-    return TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
+def folder(tmp_path):
+    return tmp_path / "teachers"
 
 
-def test_an_unfinished_teacher_comes_back(store, tmp_path):
-    assert store.load_training(2) is None
-    store.save_training(2, state(2))
-    store.save_training(3, state(3))
-    again = TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
-    assert_same(again.load_training(2), state(2))
-    assert again.finished() == set()
+@pytest.fixture
+def store(folder):
+    return TeacherStore(folder, SETTINGS, RECORDS)
 
 
-def test_finished_teachers_are_stacked_by_number_however_they_were_saved(store, tmp_path):
-    store.save_training(1, state(1, 2))
-    store.save_finished({3: state(3), 1: state(1)})
-    store.save_finished({})
-    store.save_finished({2: state(2)})
-    assert store.finished() == {1, 2, 3}
-    store.save_finished({0: state(0)})
-    assert store.load_training(1) is None
-    found = Finished(tmp_path / "teachers", 4)
-    stacked, each = found.stacked(), found.each()
-    np.testing.assert_array_equal(found.losses(), [state(teacher).losses for teacher in range(4)])
-    for teacher in range(4):
-        expected = [*state(teacher).weights, *state(teacher).buffers]
-        for slot, array in zip(stacked, expected, strict=True):
-            assert slot.dtype == array.dtype
-            np.testing.assert_array_equal(slot[teacher], array)
-        for one, array in zip(each[teacher], expected, strict=True):
-            np.testing.assert_array_equal(one, array)
-
-
-def test_a_missing_teacher_is_named(store, tmp_path):
-    store.save_finished({0: state(0), 2: state(2)})
-    with pytest.raises(ValueError, match=r"teachers: expected 4 trained ones, 2 are missing.* 1"):
-        Finished(tmp_path / "teachers", 4)
-    assert Finished(tmp_path / "teachers").teachers == [0, 2]
+def test_finished_teachers_come_back_by_number_however_they_were_saved(store, folder):
+    told = []
+    store.save_all([(3, trained(3)), (1, trained(1))], told.append)
+    store.save_all([], told.append)
+    store.save_all([(2, trained(2))], told.append)
+    assert finished_teachers(folder) == [1, 2, 3] and told == [1, 1, 1]
+    for number, teacher in enumerate(TeacherStore(folder, SETTINGS, RECORDS).load(), start=1):
+        expected = trained(number)
+        np.testing.assert_array_equal(teacher.losses, expected.losses)
+        for array, other in zip(teacher.arrays, expected.arrays, strict=True):
+            assert array.dtype == other.dtype
+            np.testing.assert_array_equal(array, other)
+    assert "array(" not in repr(trained(1))
 
 
 @pytest.mark.parametrize(
-    ("change", "records", "named"),
+    ("change", "records", "message"),
     [
-        ({"model": "mlp"}, RECORDS, "model (cnn there, mlp now)"),
-        ({"num_teachers": None}, RECORDS, "num_teachers (4 there, None now)"),
-        ({"encoder": "abd", "shape": (3, 2), "new": 1}, RECORDS, "shape, encoder, new"),
-        ({"model": "mlp"}, RECORDS[:1], "model (cnn there, mlp now), private records"),
+        ({"model": "mlp"}, RECORDS, r"model \(cnn there, mlp now\)"),
+        ({"shape": (2, 4)}, RECORDS, "other settings: shape;"),
+        ({"more": 1}, RECORDS, "other settings: more;"),
+        ({}, [RECORDS[0], RECORDS[1] + 1], "other settings: private records;"),
     ],
-    ids=str,
 )
-def test_other_settings_are_named_and_change_nothing(store, tmp_path, change, records, named):
-    store.save_finished({0: state(0)})
-    with pytest.raises(ValueError) as caught:
-        TeacherStore(tmp_path / "teachers", {**SETTINGS, **change}, records)
-    assert f"holds teachers of other settings: {named}; choose another" in str(caught.value)
-    assert TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS).finished() == {0}
+def test_other_settings_or_records_are_refused_by_name(store, folder, change, records, message):
+    store.save_all([(0, trained(0))], lambda count: None)
+    with pytest.raises(ValueError, match=message):
+        TeacherStore(folder, {**SETTINGS, **change}, records)
+    assert finished_teachers(folder) == [0]
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
-def test_a_broken_file_is_refused(store, tmp_path, kept):
-    store.save_finished({0: state(0)})
-    store.save_training(1, state(1))
-    for path in (tmp_path / "teachers").glob("*.npz"):
-        content = path.read_bytes()
-        path.write_bytes(content[: int(kept * len(content))])
-    for call in (
-        store.finished,
-        lambda: store.load_training(1),
-        lambda: Finished(tmp_path / "teachers", 1),
-    ):
-        with pytest.raises(ValueError, match=r"expected a complete .npz file") as caught:
-            call()
-        assert "\n" not in str(caught.value)
+def test_what_is_damaged_is_one_line_and_leftovers_are_no_teachers(store, folder):
+    store.save_all([(0, trained(0))], lambda count: None)
+    (folder / ".writing-finished-000000-000003.npz-0a1b2c3d").write_bytes(b"half")
+    assert finished_teachers(folder) == [0]
+    (path,) = folder.glob("finished-*")
+    path.write_bytes(path.read_bytes()[:-20])
+    for broken in (lambda: finished_teachers(folder), store.load):
+        with pytest.raises(ValueError, match=r"expected a complete .npz file"):
+            broken()
+    for content in ("", "{", "null"):
+        (folder / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=r"config.json: expected"):
+            TeacherStore(folder, SETTINGS, RECORDS)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null"])
-def test_a_broken_description_is_refused(store, tmp_path, content):
-    (tmp_path / "teachers" / "config.json").write_text(content)
-    with pytest.raises(ValueError, match=r"config.json: expected"):
-        TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
-
-
-def test_leftovers_of_an_interrupted_write_are_no_teachers(store, tmp_path):
-    (tmp_path / "teachers" / ".writing-finished-000000-000003.npz-0a1b2c3d").write_bytes(b"half")
-    assert store.finished() == set()
-
-
-def test_everything_is_for_the_owner_alone(tmp_path):
+def test_everything_is_for_the_owner_alone(folder):
     previous = os.umask(0)
     try:
-        store = TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
-        store.save_finished({0: state(0)})
-        store.save_training(1, state(1))
+        TeacherStore(folder, SETTINGS, RECORDS).save_all([(0, trained(0))], lambda count: None)
     finally:
         os.umask(previous)
-    assert (tmp_path / "teachers").stat().st_mode & 0o777 == 0o700
-    files = list((tmp_path / "teachers").iterdir())
-    assert len(files) == 3
-    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-
-
-def test_stores_of_other_hosts_with_other_keys_are_merged(tmp_path):
-    folders = [tmp_path / name / "teachers" for name in ("here", "there", "elsewhere", "changed")]
-    stores = [TeacherStore(folder, SETTINGS, RECORDS) for folder in folders[:3]]
-    stores[1].save_finished({0: state(0), 3: state(3)})
-    stores[2].save_finished({1: state(1), 2: state(2)})
-    TeacherStore(folders[3], SETTINGS, [RECORDS[0], RECORDS[1] + 1])
-    with pytest.raises(ValueError, match="of other settings: private records; choose"):
-        stores[0].merge(folders[1:])
-    assert stores[0].finished() == set()
-    stores[0].merge(folders[1:3])
-    assert stores[0].finished() == {0, 1, 2, 3}
-    stacked = Finished(folders[0], 4).stacked()
-    for teacher in range(4):
-        np.testing.assert_array_equal(stacked[0][teacher], state(teacher).weights[0])
-
-
-def test_a_store_of_another_identity_is_not_merged(tmp_path):
-    here = TeacherStore(tmp_path / "here", SETTINGS)
-    there = TeacherStore(tmp_path / "there", {**SETTINGS, "model": "mlp"})
-    there.save_finished({0: state(0)})
-    with pytest.raises(ValueError, match="model"):
-        here.merge([tmp_path / "there"])
-    assert here.finished() == set()
-
-
-def test_a_teacher_in_two_places_is_named_and_nothing_is_merged(tmp_path):
-    stores = [TeacherStore(tmp_path / name, SETTINGS) for name in ("here", "there", "elsewhere")]
-    stores[1].save_finished({0: state(0), 3: state(3)})
-    stores[2].save_finished({1: state(1), 3: state(3)})
-    with pytest.raises(ValueError, match="teacher 3"):
-        stores[0].merge([tmp_path / "there", tmp_path / "elsewhere"])
-    assert stores[0].finished() == set()
-
-
-def test_an_interrupted_merge_goes_on(tmp_path, monkeypatch):
-    stores = [TeacherStore(tmp_path / name, SETTINGS) for name in ("here", "there", "elsewhere")]
-    stores[1].save_finished({0: state(0), 3: state(3)})
-    stores[2].save_finished({1: state(1), 2: state(2)})
-    folders, rename = [tmp_path / "there", tmp_path / "elsewhere"], os.replace
-
-    def killed(source, target):
-        if "finished-000001" in str(target):
-            raise KeyboardInterrupt
-        rename(source, target)
-
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        stores[0].merge(folders)
-    monkeypatch.undo()
-    stores[0].merge(folders)
-    assert stores[0].finished() == {0, 1, 2, 3}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}

@@ -1,40 +1,41 @@
-"""A kind of teacher in one file: each teacher answers the commonest label of its share."""
+"""A kind of teacher in one file: each teacher answers the most frequent label of its shard."""
 
 import numpy as np
 
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.teachers import kinds
-from pate_tf.teachers.store import TeacherState
+from pate_tf.teachers.store import TrainedTeacher
 from pate_tf.teachers.voters import Ensemble
 
-FILE = "commonest.npz"
+FILE = "most_frequent.npz"
 
 
-class Commonest(kinds.TeacherKind):
+class MostFrequent(kinds.TeacherKind):
     name = "toy"
-    models = {"commonest": "the commonest label of the share"}  # noqa: RUF012
+    models = {"most_frequent": "the most frequent label of the shard"}  # noqa: RUF012
 
-    def train(self, work, teachers, store):
-        for teacher in teachers:
-            labels = work.examples.labels[work.partition.records_of(teacher)]
+    def train(self, work, teachers):
+        for teacher, _, labels in work.shards(teachers):
             counts = np.bincount(labels, minlength=work.config.dataset.num_classes)
-            yield teacher, TeacherState([counts.argmax()[np.newaxis]])
+            yield teacher, TrainedTeacher([counts.argmax()[np.newaxis]])
 
-    def save(self, folder, config, finished, encoder):
-        (labels,) = finished.stacked()
+    def save(self, folder, config, teachers, encoder):
+        labels = np.stack([teacher.arrays[0] for teacher in teachers])
         artifacts.write_arrays(folder / FILE, {"labels": labels}, private=True)
 
-    def load(self, saved):
-        return Answers(saved, artifacts.read_arrays(saved.folder / FILE)["labels"])
+    def load(self, folder, config):
+        return Answers(config, artifacts.read_arrays(folder / FILE)["labels"])
 
 
 class Answers(Ensemble):
-    def __init__(self, saved, labels):
-        super().__init__(saved, artifacts.digest_array(labels))
+    def __init__(self, config, labels):
+        super().__init__(config, artifacts.digest_array(labels))
         self.labels = labels
 
-    def _votes(self, inputs, progress):
+    def votes(self, inputs, progress=None):
+        if inputs.shape[1:] != self.dataset.input_shape:
+            raise ValueError("queries: expected others")
         if progress is not None:
             progress(len(inputs))
         return Votes(np.repeat(self.labels, len(inputs), axis=1), self.dataset.num_classes)
@@ -42,7 +43,7 @@ class Answers(Ensemble):
 
 def add() -> None:
     """A setup of scripts."""
-    kinds.register(Commonest())
+    kinds.register(MostFrequent())
 
 
 add()

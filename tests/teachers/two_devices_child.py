@@ -15,27 +15,18 @@ def main(target: str) -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     import teacher_helpers as helpers
 
-    from pate_tf.teachers.training import DataParallelTrainer, EnsembleParallelTrainer
-
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
-    trainer = helpers.trainer(strategy)
-    if trainer.group_size != 2:
-        raise SystemExit(f"expected 2 replicas, got {trainer.group_size}")
-    one_over_both = DataParallelTrainer(helpers.teacher_data(model=helpers.SMALL), strategy)
-    own_losses = DataParallelTrainer(helpers.teacher_data(model=helpers.OWN_LOSSES), strategy)
-    own_steps = EnsembleParallelTrainer(helpers.data_of_owners(), strategy)
-    states = {
-        "even": helpers.train_all(trainer, [0, 1, 2, 3]),
-        "odd": helpers.train_all(trainer, [3, 0, 2]),
-        "own_losses": helpers.train_all(own_losses, [1]),
-        "own_steps": helpers.train_all(own_steps, [0, 4, 3, 1], (100, 400)),
-        "data_parallel": helpers.train_all(one_over_both, [1], (4, 1, 400)),
+    if strategy.num_replicas_in_sync != 2:
+        raise SystemExit("expected 2 replicas")
+    groups = {
+        "odd": helpers.train_all(helpers.teacher_data(), [3, 0, 2], strategy),
+        "steps": helpers.train_all(helpers.data_of_owners(), [0, 4, 3, 1], strategy),
     }
     named = {
         f"{name}/{place}/{index}": array
-        for name, group in states.items()
-        for place, state in enumerate(group)
-        for index, array in enumerate(helpers.arrays(state))
+        for name, group in groups.items()
+        for place, teacher in enumerate(group)
+        for index, array in enumerate((*teacher.arrays, teacher.losses))
     }
     np.savez(target, **named)
 

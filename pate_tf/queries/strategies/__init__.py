@@ -1,28 +1,23 @@
-"""Query strategies by name; a file of this package defines one or several and registers them.
+"""Query strategies by name.
 
 A strategy's entry says all that others need: `--query_strategy` takes its choices and help from
 here, and the privacy statement its words. No strategy sees a true label: a `Pool` has none, and
-`ReleasedLabels` were charged to the ledger.
-
-A file of this package imports TensorFlow, Keras and scikit-learn inside of its functions: flags and
-statements read the entries without them.
+`ReleasedLabels` were charged to the ledger. Flags and statements read the entries without
+TensorFlow: strategies import it inside of their functions.
 """
 
 import dataclasses
-import importlib
-import pkgutil
+import functools
 from collections.abc import Callable
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
-
-FloatArray = npt.NDArray[np.float64]
+from pate_tf.queries.strategies import clusters, siamese, simple
+from pate_tf.queries.strategies.simple import FloatArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +25,6 @@ class Strategy:
     """One way to choose queries.
 
     Attributes:
-        name: value of `--query_strategy`.
         help: what it chooses, for `--help`: words that follow "name: ".
         words: what it chose, for the statement: words that follow "queries, ".
         choose: from pool, number of queries and seed to the queries of the first round: positions
@@ -44,7 +38,6 @@ class Strategy:
             the features that they compare inputs by; None for the data set's default.
     """
 
-    name: str
     help: str
     words: str
     choose: Callable[..., IntArray]
@@ -59,22 +52,54 @@ class Strategy:
         return self.score is not None
 
 
-AUTO = "auto"
-QUERIES_A_CLASS = 5  # from which on each class is likely to be among diverse queries
-STRATEGIES: dict[str, Strategy] = {}
-# Values of `--query_strategy` with their help.
-CHOICES = {
-    AUTO: f"the mechanism's own, such as medoids for a stability_gate or a plan; else diverse for "
-    f"images whose data set names an augmentation and at least {QUERIES_A_CLASS} queries a class; "
-    f"else first"
+AUTO: Final = "auto"
+QUERIES_A_CLASS: Final = 5  # from which on each class is likely to be among diverse queries
+STRATEGIES = {
+    "first": Strategy(
+        help="the first ones", words="the first of the public pool", choose=simple.choose_first
+    ),
+    "random": Strategy(
+        help="drawn at random",
+        words="drawn at random from the public pool",
+        choose=simple.choose_random,
+    ),
+    "uncertain": Strategy(
+        help="where a student of them is least confident",
+        words="in rounds, where a student of the earlier noisy labels was least confident",
+        choose=simple.choose_random,
+        score=simple.student_confidence,
+        rounds=5,
+    ),
+    "binary_experts": Strategy(
+        help="where one-against-all experts contradict each other",
+        words="in rounds, where experts taught by the earlier noisy labels disagreed",
+        choose=simple.choose_random,
+        score=simple.expert_scores,
+        rounds=5,
+    ),
+    "diverse": Strategy(
+        help="the medoid of each cluster of features; labels propagate to neighbors",
+        words="medoids of clusters of the public pool, by features computed without labels",
+        choose=clusters.choose,
+        infer=clusters.infer,
+        uses_representation=True,
+    ),
+    "medoids": Strategy(
+        help="the same for the denser ones of a fifth more clusters, on which teachers agree most",
+        words="medoids of dense clusters of the public pool, by features computed without labels",
+        choose=functools.partial(clusters.choose, clusters_a_query=clusters.CLUSTERS_A_QUERY),
+        infer=clusters.infer,
+        uses_representation=True,
+    ),
+    "siamese": Strategy(
+        help="at random, but what matches a labeled input takes its label without a query",
+        words="in rounds, where no input with an earlier noisy label matched",
+        choose=simple.choose_random,
+        score=siamese.score,
+        infer=siamese.infer,
+        rounds=5,
+    ),
 }
-
-
-def register(*strategies: Strategy) -> None:
-    """Makes strategies known by their names."""
-    for strategy in strategies:
-        STRATEGIES[strategy.name] = strategy
-        CHOICES[strategy.name] = strategy.help
 
 
 def recommended(
@@ -102,12 +127,12 @@ def find_strategy(name: str) -> Strategy:
 
 def choices_help() -> str:
     """Returns what every strategy chooses, in one sentence each kind: for `--help`."""
-    fixed, adaptive = [f"{AUTO}: {CHOICES[AUTO]}"], list[str]()
-    for strategy in STRATEGIES.values():
-        kind = adaptive if strategy.is_adaptive else fixed
-        kind.append(f"{strategy.name}: {strategy.help}")
+    fixed = [
+        f"{AUTO}: the mechanism's own, such as medoids for a stability_gate or a plan; else "
+        f"diverse for images whose data set names an augmentation and at least {QUERIES_A_CLASS} "
+        f"queries a class; else first"
+    ]
+    adaptive: list[str] = []
+    for name, strategy in STRATEGIES.items():
+        (adaptive if strategy.is_adaptive else fixed).append(f"{name}: {strategy.help}")
     return f"{'; '.join(fixed)}. In rounds, from the noisy labels so far: {'; '.join(adaptive)}."
-
-
-for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)

@@ -1,6 +1,6 @@
-"""Saves queries: an input that matches a labelled one with confidence takes its label.
+"""Saves queries: an input that matches a labeled one with confidence takes its label.
 
-Two networks with the same weights (Bromley et al. 1993; Koch 2015) learn from the labelled inputs
+Two networks with the same weights (Bromley et al. 1993; Koch 2015) learn from the labeled inputs
 whether two of them are of one class: the second variant of Papernot et al. 2017, appendix B.2,
 where it was "too complicated to be an effective means".
 """
@@ -13,7 +13,8 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
-from pate_tf.queries.strategies import FloatArray, Strategy, register, simple
+from pate_tf.queries.strategies import simple
+from pate_tf.queries.strategies.simple import FloatArray
 
 CONFIDENT = 0.99  # probability of one class from which a pair counts as a match
 FIRST_OFFSET = 5.0  # at which inputs in one place match, and the twins push others apart
@@ -25,14 +26,15 @@ def match_logits(
     """Trains the twins; returns logits of being of one class, `[num_inputs, num_labels]`.
 
     Two inputs match with probability sigmoid(offset - |distance of their places|^2); the offset is
-    learnt. Inputs are raw, `labelled` positions of those with labels.
+    learned. Inputs are raw, `labelled` positions of those with labels.
     """
     import keras
-    import tensorflow as tf
 
     from pate_tf.models import catalogue
     from pate_tf.students.batches import outputs
     from pate_tf.students.training import fit_to_targets
+
+    ops = keras.ops
 
     class Twins(keras.Model):
         """From raw inputs to places `[batch, num_dimensions]`."""
@@ -45,39 +47,31 @@ def match_logits(
             )
             self.built = True
 
-        def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        def call(self, inputs: Any, training: bool = False) -> Any:
             return self.twin(inputs, training=training)
 
-        def match(self, places: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-            squares, of_others = (
-                tf.reduce_sum(tf.square(some), axis=1) for some in (places, others)
-            )
-            products = tf.matmul(places, others, transpose_b=True)
-            return self.offset - (squares[:, tf.newaxis] + of_others - 2.0 * products)
+        def match(self, places: Any, others: Any) -> Any:
+            squares = ops.sum(places**2, axis=1)[:, None] + ops.sum(others**2, axis=1)
+            return self.offset - (squares - 2.0 * ops.matmul(places, ops.transpose(others)))
 
-        def compute_loss(
-            self, x: Any = None, y: Any = None, y_pred: Any = None, *others: Any, **named: Any
-        ) -> tf.Tensor:
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **named: Any) -> Any:
             """Mean cross-entropy of pairs of one class, plus that of other pairs."""
-            del x, others, named
-            same = tf.cast(y[:, tf.newaxis] == y, tf.float32)
-            pairs = 1.0 - tf.eye(tf.shape(y)[0])
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(same, self.match(y_pred, y_pred))
-            means = (
-                tf.math.divide_no_nan(tf.reduce_sum(kind * losses), tf.reduce_sum(kind))
-                for kind in (same * pairs, (1.0 - same) * pairs)
-            )
-            return tf.add_n(list(means))
+            del x, named
+            same = ops.cast(y[:, None] == y, "float32")
+            losses = ops.binary_crossentropy(same, self.match(y_pred, y_pred), from_logits=True)
+            kinds = (same * (1.0 - ops.eye(ops.shape(y)[0])), 1.0 - same)
+            means = [ops.sum(kind * losses) / ops.maximum(ops.sum(kind), 1.0) for kind in kinds]
+            return means[0] + means[1]
 
     config = simple.training_config(dataset, seed)
     twins = Twins(catalogue.build(config.model, dataset, seed=seed))
     fit_to_targets(twins, config, dataset, inputs=inputs[labelled], targets=labels)
-    places = tf.constant(outputs(twins, inputs), tf.float32)
-    return np.asarray(twins.match(places, tf.gather(places, labelled)))
+    places = outputs(twins, inputs).astype(np.float32)
+    return np.asarray(twins.match(places, places[labelled]))
 
 
 def match(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
-    """Returns labels of other inputs: those of their best matches among the labelled ones.
+    """Returns labels of other inputs: those of their best matches among the labeled ones.
 
     Only inputs whose best match is confident get one. Post-processing of the released labels.
     """
@@ -110,16 +104,3 @@ def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
     places[simple.random_order(pool, seed)] = np.arange(len(pool))
     places[match(pool, released, seed).query_indices] += len(pool)
     return places
-
-
-register(
-    Strategy(
-        name="siamese",
-        help="at random, but what matches a labelled input takes its label without a query",
-        words="in rounds, where no input with an earlier noisy label matched",
-        choose=simple.choose_random,
-        score=score,
-        infer=infer,
-        rounds=5,
-    )
-)

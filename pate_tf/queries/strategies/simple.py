@@ -1,23 +1,30 @@
-"""Strategies without features: the first inputs, random ones, those that a student is unsure of.
+"""Strategies without features: by position, at random, or by a model of the labels so far.
 
-Also what is trained between rounds: plain Keras models of the data set's default architecture, a
-few hundred steps on the labels so far. None of them is the student that is released.
+Models between rounds are plain Keras models of the data set's default architecture, a few hundred
+steps on the labels so far. None of them is the student that is released. TensorFlow is imported
+where one is trained.
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
-from pate_tf.queries.strategies import FloatArray, Strategy, register
 
 if TYPE_CHECKING:
     from pate_tf.students.kinds import StudentConfig
 
+FloatArray = npt.NDArray[np.float64]
+
 STEPS = 300  # a few seconds on images of 28x28
+# One-against-all experts (Papernot et al. 2017, appendix B.2).
+CONFIDENT = 0.9  # a candidate label with a lower score is uncertain
+NOT_EXCLUDED = 0.1  # an expert with a higher score does not rule its class out
+OTHER_EXPERTS = 4  # how many of them must not
 
 
 def choose_first(pool: Pool, num_queries: int, seed: int) -> IntArray:
@@ -60,30 +67,47 @@ def predictions(pool: Pool, released: PoolLabels, seed: int) -> FloatArray:
     return scipy.special.softmax(outputs(student, pool.inputs).astype("float64"), axis=1)
 
 
-def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
+def student_confidence(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
     """Returns a student's largest probability of any class (Papernot et al. 2017, appendix B.2)."""
     return predictions(pool, released, seed).max(axis=1)
 
 
-register(
-    Strategy(
-        name="first",
-        help="the first ones",
-        words="the first of the public pool",
-        choose=choose_first,
-    ),
-    Strategy(
-        name="random",
-        help="drawn at random",
-        words="drawn at random from the public pool",
-        choose=choose_random,
-    ),
-    Strategy(
-        name="uncertain",
-        help="where a student of them is least confident",
-        words="in rounds, where a student of the earlier noisy labels was least confident",
-        choose=choose_random,
-        score=score,
-        rounds=5,
-    ),
-)
+def expert_scores(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
+    """Returns `expert_order` of one-against-all experts of the labels, `[num_inputs]`.
+
+    The experts of all classes are the outputs of one network with a sigmoid each, where the paper
+    trained a network for each class.
+    """
+    import keras
+    import scipy.special
+
+    from pate_tf.models import catalogue
+    from pate_tf.students.batches import outputs
+    from pate_tf.students.training import fit_to_targets
+
+    released.check_pool(pool)
+    config = training_config(pool.dataset, seed)
+    experts = catalogue.build(config.model, pool.dataset, seed=seed)
+    fit_to_targets(
+        experts,
+        config,
+        pool.dataset,
+        inputs=pool.inputs[released.query_indices],
+        targets=np.eye(released.num_classes, dtype=np.float32)[released.labels],
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+    )
+    return expert_order(scipy.special.expit(outputs(experts, pool.inputs)))
+
+
+def expert_order(scores: FloatArray) -> FloatArray:
+    """Puts the inputs that the paper's rule selects before all others, by scores of the experts.
+
+    Selected is an input whose candidate label, that of the highest score, scores below 0.9, while
+    at least 4 other experts score above 0.1. The paper asks all of these and nothing else; a fixed
+    number of queries may be more or fewer, so both groups are sorted by the candidate's score. With
+    fewer than 5 classes nothing is selected, and the score alone decides.
+    """
+    candidate = scores.max(axis=1)
+    num_others = (scores > NOT_EXCLUDED).sum(axis=1) - (candidate > NOT_EXCLUDED)
+    selected = (candidate < CONFIDENT) & (num_others >= OTHER_EXPERTS)
+    return np.where(selected, candidate, 1.0 + candidate)

@@ -22,7 +22,7 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue
 from pate_tf.students import training
-from pate_tf.students.batches import Batch, augment_strongly, derived_seeds, step_seeds
+from pate_tf.students.batches import Batch, augment_strongly, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
 from pate_tf.students.training import AveragedStudent, replica_share
 
@@ -54,31 +54,27 @@ class ConsistencyStudent(AveragedStudent):
         self.warm_up_steps = warm_up_steps
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
-        """One step on both losses."""
-        weights = self.classifier.trainable_weights
-        with tf.GradientTape() as tape:
-            labelled_loss, unlabelled_loss, own_loss = self._loss_parts(data)
-            loss = labelled_loss + unlabelled_loss + own_loss
-            share = replica_share(loss)
-        self.optimizer.apply_gradients(zip(tape.gradient(share, weights), weights, strict=True))
-        return self.step_end(loss, labelled_loss, unlabelled_loss)
-
-    def _loss_parts(self, data: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """On labels, of agreement, and the classifier's own: regularizers, and what layers add."""
-        labelled, unlabelled, changed = (data[key] for key in ("labelled", "unlabelled", "changed"))
-        inputs = [labelled, changed]
-        logits = self.classifier(tf.concat(inputs, 0), training=True)
-        own_loss = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
-        labelled_logits, other_logits = tf.split(logits, [tf.shape(part)[0] for part in inputs])
-        share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
+        """One step on the losses of labels and of agreement, and on regularizers of the model."""
+        weights, labels = self.classifier.trainable_weights, data["labels"]
+        inputs = [data["labelled"], data["changed"]]
         # Weights state their confidence; robust to them, a student would give up all that are not
         # close to 1, and end below its labels.
-        robustness = 0.0 if data["labels"].dtype.is_floating else ROBUSTNESS * share
-        labelled_loss = generalized_cross_entropy(
-            data["labels"], labelled_logits, robustness=robustness
-        )
-        agreement = agreement_loss(self.averaged_logits(unlabelled), other_logits)
-        return labelled_loss, agreement, own_loss
+        share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
+        robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * share
+        averaged = self.averaged_logits(data["unlabelled"])
+        with tf.GradientTape() as tape:
+            logits = self.classifier(tf.concat(inputs, 0), training=True)
+            labelled_logits, other_logits = tf.split(logits, [tf.shape(part)[0] for part in inputs])
+            labelled_loss = generalized_cross_entropy(
+                labels, labelled_logits, robustness=robustness
+            )
+            agreement = agreement_loss(averaged, other_logits)
+            regularizers = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
+            loss = labelled_loss + agreement + regularizers
+            replica_loss = replica_share(loss)
+        gradients = tape.gradient(replica_loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return self.step_end(loss, labelled_loss, agreement)
 
 
 def generalized_cross_entropy(
@@ -144,14 +140,12 @@ def fit(
             "changed": augment_strongly(others, dataset, strong_seed),
         }
 
-    order_seed, labels_seed = derived_seeds(config.seed, 2)
     return student.train_on_pool(
         change,
         config,
         released,
         pool,
         options,
-        seeds=(order_seed, labels_seed),
         num_unlabelled=UNLABELLED_A_LABEL * config.batch_size,
         optimizers=[student.optimizer],
     )
@@ -176,10 +170,6 @@ KIND = StudentKind(
     # The architecture that it was tuned with.
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
-    # Chosen on the pool of coloured digits, by labels from features of a network that was trained
-    # so long (docs/notes/small_teachers.md).
-    times_for_colours=3,
     takes_initial=True,
-    # In one run right on 98.5 % of MNIST's pool, where 2,000 from the start were on 98.3 %.
     warm_start_steps=500,
 )

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pate_tf.teachers import kinds
 from pate_tf.teachers.kinds import Work
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
+from pate_tf.teachers.store import TrainedTeacher
 
 
 class ClosedForm(kinds.TeacherKind):
@@ -21,18 +21,12 @@ class ClosedForm(kinds.TeacherKind):
     }
     representation = "required"
 
-    def train(
-        self, work: Work, teachers: Sequence[int], store: TeacherStore
-    ) -> Iterator[tuple[int, TeacherState]]:
+    def train(self, work: Work, teachers: Sequence[int]) -> Iterator[tuple[int, TrainedTeacher]]:
         """See `TeacherKind.train`."""
         from pate_tf.models import closed_form
-        from pate_tf.teachers import on_features
 
-        del store
         encoder: Any = work.encoder
-        for teacher, features, labels in on_features.features_of_shares(
-            work.examples, work.partition, teachers, encoder
-        ):
+        for teacher, features, labels in work.shards(teachers):
             arrays = closed_form.fit(
                 str(work.config.model),
                 features,
@@ -41,25 +35,21 @@ class ClosedForm(kinds.TeacherKind):
                 num_views=encoder.num_views,
                 scale=encoder.scale,
             )
-            yield teacher, TeacherState(arrays)
+            yield teacher, TrainedTeacher(arrays)
 
     def save(
-        self, folder: pathlib.Path, config: TeacherConfig, finished: Finished, encoder: Any
+        self,
+        folder: pathlib.Path,
+        config: TeacherConfig,
+        teachers: Sequence[TrainedTeacher],
+        encoder: Any,
     ) -> None:
         """See `TeacherKind.save`."""
         from pate_tf.models import closed_form
         from pate_tf.teachers import ensemble
 
-        model = str(config.model)
-        # Not named here: the module has a copy.
-        module = ensemble.features_module(
-            config,
-            finished.stacked()
-            if closed_form.is_linear(model)
-            else closed_form.stack(model, finished.each()),
-            encoder,
-        )
-        ensemble.save_module(folder, module, ["votes", "counts"])
+        stacked = closed_form.stack(str(config.model), [teacher.arrays for teacher in teachers])
+        ensemble.save_module(folder, ensemble.features_module(config, stacked, encoder))
 
 
 kinds.register(ClosedForm())

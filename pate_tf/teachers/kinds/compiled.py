@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pate_tf.teachers import kinds
 from pate_tf.teachers.kinds import Callbacks, Work, networks
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import TeacherState, TeacherStore
+from pate_tf.teachers.store import TrainedTeacher
 
 
 class Compiled(networks.Networks):
@@ -28,7 +28,6 @@ class Compiled(networks.Networks):
     settings: ClassVar[tuple[str, ...]] = ("max_steps", "batch_size")
     is_distributed = False
     has_callbacks = True
-    augments = False
 
     def takes(self, built: Any) -> bool:
         """See `TeacherKind.takes`."""
@@ -42,18 +41,16 @@ class Compiled(networks.Networks):
 
         model = catalogue.build(work.config.model, work.config.dataset)
         catalogue.check_draws(model, training=False)
-        check_separate(work.config, work.engine.callbacks)
+        check_separate(work.config, work.callbacks)
 
     def definition(self, work: Work) -> dict[str, Any]:
         """See `TeacherKind.definition`."""
         from pate_tf.models.definition import definition_of
 
-        callbacks = definition_of(new_callbacks(work.engine.callbacks))
+        callbacks = definition_of(new_callbacks(work.callbacks))
         return {**super().definition(work), "callbacks": callbacks}
 
-    def train(
-        self, work: Work, teachers: Sequence[int], store: TeacherStore
-    ) -> Iterator[tuple[int, TeacherState]]:
+    def train(self, work: Work, teachers: Sequence[int]) -> Iterator[tuple[int, TrainedTeacher]]:
         """See `TeacherKind.train`.
 
         The learning rate is the compiled model's own, and steps are rounded up to whole passes over
@@ -63,24 +60,18 @@ class Compiled(networks.Networks):
 
         from pate_tf.models import catalogue
 
-        del store
-        config, examples = work.config, work.examples
-        shares = work.partition.all_records()
-        for teacher in teachers:
-            records = shares[teacher]
+        config = work.config
+        for teacher, inputs, labels in work.shards(teachers):
             build_seed, fit_seed = np.random.SeedSequence([config.seed, teacher]).generate_state(2)
             model = catalogue.build(config.model, config.dataset, seed=int(build_seed))
             losses = np.zeros(0, np.float32)
-            if len(records):
-                inputs, labels = examples.inputs[records], examples.labels[records]
+            if len(labels):
                 with catalogue.seeded(int(fit_seed >> 1)):
-                    callbacks = new_callbacks(work.engine.callbacks)
-                    losses = _fit(model, config, inputs, labels, callbacks, work.engine.verbose)
-            weights, buffers = (
-                [keras.ops.convert_to_numpy(each) for each in variables]
-                for variables in (model.trainable_variables, model.non_trainable_variables)
-            )
-            yield teacher, TeacherState(weights, buffers, losses=losses)
+                    callbacks = new_callbacks(work.callbacks)
+                    losses = _fit(model, config, inputs, labels, callbacks, work.verbose)
+            variables = (*model.trainable_variables, *model.non_trainable_variables)
+            arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
+            yield teacher, TrainedTeacher(arrays, losses)
 
 
 def new_callbacks(callbacks: Callbacks | None) -> list[Any]:
@@ -103,9 +94,9 @@ def new_callbacks(callbacks: Callbacks | None) -> list[Any]:
             f"callbacks: expected callbacks that can be copied for each teacher, or a function "
             f"that makes new ones, got {type(error).__name__}"
         ) from error
-    if not all(isinstance(each, keras.callbacks.Callback) for each in made):
+    if not all(isinstance(callback, keras.callbacks.Callback) for callback in made):
         raise ValueError("callbacks: expected callbacks of Keras, got others")
-    if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in made):
+    if any(isinstance(callback, keras.callbacks.BackupAndRestore) for callback in made):
         raise ValueError(
             "callbacks: expected none that restores weights from files, got BackupAndRestore: a "
             "teacher would go on from another's weights"
@@ -115,30 +106,24 @@ def new_callbacks(callbacks: Callbacks | None) -> list[Any]:
 
 def check_separate(config: TeacherConfig, callbacks: Callbacks | None) -> None:
     """Raises ValueError if two teachers would share weights, an optimizer, or callbacks."""
+    import keras
+
     from pate_tf.models import catalogue
 
-    one, other = (catalogue.build(config.model, config.dataset) for _ in range(2))
-    pairs = {
-        "model": (_parts(one), _parts(other)),
-        "callbacks": tuple({id(each): each for each in new_callbacks(callbacks)} for _ in range(2)),
-    }
-    for what, (first, second) in pairs.items():
-        if first.keys() & second.keys():
+    models = [catalogue.build(config.model, config.dataset) for _ in range(2)]
+    parts = [
+        [model, model.optimizer, *model.layers, *model.variables, *model.metrics]
+        # A loss may have a state of its own.
+        + [model.loss] * isinstance(model.loss, keras.losses.Loss)
+        for model in models
+    ]
+    made = [new_callbacks(callbacks) for _ in range(2)]
+    for what, (first, second) in (("model", parts), ("callbacks", made)):
+        if {id(part) for part in first} & {id(part) for part in second}:
             raise ValueError(
                 f"{what}: expected a function that makes everything anew at each call, got one "
                 f"that gives the same object twice: teachers would learn from each other's records"
             )
-
-
-def _parts(model: Any) -> dict[int, Any]:
-    """Returns every part of a Keras model that can hold what it learnt, by its identity."""
-    import keras
-
-    parts = [model, model.optimizer, *model.layers, *model.variables, *model.metrics]
-    loss = model.loss
-    if isinstance(loss, keras.losses.Loss):  # one with a state of its own
-        parts.append(loss)
-    return {id(part): part for part in parts}
 
 
 def _fit(

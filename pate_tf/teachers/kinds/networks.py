@@ -5,16 +5,15 @@ once a run (`pate_tf.teachers.training`).
 """
 
 import pathlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from pate_tf.teachers import kinds, store
+import numpy as np
+
+from pate_tf.teachers import kinds
 from pate_tf.teachers.kinds import Work
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
-
-SECONDS_A_CALL = 5.0  # of the training loop: how often a long training can be saved
+from pate_tf.teachers.store import TrainedTeacher
 
 
 class Networks(kinds.TeacherKind):
@@ -31,7 +30,6 @@ class Networks(kinds.TeacherKind):
     }
     settings: ClassVar[tuple[str, ...]] = kinds.OF_STEPS
     is_distributed = True
-    augments = True
 
     def takes(self, built: Any) -> bool:
         """See `TeacherKind.takes`."""
@@ -52,69 +50,31 @@ class Networks(kinds.TeacherKind):
 
         return {"architecture": model_definition(work.config.model, work.learns_on)}
 
-    def train(
-        self, work: Work, teachers: Sequence[int], store: TeacherStore
-    ) -> Iterator[tuple[int, TeacherState]]:
-        """See `TeacherKind.train`. Goes on from unfinished states."""
+    def train(self, work: Work, teachers: Sequence[int]) -> Iterator[tuple[int, TrainedTeacher]]:
+        """See `TeacherKind.train`."""
         from pate_tf.teachers import cluster, training
 
         data = training.TeacherData(work.config, work.examples, work.partition)
-        if work.engine.is_cluster:
-            yield from work.engine.devices.train(
-                data, teachers, lambda teacher: _going_on(data, store, teacher)
-            )
-            return
-        is_parallel = work.engine.parallelism == "data"
-        trainer = training.DataParallelTrainer if is_parallel else training.EnsembleParallelTrainer
-        devices = work.engine.devices or cluster.choose_strategy()
-        yield from _train_here(trainer(data, devices), store, teachers)
+        if work.is_on_cluster:
+            yield from work.devices.train(data, teachers)
+        else:
+            devices = work.devices or cluster.choose_strategy()
+            yield from training.train_on_devices(data, teachers, devices)
 
     def save(
-        self, folder: pathlib.Path, config: TeacherConfig, finished: Finished, encoder: Any
+        self,
+        folder: pathlib.Path,
+        config: TeacherConfig,
+        teachers: Sequence[TrainedTeacher],
+        encoder: Any,
     ) -> None:
         """See `TeacherKind.save`."""
         del encoder
         from pate_tf.teachers import ensemble
 
-        module = ensemble.networks_module(config, finished.stacked())
-        ensemble.save_module(folder, module, ["votes", "counts", "probabilities"])
-
-    def save_each(self, folder: pathlib.Path, config: TeacherConfig, finished: Finished) -> None:
-        """See `TeacherKind.save_each`."""
-        from pate_tf.teachers import ensemble
-
-        ensemble.save_each(folder, config, finished.stacked())
-
-
-def _train_here(
-    trainer: Any, teacher_store: TeacherStore, teachers: Sequence[int]
-) -> Iterator[tuple[int, TeacherState]]:
-    """Yields finished teachers; saves the state of those that take long."""
-    num_steps = 1  # the first call traces the graph; later ones adapt to its speed
-    data = trainer.data
-    for start in range(0, len(teachers), trainer.group_size):
-        group = teachers[start : start + trainer.group_size]
-        states = [_going_on(data, teacher_store, teacher) for teacher in group]
-        wanted = [data.num_steps(teacher) for teacher in group]
-        last_save = time.monotonic()
-        while any(state.step < steps for state, steps in zip(states, wanted, strict=True)):
-            began = time.monotonic()
-            states = trainer.advance(group, states, num_steps)
-            now = time.monotonic()
-            speed = num_steps / max(now - began, 1e-3)
-            most = min(100.0 * num_steps, float(max(wanted)))
-            num_steps = max(1, round(min(SECONDS_A_CALL * speed, most)))
-            if now - last_save > store.SECONDS_BETWEEN_SAVES:
-                for teacher, state in zip(group, states, strict=True):
-                    teacher_store.save_training(teacher, state)
-                last_save = now
-        yield from zip(group, states, strict=True)
-
-
-def _going_on(data: Any, teacher_store: TeacherStore, teacher: int) -> TeacherState:
-    """Returns what a teacher goes on from."""
-    begun = teacher_store.load_training(teacher)
-    return data.initial_state(teacher) if begun is None else begun
+        arrays = zip(*(teacher.arrays for teacher in teachers), strict=True)
+        stacked = [np.stack(of_teachers) for of_teachers in arrays]
+        ensemble.save_module(folder, ensemble.networks_module(config, stacked))
 
 
 kinds.register(Networks())

@@ -1,0 +1,211 @@
+"""Where the data of a run lie: a data set by its name, a function, or files of the user's own."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from pate_tf.core import artifacts
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.reporting import Reporting
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.settings import Settings, described, setting
+from pate_tf.core.source import PrivateSource
+from pate_tf.data import catalogue, image_folders, tables
+from pate_tf.data.schema import Schema, read_schema
+
+
+def source_of(path: pathlib.Path, name: str | None) -> PrivateSource:
+    """Returns the source of a private file or folder: by its public name, if it has one."""
+    return PrivateSource.of_file(path) if name is None else PrivateSource.named(name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileSource(Settings):
+    """Data in files of the user's own: tables, or images in folders."""
+
+    private: pathlib.Path | None = setting(
+        None,
+        help="Private records, instead of --dataset: a file of comma-separated values or Parquet, "
+        "or a folder with a folder of images for each class. --public goes with it.",
+    )
+    owner: str | None = setting(
+        None,
+        advanced=True,
+        help="Column that says whose a private record is: all records of one owner go to one "
+        "teacher. Default: what the schema says, if anything.",
+    )
+    public: pathlib.Path = setting(
+        help="Public records, instead of --dataset: a file, or a folder of images. They need no "
+        "labels.",
+    )
+    schema: pathlib.Path | None = setting(
+        None,
+        help="Of files: a TOML file with each column's range or categories, and the classes, from "
+        "public knowledge; pate schema drafts it from the public file.",
+    )
+    label: str | None = setting(
+        None,
+        advanced=True,
+        help="Of files: the label's column. Default: the schema's.",
+    )
+    image_size: str | None = setting(
+        None,
+        help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
+        "that averages where it becomes smaller. Default: all have one size, the public images'.",
+    )
+    name: str | None = setting(
+        None,
+        help="What the data set is called in the run's folder, and the source of the private data "
+        "unless --source_name names it. Default: what the schema says, else the name of the public "
+        "file or folder.",
+    )
+
+    def check_images(self) -> None:
+        """Checks, before any is read, that public images have one size unless `image_size` is set.
+
+        Raises:
+            ValueError: if they differ, there are none, or one is broken.
+        """
+        if self.public.is_dir() and self.image_size is None:
+            self._refuse_columns()
+            image_folders.check_one_size(self.public)
+
+    def load_public(self) -> PublicExamples:
+        """Returns the public samples.
+
+        Raises:
+            ValueError: if they can't be read, or don't fit the schema.
+        """
+        if self.public.is_dir():
+            self._refuse_columns()
+            size = image_folders.size_of(self.image_size)
+            return image_folders.load_public(self.public, name=self.name, size=size)
+        if self.image_size is not None:
+            raise ValueError("image_size: expected with folders of images alone, got it with files")
+        by = self._schema()
+        name = self.name or by.name or self.public.stem
+        table = tables.read_table(self.public, tables.text_form(self.public, by))
+        return table.public(by, name=name, label=self.label)
+
+    def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
+        """SENSITIVE: returns the private records.
+
+        Args:
+            public: what `load_public` returned; None where it is read here.
+
+        Raises:
+            ValueError: if they can't be read, or don't fit the public side.
+        """
+        if self.private is None:
+            raise ValueError("private: expected the file of the private records, got none")
+        public = self.load_public() if public is None else public
+        if self.public.is_dir() != self.private.is_dir():
+            raise ValueError("private: expected two folders of images or two files, got one")
+        if self.public.is_dir():
+            examples = image_folders.load_private(self.private, public)
+        else:
+            by = self._schema()
+            table = tables.read_table(self.private, tables.text_form(self.public, by))
+            examples = table.private(by, public, label=self.label, owner=self.owner)
+        return dataclasses.replace(examples, source=source_of(self.private, self.name))
+
+    def _schema(self) -> Schema:
+        if self.schema is None:
+            raise ValueError(
+                "schema: expected a file that states the columns' ranges and categories, got none; "
+                "pate schema drafts one from the public file"
+            )
+        return read_schema(self.schema)
+
+    def _refuse_columns(self) -> None:
+        for name in ("schema", "label", "owner"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: expected with tables alone, got it with images")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSource(Settings):
+    """Which data: a data set by its name, or `files` of the user's own."""
+
+    dataset: str = setting(
+        "digits",
+        group="data",
+        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, "
+        "another name of TensorFlow Datasets, or module:function.",
+    )
+    data_dir: pathlib.Path | None = setting(
+        None,
+        group="data",
+        help="Folder with data prepared by TensorFlow Datasets, or UCI's files in adult/ and "
+        "diabetes/ below it. Default: TFDS' own; what is not there is downloaded.",
+    )
+    svhn_extra: bool = setting(
+        True, group="data", advanced=True, help="SVHN's extra split is private data too."
+    )
+    source_name: str | None = setting(
+        None,
+        group="data",
+        help="Public name of the private data. All releases under one name on this machine add up, "
+        "whether or not the records changed in between; two names for the same records do not. "
+        "Default: the name of the data set, or the private file, told from others by its path.",
+    )
+    owners_file: pathlib.Path | None = setting(
+        None,
+        group="data",
+        advanced=True,
+        help="A .npy file with the owner of each private record (numbers or strings): all records "
+        "of one owner go to one teacher, or what they add to feature sums is clipped together. The "
+        "guarantee is against adding or removing an owner.",
+    )
+    files: FileSource | None = None
+
+    @property
+    def named_source(self) -> PrivateSource | None:
+        """The source that a person named; None for that of the records."""
+        return None if self.source_name is None else PrivateSource.named(self.source_name)
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags that name the data, as JSON values; paths are absolute."""
+        given = self.files or self
+        names = described(FileSource) if self.files else ("dataset", "data_dir", "svhn_extra")
+        values = {name: getattr(given, name) for name in names}
+        return {
+            name: str(value.absolute()) if isinstance(value, pathlib.Path) else value
+            for name, value in values.items()
+        }
+
+    def load_private(self, reporting: Reporting) -> PrivateExamples:
+        """Returns the private records, of a named source, with the owners of `owners_file`.
+
+        Raises:
+            ValueError: if there are none, or the owners do not fit.
+        """
+        with reporting.clock(f"reading {self.files.public if self.files else self.dataset}"):
+            if self.files is not None:
+                examples = self.files.load_private()
+            else:
+                examples = catalogue.load_private(
+                    self.dataset, data_dir=self.data_dir, svhn_extra=self.svhn_extra
+                )
+        source = self.named_source or examples.source
+        examples = dataclasses.replace(examples, source=source)
+        if self.owners_file is None:
+            return examples
+        owners = artifacts.read_array(self.owners_file)
+        if owners.ndim and len(owners) != len(examples):
+            raise ValueError(
+                "owners_file: expected the owner of each record, got another number of them"
+            )
+        return dataclasses.replace(examples, owners=owners)
+
+    def load_public(self, reporting: Reporting) -> PublicExamples:
+        """Returns the public samples.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        with reporting.clock(f"reading {self.files.public if self.files else self.dataset}"):
+            if self.files is not None:
+                return self.files.load_public()
+            return catalogue.load_public(self.dataset, data_dir=self.data_dir)
