@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import check_pure
@@ -23,8 +22,6 @@ from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
 from pate_tf.accounting.planning import (
     DEFAULT_MARGIN,
     DEFAULT_PROFILE,
-    ROUNDS,
-    ROUNDS_LEAD,
     PlannedRelease,
     planned_sums,
     profile_counts,
@@ -66,9 +63,8 @@ class LabelSettings(Settings):
         "pate",
         group="method",
         choices=METHODS,
-        help="pate: teachers vote on queries of the public pool, and noisy labels of these are "
-        "released. feature_sums: the sum of clipped feature vectors of each class is released "
-        "once, with Gaussian noise, and all of the pool gets labels; no teacher is asked.",
+        help="pate: noisy labels of queries that teachers vote on. feature_sums: noisy sums of "
+        "each class's clipped feature vectors, from which all of the pool gets labels.",
     )
     epsilon: float | None = setting(
         None,
@@ -89,9 +85,7 @@ class LabelSettings(Settings):
         most=MOST_ROUNDS,
         advanced=True,
         help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
-        "each later one of what a linear model of the earlier ones misses. Default: "
-        f"{ROUNDS} where a class has {ROUNDS_LEAD:g} times more records than a single release has "
-        "noise, else one.",
+        "each later one of what a linear model of the earlier ones misses. Default: planned.",
     )
     seed: int = 0
     representation: Named | None = None
@@ -101,9 +95,8 @@ class LabelSettings(Settings):
         above=0.0,
         most=1.0,
         advanced=True,
-        help="With --epsilon: what the plan assumes of every query: the first class leads the "
-        "second by this share of the teachers. A guess from public values, never measured on the "
-        "votes.",
+        help="With --epsilon: the vote margin that the plan assumes of every query, as a fraction "
+        "of the teachers; never measured on the votes.",
     )
     num_exceptions: int = setting(
         0,
@@ -159,8 +152,8 @@ class Budget(Settings):
         None,
         group="privacy",
         above=0.0,
-        help="The most that everything released from these teachers may ever cost, as epsilon at "
-        "--delta; fixed at first use. Default: no limit; all is recorded in the ledger.",
+        help="The most that all releases from these teachers may ever cost, as epsilon at --delta; "
+        "fixed at first use. Default: no limit.",
     )
     replace_budget: bool = setting(
         False,
@@ -216,14 +209,12 @@ class LabelPlan:
         queries: which inputs of the pool, and how they are chosen.
         reason: how mechanism and noise were chosen, for every statement; None if they were given.
         description: the comparison that it was chosen from, as text; empty if there was none.
-        values: the same as JSON values.
     """
 
     mechanism: Mechanism
     queries: QueryConfig
     reason: str | None = None
     description: str = ""
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         number, strategy = self.queries.num_queries, self.queries.strategy
@@ -487,7 +478,6 @@ def _plan_of_votes(
         queries=_queries(settings, teachers, recommendation.num_queries, strategy),
         reason=recommendation.reason,
         description=recommendation.in_words(),
-        values=recommendation.to_dict(),
     )
 
 
@@ -530,7 +520,6 @@ def _plan_of_sums(
     if mechanism.num_rounds > 1:
         in_rounds = f" in {mechanism.num_rounds} rounds,"
         reason += f" Sums are released in {mechanism.num_rounds} rounds, charged together."
-    of_class = None
     if number is not None:
         of_class = number / pool.dataset.num_classes
         reason += (
@@ -547,16 +536,4 @@ def _plan_of_sums(
             f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
             f"that are computed from them."
         ),
-        values={
-            "target_epsilon": target.epsilon,
-            "delta": delta,
-            "unit": target.unit,
-            "queries": len(pool),
-            "queries_were_planned": True,
-            "candidates": [
-                {"mechanism": mechanism.to_dict(), "epsilon": target.epsilon_of(mechanism)}
-            ],
-            "records_of_a_class": of_class,
-            "reason": reason,
-        },
     )
