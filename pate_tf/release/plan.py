@@ -317,21 +317,12 @@ def _check_votes(plan: LabelPlan, teachers: Voter, pool: Pool, delta: float) -> 
             f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
             f"queries follow from earlier labels, got labels of a part of it"
         )
-    if not number:
-        return
-    if not strategy.uses_representation:
+    compares = strategy.uses_representation and teachers.covers(pool.inputs)
+    if number and not (compares and number < len(pool)):
         raise ValueError(
-            f"num_neighbours: expected none for strategy {queries.strategy}, which has no "
-            f"representation, got {number}"
-        )
-    if number >= len(pool):
-        raise ValueError(
-            f"num_neighbours: expected fewer than the pool's {len(pool)} inputs, got {number}"
-        )
-    if not teachers.covers(pool.inputs):
-        raise ValueError(
-            f"num_neighbours: expected 0 with labels of a part of the pool, as those of "
-            f"neighbours are not known, got {number}"
+            f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
+            f"pool's {len(pool)} inputs, and teachers that can label all of them, got {number} for "
+            f"strategy {queries.strategy}"
         )
 
 
@@ -362,11 +353,11 @@ WITHOUT_NOISE: Final = (
 ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluster. {TOGETHER}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class JointPlan:
     """Noisy counts that a student learns from together: how many, of which queries, and why."""
 
-    mechanism: type[Mechanism]
+    mechanism: type[Planned]
     num_queries: int
     strategy: str
     purpose: str
@@ -395,38 +386,29 @@ def joint_plan(
         most = min(of_class * num_classes, pool_size, MOST_QUERIES)
         return most if settings.num_queries is None else settings.num_queries
 
-    def relative_noise(mechanism: type[Planned], of_class: int) -> float:
-        planned = dataclasses.replace(target, num_queries=number(of_class))
+    def relative_noise(mechanism: type[Planned], num_queries: int) -> float:
+        planned = dataclasses.replace(target, num_queries=num_queries)
         assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
         return mechanism.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
 
-    if kind not in (None, GaussianHistogram) or not target.delta:
+    most = number(QUERIES_OF_CLASS)
+    if kind not in (None, GaussianHistogram) or not target.delta or most > MOST_QUERIES:
         return None
-    if number(QUERIES_OF_CLASS) > MOST_QUERIES:
-        return None
+    plans = []
     if (
         kind is None
         and strategy in (None, "medoids")
-        and relative_noise(GaussianHistogram, GATED_OF_CLASS) > LEAST_RELATIVE_NOISE
+        and relative_noise(GaussianHistogram, number(GATED_OF_CLASS)) > LEAST_RELATIVE_NOISE
     ):
+        gated = number(GATED_OF_CLASS)
+        plans.append(JointPlan(StabilityGateOrHistogram, gated, "medoids", WITHOUT_NOISE))
+    if strategy in (None, "diverse"):
+        plans.append(JointPlan(GaussianHistogram, most, "diverse", ALL_COUNTS))
+    for plan in plans:
         with contextlib.suppress(ValueError):  # too few teachers for it
-            if relative_noise(StabilityGateOrHistogram, GATED_OF_CLASS) <= MOST_RELATIVE_NOISE:
-                return JointPlan(
-                    mechanism=StabilityGateOrHistogram,
-                    num_queries=number(GATED_OF_CLASS),
-                    strategy="medoids",
-                    purpose=WITHOUT_NOISE,
-                )
-    if strategy not in (None, "diverse"):
-        return None
-    if relative_noise(GaussianHistogram, QUERIES_OF_CLASS) > MOST_RELATIVE_NOISE:
-        return None
-    return JointPlan(
-        mechanism=GaussianHistogram,
-        num_queries=number(QUERIES_OF_CLASS),
-        strategy="diverse",
-        purpose=ALL_COUNTS,
-    )
+            if relative_noise(plan.mechanism, plan.num_queries) <= MOST_RELATIVE_NOISE:
+                return plan
+    return None
 
 
 def _plan_of_votes(

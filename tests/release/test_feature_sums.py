@@ -301,7 +301,7 @@ def hasty_network():
 
 @pytest.fixture(scope="module")
 def data():
-    return pate_tf.datasets.load("digits")
+    return pate_tf.Data.load("digits")
 
 
 @pytest.fixture(scope="module")
