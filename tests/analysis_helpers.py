@@ -111,7 +111,7 @@ class Script:
 
     def run(self, folder, capsys, *arguments):
         """Runs it with a report and an output folder below `folder`, unless told otherwise."""
-        flag_values, absl_flags = self.module.FLAGS, self.module.flags
+        flag_values = self.module.FLAGS
         report = folder / "report.json"
         report.unlink(missing_ok=True)
         arguments = [f"--report_file={report}", *arguments]
@@ -122,7 +122,7 @@ class Script:
         capsys.readouterr()
         code = 0
         try:
-            command_line.parse_flags(flag_values, absl_flags.Error)(["analysis.py", *arguments])
+            command_line.parse_flags(["analysis.py", *arguments])
             command_line.guarded(self.module.main, flag_values, self.module.FLAG_OF_ARGUMENT)([])
         except SystemExit as end:
             code = end.code

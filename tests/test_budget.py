@@ -104,7 +104,7 @@ def surface():
     import pate_tf
     from pate_tf.cli import main
 
-    commands = sorted(main.MODULES)
+    commands = sorted(main.COMMANDS)
     with_flags = [
         f"{name} {second}"
         for name in commands

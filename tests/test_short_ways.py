@@ -57,8 +57,8 @@ def test_opening_a_ledger(tmp_path):
     with Way() as again:
         ledger = Ledger.open(tmp_path / "sensitive", **facts)
     ledger.close()
-    new.check("opening a new ledger", files=6, functions=28)
-    again.check("opening a ledger again", files=6, functions=26)
+    new.check("opening a new ledger", files=5, functions=20)
+    again.check("opening a ledger again", files=5, functions=20)
 
 
 def test_a_recommendation():

@@ -53,7 +53,7 @@ from pate_tf.analysis.votes import VoteSource, order_free_digest
 from pate_tf.core import artifacts, validation
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.journal import DEBITS, charge_of
 from pate_tf.release.noise import NoiseSource
 
 DiscreteGaussian = Callable[[float], int]
@@ -287,7 +287,7 @@ def release(
         """Fixes the plan of labels; returns whether it was fixed before there were votes."""
         if source.folder is None:
             return False
-        ledger.plan_release(request.planned)
+        ledger.check_plan(request.planned)
         return not ledger.plan_is_late
 
     with _opened(source, digest, folder) as ledger:
@@ -338,7 +338,7 @@ def _opened(source: VoteSource, digest: str, folder: pathlib.Path) -> Iterator[L
         place = source.folder
         if place is None:
             releases = artifacts.make_sensitive_folder(folder / FOLDER)
-            stack.enter_context(artifacts.one_at_a_time(releases))
+            stack.enter_context(artifacts.only_writer(releases, waits=True))
             place = releases / secrets.token_hex(8)
             for path in sorted(releases.glob("*/ledger.sqlite3")):
                 with Ledger.read(path.parent) as found:

@@ -14,7 +14,7 @@ from pate_tf.analysis.accounting import Analysis
 from pate_tf.analysis.release_planning import Released
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger, LedgerRow
-from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.journal import DEBITS, charge_of
 
 Row = tuple[str, str]
 NOT_MEASURED = "not measured: these public samples have no labels"

@@ -24,7 +24,7 @@ from pate_tf.ledger import (
     compose,
     distinct_rows,
 )
-from pate_tf.ledger.chain import charges_of
+from pate_tf.ledger.journal import charges_of
 from pate_tf.release.votes import VOTES, StoredCounts, stored_counts
 
 LEDGER_FILE = "ledger.sqlite3"

@@ -13,8 +13,7 @@ from typing import Any, Final
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.core import artifacts
-from pate_tf.ledger.chain import DEBITS, charge_of
-from pate_tf.ledger.store import Store
+from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.statement.check import JSON_FILE
 from pate_tf.statement.privacy_statement import PrivacyStatement
 

@@ -36,9 +36,8 @@ from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
-from pate_tf.ledger.store import Store
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, asked_inputs
 from pate_tf.statement.check import JSON_FILE, check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
@@ -289,7 +288,9 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
         if not guard.is_kept:
             return _skipped(name, "this user has no registry of ledgers")
         gone = {one for row in rows if row.kind == "acknowledged" for one in row.details["missing"]}
-        missing = guard.missing_from(opened, {row.digest: row.sequence for row in rows}, gone)
+        missing = guard.missing_from(
+            opened.digest, {row.digest: row.sequence for row in rows}, gone
+        )
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
     return verdict(name, problems, "no row that this user's registry has seen is missing", blind)
@@ -588,7 +589,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
 
 
 def _partition_check(run: _Run, name: str) -> Check:
-    from pate_tf.teachers.run_folder import partition_of
+    from pate_tf.teachers.run_folder import shards_of
 
     examples, assignment, config = run.examples, run.assignment, run.teacher_config
     if examples is None or assignment is None or len(examples) != len(assignment):
@@ -597,9 +598,7 @@ def _partition_check(run: _Run, name: str) -> Check:
         _, first, place = np.unique(examples.owners, return_index=True, return_inverse=True)
         if (assignment[first][place] != assignment).any():
             return verdict(name, ["records of one owner have two teachers"])
-    again = partition_of(
-        examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"])
-    )
+    again = shards_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
     if np.array_equal(again.assignment, assignment):
         return verdict(name, [], "dealt out by owner or seed, it is the same")
     found = "dealt out by owner or seed, it is another one, as from --partition_file"

@@ -1,27 +1,26 @@
 """Pipelines: feature sums, and predictions of a published student.
 
 Integer sums do not depend on bundles, workers or retries, so a result is to the last bit that of
-one process.
+one process. What becomes of a record follows from that record and the schema alone. One that does
+not fit is counted as bad; it never changes what another record becomes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import logging
 import operator
 import os
 import pathlib
 import secrets
-import shlex
 import shutil
-import subprocess
 import tempfile
-import threading
-import types
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -30,65 +29,399 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from pate_tf.beam.sources import ROWS, Source, Span, filesystems, is_local, source_of
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.private_digest import private_digest
-from pate_tf.core.record_set import (
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.reporting import QUIET, Reporting
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import (
     DIGEST_BYTES,
     RECORD_KEY,
+    PrivateSource,
+    Records,
     keyed_sum,
     owner_digests,
+    private_digest,
     record_digests,
 )
-from pate_tf.core.reporting import QUIET, Reporting
-from pate_tf.core.source import PrivateSource, Records
-from pate_tf.core.validation import IntArray, one_of, whole
-from pate_tf.data.data_source import DataSource
+from pate_tf.core.validation import IntArray, one_of
+from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.named_function import Named
+from pate_tf.data.schema import TableColumn, field_text, numbers_or_nan
+from pate_tf.data.tables import PARQUET, checked_names, text_form
 from pate_tf.models.encoder import record_features
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 
+ROWS: Final = 2**15  # of a block
+TO_THE_END: Final = -1
 REFUSE, DROP = "refuse", "drop"
-BUCKETS: Final = 256
-MOST_BUCKETS: Final = 2**16
+BUCKETS: Final = 256  # parts of the owners; each is in the memory of one worker
 PARTIAL: Final = "partial.npz"
 
+Column = Sequence[str] | npt.NDArray[Any]
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Engine:
-    """How a pipeline runs. Nothing here changes what it computes.
 
-    Attributes:
-        options: Beam's own, as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
-            runner in this process.
-        buckets: into how many parts owners are shared out; each part is in the memory of one
-            worker.
-        rows: of a block.
-        work_dir: a folder that all workers reach, also on a file system of Beam's such as gs://,
-            for what they leave there until the end. Holds private data. Default: below
-            `sensitive/` of the run folder.
+# Where records come from: spans of files or arrays, read in blocks of rows.
+
+
+def filesystems() -> Any:
+    """Returns Beam's file systems: local paths, and whatever is installed, such as gs://.
 
     Raises:
-        ValueError: if a number is out of range.
+        ModuleNotFoundError: if the extra is missing.
+    """
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Span:
+    """A part of a source that one worker reads.
+
+    Attributes:
+        number: of the span, from 0.
+        path: of the file; empty for arrays.
+        start: first row group of a Parquet file, or row of arrays; 0 for other files.
+        stop: the one after the last; `TO_THE_END` for all.
     """
 
-    options: Sequence[str] = ()
-    buckets: int = BUCKETS
-    rows: int = ROWS
-    work_dir: str | None = None
+    number: int
+    path: str
+    start: int
+    stop: int
 
-    def __post_init__(self) -> None:
-        whole(1, MOST_BUCKETS, buckets=self.buckets)
-        whole(1, rows=self.rows)
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Block:
+    """Some records. SENSITIVE unless they are public.
+
+    Attributes:
+        inputs: `[num_records, *input_shape]`, finite.
+        labels: int64 `[num_records]`; -1 where there is none, in public records alone.
+        owners: names `[num_records]`; None for none.
+        places: of each record in its span, `[num_records]`.
+        num_bad: how many records next to these do not fit the schema.
+    """
+
+    inputs: npt.NDArray[Any]
+    labels: IntArray
+    owners: npt.NDArray[Any] | None
+    places: IntArray
+    num_bad: int = 0
+
+
+# Data sets by name: arrays, loaded once a worker, or mapped.
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(data: DataSource, is_private: bool) -> PrivateExamples | PublicExamples:
+    return data.load_private(QUIET) if is_private else data.load_public(QUIET)
+
+
+class NamedSource:
+    """Records of a data set that is named: digits, of TensorFlow Datasets, `module:function`.
+
+    Attributes:
+        dataset: what is publicly known of them.
+        has_owners: whether records have owners.
+    """
+
+    def __init__(self, data: DataSource, *, is_private: bool = True) -> None:
+        """Loads them here too, to count them.
+
+        Args:
+            data: names them.
+            is_private: whether these are the private ones.
+
+        Raises:
+            ValueError: if they can't be had.
+        """
+        self._data, self._is_private = data, is_private
+        examples = _loaded(data, is_private)
+        self.dataset, self._number = examples.dataset, len(examples)
+        self.has_owners = getattr(examples, "owners", None) is not None
+
+    def spans(self) -> list[Span]:
+        """Returns all spans; raises ValueError if there are none, or a file can't be read."""
+        starts = range(0, self._number, ROWS)
+        return [
+            Span(number, "", start, min(start + ROWS, self._number))
+            for number, start in enumerate(starts)
+        ]
+
+    def blocks(self, span: Span) -> Iterator[Block]:
+        """Yields the records of a span; raises ValueError if a file can't be read to its end."""
+        examples, some = _loaded(self._data, self._is_private), slice(span.start, span.stop)
+        labels, owners = examples.labels, getattr(examples, "owners", None)
+        yield Block(
+            np.asarray(examples.inputs[some]),
+            np.full(span.stop - span.start, -1, np.int64) if labels is None else labels[some],
+            None if owners is None else owners[some],
+            np.arange(span.stop - span.start),
+        )
+
+
+# Tables in files, by a schema.
+
+
+class TableSource:
+    """Records of files of comma-separated values or Parquet, by a schema.
+
+    Attributes:
+        dataset: what is publicly known of them.
+        has_owners: whether records have owners.
+    """
+
+    def __init__(
+        self,
+        files: FileSource,
+        pattern: str,
+        dataset: Dataset,
+        *,
+        is_private: bool = True,
+    ) -> None:
+        """Names them; nothing is read before `spans`.
+
+        Args:
+            files: their schema, columns of label and owner, and a public file in the same form.
+            pattern: a path, or one with `*`.
+            dataset: what is publicly known of them.
+            is_private: whether each record needs a label.
+
+        Raises:
+            ValueError: if private records have no label.
+        """
+        self._pattern, self._schema, self.dataset = pattern, dataset.schema, dataset
+        self._form = text_form(files.public, self._schema)
+        self._label = files.label or self._schema.label
+        self._owner = (files.owner or self._schema.owner) if is_private else None
+        self._is_private = is_private
+        self.has_owners = self._owner is not None
+        if is_private and self._label is None:
+            raise ValueError("label: expected the name of the label's column, got none")
+
+    def spans(self) -> list[Span]:
+        """Returns all spans; raises ValueError if there are none, or a file can't be read."""
+        try:
+            matches = filesystems().match([self._pattern])[0].metadata_list
+        except Exception as error:  # each file system has its own
+            raise ValueError(
+                f"private: expected files {self._pattern}, got {' '.join(str(error).split())}"
+            ) from error
+        paths = sorted(match.path for match in matches)
+        if not paths:
+            raise ValueError(f"private: expected files {self._pattern}, got none")
+        spans: list[Span] = []
+        for path in paths:
+            if path.lower().endswith(PARQUET):
+                with _parquet(path) as file:
+                    groups = range(file.num_row_groups)
+                spans += [Span(len(spans) + group, path, group, group + 1) for group in groups]
+            else:
+                spans.append(Span(len(spans), path, 0, TO_THE_END))
+        return spans
+
+    def blocks(self, span: Span) -> Iterator[Block]:
+        """Yields the records of a span; raises ValueError if a file can't be read to its end."""
+        path = span.path
+        parts = self._of_parquet(span) if path.lower().endswith(PARQUET) else self._of_text(path)
+        for columns, places in parts:
+            yield self._block(columns, places, path)
+
+    def _block(self, columns: Mapping[str, Column], places: IntArray, path: str) -> Block:
+        """Returns the records that fit; places below 0 are of records without all fields."""
+        schema, number = self._schema, len(places)
+        needed = [self._label if self._is_private else None, self._owner]
+        for name in (*(column.name for column in schema.columns), *needed):
+            if name is not None and name not in columns:
+                raise ValueError(f"{path}: expected a column {name}, got none")
+        is_good = places >= 0
+        encoded = [_encoded(column, columns[column.name]) for column in schema.columns]
+        for _, fits in encoded:
+            is_good &= fits
+        labels = np.full(number, -1, np.int64)
+        if self._label in columns:
+            labels, fits = self._labels(columns[self._label or ""])
+            is_good &= fits
+        owners = None
+        if self._owner is not None:
+            distinct, inverse = _distinct(columns[self._owner])
+            owners = np.array(distinct, np.str_)[inverse]
+            is_good &= owners != ""
+        inputs = np.concatenate(
+            [np.empty((number, 0), np.float32), *(features for features, _ in encoded)], axis=1
+        )
+        return Block(
+            inputs[is_good],
+            labels[is_good],
+            None if owners is None else owners[is_good],
+            places[is_good],
+            int(number - is_good.sum()),
+        )
+
+    def _labels(self, values: Column) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        numbers = {name: place for place, name in enumerate(self._schema.classes)}
+        if not self._is_private:
+            numbers = {"": -1, **numbers}
+        distinct, inverse = _distinct(values)
+        labels = np.array([numbers.get(text, -2) for text in distinct], np.int64)[inverse]
+        return labels, labels > -2
+
+    def _of_parquet(self, span: Span) -> Iterator[tuple[Mapping[str, Column], IntArray]]:
+        import pyarrow
+
+        wanted = {column.name for column in self._schema.columns} | {self._label, self._owner}
+        with _parquet(span.path) as file:
+            names = [name for name in file.schema_arrow.names if name in wanted]
+            checked_names(file.schema_arrow.names, span.path)
+            start = 0
+            groups = list(range(span.start, span.stop))
+            try:
+                for batch in file.iter_batches(ROWS, row_groups=groups, columns=names):
+                    columns = {
+                        name: _of_arrow(batch.column(place))
+                        for place, name in enumerate(batch.schema.names)
+                    }
+                    yield columns, np.arange(start, start + batch.num_rows)
+                    start += batch.num_rows
+            except (OSError, pyarrow.ArrowException) as error:
+                raise ValueError(f"{span.path}: expected Parquet, got a broken file") from error
+
+    def _of_text(self, path: str) -> Iterator[tuple[Mapping[str, Column], IntArray]]:
+        form = self._form
+        encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+        with filesystems().open(path) as raw:
+            text = io.TextIOWrapper(raw, encoding=encoding, newline="")
+            try:
+                reader = csv.reader(text, strict=True, delimiter=form.delimiter)
+                names = [name.strip() for name in next(reader, [])]
+                checked_names(names, path)
+                lines, number = filter(None, reader), 0
+                while records := list(itertools.islice(lines, ROWS)):
+                    fits = np.array([len(record) == len(names) for record in records])
+                    rows = [
+                        form.fields(record) if is_whole else [""] * len(names)
+                        for record, is_whole in zip(records, fits, strict=True)
+                    ]
+                    places = np.where(fits, np.arange(number, number + len(records)), -1)
+                    yield dict(zip(names, zip(*rows, strict=True), strict=True)), places
+                    number += len(records)
+            except (csv.Error, UnicodeError):
+                raise ValueError(
+                    f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, "
+                    f"got something else"
+                ) from None
+
+
+def _parquet(path: str) -> Any:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(filesystems().open(path))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path}: expected Parquet, got something else") from error
+
+
+def _of_arrow(array: Any) -> Column:
+    """Returns a column's numbers, NaN kept and null as None, or its fields as text."""
+    import pyarrow
+
+    kind = array.type
+    if (pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind)) and not array.null_count:
+        numbers: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return numbers
+    if pyarrow.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+    return [field_text(value) for value in array.to_pylist()]
+
+
+def _distinct(values: Column) -> tuple[list[str], IntArray]:
+    """Returns the distinct fields as text, and which of them each record has."""
+    if isinstance(values, np.ndarray):
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return [field_text(value) for value in distinct.tolist()], inverse
+    numbers: dict[str, int] = {}
+    places = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), np.array(places, np.int64)
+
+
+def _encoded(
+    column: TableColumn, values: Column
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Returns a column's features `[num_records, width]`, and which records fit it.
+
+    As `TableColumn.encode`, record by record.
+    """
+    if not column.is_number:
+        distinct, inverse = _distinct(values)
+        features = np.zeros((len(distinct), column.width), np.float32)
+        fits = np.ones(len(distinct), bool)
+        for place, text in enumerate(distinct):
+            try:
+                features[place] = column.encode([text], "", ["0"])[0]
+            except ValueError:
+                fits[place] = False
+        return features[inverse], fits[inverse]
+    if isinstance(values, np.ndarray):
+        numbers = values.astype(np.float64)
+    else:
+        missing = column.missing
+        texts = values if missing is None else [missing if text == "" else text for text in values]
+        numbers = numbers_or_nan(texts)
+    is_finite = np.isfinite(numbers)
+    clipped = np.clip(np.where(is_finite, numbers, column.low), column.low, column.high)
+    return clipped.astype(np.float32)[:, None], is_finite
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is one of this machine, and not of a file system of Beam's."""
+    return "://" not in path
+
+
+def source_of(
+    data: DataSource,
+    pattern: str | None,
+    public: PublicExamples,
+    *,
+    is_private: bool = True,
+) -> NamedSource | TableSource:
+    """Returns the records that a person names.
+
+    Args:
+        data: names them.
+        pattern: of files; None for `data.files.private`.
+        public: what `data.load_public` returned.
+        is_private: whether these are the private ones.
+
+    Raises:
+        ValueError: if they can't be had, or are images in folders.
+    """
+    files: FileSource | None = data.files
+    if files is None:
+        return NamedSource(data, is_private=is_private)
+    if data.owners_file is not None:
+        raise ValueError(
+            "owners_file: expected with the name of a data set alone; of files the schema names "
+            "the owner's column"
+        )
+    if files.schema is None:
+        raise ValueError("schema: expected a schema of the files, got none")
+    pattern = pattern or (None if files.private is None else str(files.private))
+    if pattern is None:
+        raise ValueError("private: expected the files of the private records, got none")
+    if is_local(pattern):  # Beam finds nothing by a pattern without a folder
+        pattern = str(pathlib.Path(pattern).absolute())
+    return TableSource(files, pattern, public.dataset, is_private=is_private)
 
 
 # What runs a pipeline.
 
 
-def checked_options(engine: Engine) -> Any:
+def checked_options(flags: Sequence[str], work_dir: str | None) -> Any:
     """Returns Beam's options.
 
     Raises:
@@ -102,7 +435,7 @@ def checked_options(engine: Engine) -> Any:
         import apache_beam  # noqa: F401
         from apache_beam.options.pipeline_options import PipelineOptions
 
-        flags, parsers = list(engine.options), list[Any]()
+        flags, parsers = list(flags), list[Any]()
         if not any(flag.split("=")[0] == "--runner" for flag in flags):
             flags.append("--runner=FnApiRunner")  # Beam's local one
         if not any(flag.startswith("--default_sdk_harness_log_level") for flag in flags):
@@ -117,13 +450,10 @@ def checked_options(engine: Engine) -> Any:
     finally:
         logging.disable(before)
     if unknown:
-        raise ValueError(
-            f"options: expected a flag of this command or an option of Apache Beam, got "
-            f"{unknown[0]!r}"
-        )
+        raise ValueError(f"options: expected an option of Apache Beam, got {unknown[0]!r}")
     filesystems().set_options(options)  # files are looked for before there is a pipeline
-    if engine.work_dir is not None:
-        _remove(_shared_folder(engine.work_dir))
+    if work_dir is not None:
+        _remove(_shared_folder(work_dir))
     return options
 
 
@@ -136,64 +466,14 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
     import apache_beam as beam
 
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # workers' tracebacks
-    ended: list[Any] = []
-
-    def run() -> None:
-        try:
-            pipeline = beam.Pipeline(options=options)
-            build(pipeline)
-            ended.append(pipeline.run().wait_until_finish())
-        except Exception as error:  # Beam's own, and what a worker raised, as text
-            ended.append(error)
-
-    if options.get_all_options()["direct_running_mode"] == "multi_processing":
-        _watched(run)
-    else:
-        run()
-    state = ended[0]
-    if isinstance(state, Exception):
-        raise ValueError(_reason(state)) from state
+    try:
+        pipeline = beam.Pipeline(options=options)
+        build(pipeline)
+        state = pipeline.run().wait_until_finish()
+    except Exception as error:  # Beam's own, and what a worker raised, as text
+        raise ValueError(_reason(error)) from error
     if state is not None and state != "DONE":
         raise ValueError(f"beam: expected the pipeline to be done, got {state}")
-
-
-def _watched(run: Callable[[], None]) -> None:
-    """Runs a pipeline of the local runner in a thread, and watches its worker processes.
-
-    Beam starts them, and its threads wait for ever if one is killed.
-
-    Raises:
-        ValueError: if one is; then the others are ended.
-    """
-    from apache_beam.runners.portability import local_job_service
-
-    started: list[subprocess.Popen[Any]] = []
-
-    def popen(command: str, *, shell: bool, env: Mapping[str, str]) -> subprocess.Popen[Any]:
-        del shell  # killed, it would leave its worker running
-        started.append(subprocess.Popen(shlex.split(command), env=env))
-        return started[-1]
-
-    thread = threading.Thread(target=run, daemon=True)
-    known, hook = local_job_service.subprocess, threading.excepthook
-    local_job_service.subprocess = types.SimpleNamespace(Popen=popen)
-    try:
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)
-            if thread.is_alive() and any(worker.poll() for worker in started):
-                threading.excepthook = lambda _: None  # Beam's threads say so, too
-                for worker in started:
-                    worker.kill()
-                    worker.wait()
-                raise ValueError(
-                    "beam: expected workers that run to the end, got one that was killed; the same "
-                    "command computes all anew, to the same bits"
-                )
-    finally:
-        local_job_service.subprocess = known
-        if not thread.is_alive():
-            threading.excepthook = hook
 
 
 def _reason(error: Exception) -> str:
@@ -303,11 +583,11 @@ def _remove(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _working(directory: artifacts.RunDirectory, engine: Engine) -> Iterator[_Work]:
+def _working(directory: artifacts.RunDirectory, work_dir: str | None) -> Iterator[_Work]:
     """Makes the folder that workers share; removes it at the end."""
     artifacts.remove_abandoned(directory.root)
-    if engine.work_dir is not None:
-        shared = _shared_folder(engine.work_dir)
+    if work_dir is not None:
+        shared = _shared_folder(work_dir)
     else:
         folder = artifacts.temporary_name(directory.sensitive / "beam")
         folder.mkdir(mode=0o700)
@@ -336,13 +616,11 @@ class _Job:
     Attributes:
         source: of the records.
         work: the folder that workers share; it holds the encoder and the key of the digests.
-        buckets: into how many parts owners are shared out.
         summands: what each record adds.
     """
 
-    source: Source
+    source: NamedSource | TableSource
     work: _Work
-    buckets: int
     summands: Summands
 
 
@@ -392,7 +670,7 @@ class _Partial:
 
     Attributes:
         sums: the table of `Summands`.
-        lanes: `record_set.keyed_sum` of the records.
+        lanes: `keyed_sum` of the records.
         num_records: how many there are.
         num_bad: records next to these that were left out.
     """
@@ -427,7 +705,7 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
             digests, keys, totals = _merged_pairs(pairs, num_classes, summands.num_rows)
             of_pair, first = digests[keys // num_classes], len(summands.scale) + 1
             begin = of_pair.view(np.uint8).reshape(-1, DIGEST_BYTES)[:, :2].astype(np.int64)
-            buckets = (begin @ [256, 1]) * job.buckets // MOST_BUCKETS
+            buckets = (begin @ [256, 1]) * BUCKETS // 2**16
             for bucket in np.unique(buckets).tolist():
                 some = np.flatnonzero(buckets == bucket)
                 # Few clusters have records of a pair: nearly all counts are zeros.
@@ -489,7 +767,8 @@ def sums(
     private: str | None = None,
     pool_size: int | None = None,
     bad_rows: str = REFUSE,
-    engine: Engine = Engine(),
+    options: Sequence[str] = (),
+    work_dir: str | None = None,
     reporting: Reporting = QUIET,
 ) -> FeatureSums:
     """Computes feature sums by a Beam pipeline; stores what `FeatureSums.fit` stores.
@@ -510,7 +789,11 @@ def sums(
         bad_rows: what becomes of a record that does not fit the schema: "refuse", which refuses all
             of them in the end, or "drop", by which it adds nothing; how many there are stands in
             the description of the sums, `left_out`.
-        engine: how the pipeline runs.
+        options: Beam's own, as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
+            runner in this process.
+        work_dir: a folder that all workers reach, also on a file system of Beam's such as gs://,
+            for what they leave there until the end. Holds private data. Default: below
+            `sensitive/` of the run folder.
         reporting: how progress is shown.
 
     Raises:
@@ -518,9 +801,9 @@ def sums(
         ValueError: if something does not fit, the pipeline fails, or the folder holds others.
     """
     one_of((REFUSE, DROP), bad_rows=bad_rows)
-    options = checked_options(engine)
+    beam_options = checked_options(options, work_dir)
     public = data.load_public(reporting)
-    source = source_of(data, private, public, rows=engine.rows)
+    source = source_of(data, private, public)
     spans = source.spans()
     run = artifacts.RunDirectory(pathlib.Path(directory))
     pool = public.split(pool_size or public.dataset.pool_size).pool
@@ -530,7 +813,7 @@ def sums(
     expected = summed.described(encoder, [], has_owners=source.has_owners)
     del expected["records"]
     summed.is_stored(expected)  # before hours are spent
-    with _working(run, engine) as work, tempfile.TemporaryDirectory() as folder:
+    with _working(run, work_dir) as work, tempfile.TemporaryDirectory() as folder:
         save_encoder(pathlib.Path(folder) / "encoder", encoder)
         archive = shutil.make_archive(f"{folder}/encoder", "zip", f"{folder}/encoder")
         work.write(ENCODER, pathlib.Path(archive).read_bytes())
@@ -538,11 +821,10 @@ def sums(
         job = _Job(
             source=source,
             work=work,
-            buckets=engine.buckets,
             summands=Summands.of(encoder, pool),
         )
         with reporting.clock("summing features of records"):
-            run_pipeline(functools.partial(_build_sums, job, spans), options)
+            run_pipeline(functools.partial(_build_sums, job, spans), beam_options)
         total = work.read_arrays(PARTIAL)
     num_bad = int(total["num_bad"])
     if num_bad and bad_rows == REFUSE:
@@ -573,29 +855,24 @@ def sums(
     )
 
 
-# Public inputs: features, and a published student's predictions.
+# Predictions of a published student.
 
 
 @functools.lru_cache(maxsize=1)
-def _model(folder: str, as_features: bool) -> FeatureSums | ServedStudent:
-    """Returns sums, for their encoder, or a student, loaded once a worker."""
-    return FeatureSums.load(folder) if as_features else ServedStudent(pathlib.Path(folder))
+def _student(folder: str) -> ServedStudent:
+    """Returns a student, loaded once a worker."""
+    return ServedStudent(pathlib.Path(folder))
 
 
 def _predict_span(
-    source: Source, folder: str, output: str, as_features: bool, span: Span
+    source: NamedSource | TableSource, folder: str, output: str, span: Span
 ) -> Iterator[tuple[int, int]]:
     """Writes what is predicted of a span's inputs; yields how many there are, and bad ones."""
     number = num_bad = 0
-    model = _model(folder, as_features)
     tables: list[dict[str, Any]] = []
     for block in source.blocks(span):
-        table: dict[str, Any] = {"record": block.places}
-        if isinstance(model, FeatureSums):
-            table["features"] = model.features(block.inputs)
-        else:
-            table["label"], table["probabilities"] = model.answer(block.inputs)
-        tables.append(table)
+        label, probabilities = _student(folder).answer(block.inputs)
+        tables.append({"record": block.places, "label": label, "probabilities": probabilities})
         number, num_bad = number + len(block.places), num_bad + block.num_bad
     arrays = (
         {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
@@ -615,26 +892,24 @@ def predict(
     data: DataSource,
     *,
     output: str,
-    student: str | os.PathLike[str] | None = None,
-    features_of: str | os.PathLike[str] | None = None,
+    student: str | os.PathLike[str],
     inputs: str | None = None,
-    engine: Engine = Engine(),
+    options: Sequence[str] = (),
     reporting: Reporting = QUIET,
 ) -> tuple[int, int]:
-    """Applies a published student, or the encoder of feature sums, to many public inputs.
+    """Applies a published student to many public inputs.
 
     Writes `part-000000.npz`, ... into a folder, one for each file, row group or part of an array,
     with the arrays `path`, `start`, `record` (places in that file from `start` on, `[num_inputs]`)
-    and `label` int64 `[num_inputs]` and `probabilities` float32 `[num_inputs, num_classes]`, or
-    `features` float32 `[num_inputs, num_features]`. Inputs that do not fit have no row.
+    and `label` int64 `[num_inputs]` and `probabilities` float32 `[num_inputs, num_classes]`. Inputs
+    that do not fit have no row.
 
     Args:
         data: where public samples lie.
         output: a folder that workers reach; it must be new or empty.
         student: a version of an exported student, such as `released/student/1`.
-        features_of: instead, the run folder of feature sums.
         inputs: files of inputs, a path or a pattern; None for the public samples of `data`.
-        engine: how the pipeline runs.
+        options: as of `sums`.
         reporting: how progress is shown.
 
     Returns:
@@ -644,23 +919,18 @@ def predict(
         ModuleNotFoundError: if the extra is missing.
         ValueError: if something does not fit, or the pipeline fails.
     """
-    if (student is None) == (features_of is None):
-        raise ValueError("student: expected a student or features_of, got none or both")
-    options = checked_options(engine)
+    beam_options = checked_options(options, None)
     if filesystems().exists(output) and filesystems().match([f"{output}/*"])[0].metadata_list:
         raise ValueError(f"output: expected a new or an empty folder, got {output}")
     public = data.load_public(reporting)
     if data.files is not None:
         inputs = inputs or str(data.files.public)
-    source = source_of(data, inputs, public, is_private=False, rows=engine.rows)
+    source = source_of(data, inputs, public, is_private=False)
     spans = source.spans()
-    folder = str(student)
-    if features_of is not None:
-        folder = os.path.abspath(features_of)
-    _model(folder, features_of is not None)
+    _student(str(student))
     if not filesystems().exists(output):
         filesystems().mkdirs(output)
-    predict_span = functools.partial(_predict_span, source, folder, output, features_of is not None)
+    predict_span = functools.partial(_predict_span, source, str(student), output)
     work = _Work(output)
 
     def build(pipeline: Any) -> None:
@@ -676,6 +946,6 @@ def predict(
         )
 
     with reporting.clock("predicting"):
-        run_pipeline(build, options)
+        run_pipeline(build, beam_options)
     number, num_bad = json.loads(work.read("counts.json"))
     return int(number), int(num_bad)

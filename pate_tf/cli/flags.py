@@ -150,8 +150,7 @@ def own_files(*, with_private: bool) -> FileSource | None:
     """Returns the files that the flags name; None for none.
 
     Raises:
-        ValueError: if flags are missing that belong together, --dataset is given too, or images
-            differ in size without --image_size.
+        ValueError: if flags are missing that belong together, or --dataset is given too.
     """
     names = (*NAMES, *(("private", "owner") if with_private else ()))
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
@@ -163,13 +162,7 @@ def own_files(*, with_private: bool) -> FileSource | None:
     for name in ("dataset", "data_dir"):
         if FLAGS[name].present:
             raise ValueError(f"{name}: expected --{name} or --public, got both")
-    files = read(FileSource)
-    try:
-        files.check_images()  # before TensorFlow is imported, which takes seconds
-    except ValueError as error:
-        in_flags = command_line.in_flags(str(error), {name: name for name in NAMES})
-        raise ValueError(in_flags) from None
-    return files
+    return read(FileSource)
 
 
 # The flags of `--mechanism` and its parameters, from the registry of mechanisms.

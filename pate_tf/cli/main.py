@@ -1,9 +1,8 @@
-"""The command `pate`: finds the subcommand that its first argument names, and runs it.
+"""The command `pate`: runs the subcommand that its first argument names.
 
 Only the module of that subcommand is imported, so that `pate --help` needs no other package.
 """
 
-import difflib
 import importlib
 import sys
 from collections.abc import Mapping
@@ -19,64 +18,34 @@ give to public inputs; a student that learns from these labels alone may be publ
 bounds how far one private record can change what is released: the smaller, the more private.
 
 usage: pate COMMAND [--flag=value ...]
-       pate COMMAND --help"""
+       pate COMMAND --help
+"""
 
-# By heading and in the order of use: a subcommand's module in `pate_tf.cli`, and what it does.
-COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
-    "One holder of private data": {
-        "demo": ("demo", "runs teachers, student and analysis on embedded data, in a minute"),
-        "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
-        "run": ("whole_run", "does all of it: from two files to a published student"),
-        "schema": ("schema", "drafts the schema of a table from its public file"),
-        "teachers": ("teachers", "trains the teachers on the private data"),
-        "student": ("student", "releases labels, trains a student on them, writes its statement"),
-        "analysis": ("analysis", "says what a run or a ledger spent; checks a statement"),
-        "predict": ("predict", "applies a published student to a file, or to many by Apache Beam"),
-        "evaluate": ("evaluate", "measures a published student on a labelled public file"),
-        "audit": ("audit", "tries to break what a mechanism or a run claims"),
-        "report": ("report", "writes one page for the person who signs"),
-    },
-    "Records that outgrow one machine, by Apache Beam": {
-        "sums": ("sums", "computes feature sums, or merges those of several parts"),
-    },
-    "Several holders, each with a teacher of its own": {
-        "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),
-        "silo": ("silo", "answers public queries for one holder, within its own budget"),
-        "party": ("party", "adds up the silos' votes under secret sharing, with other parties"),
-        "coordinator": ("coordinator", "asks silos, trains a student on the answers, writes it"),
-    },
-    "Several participants who train one model together": {
-        "dssgd": ("selective_sgd", "trains by selective SGD, in one process or over TLS"),
-    },
+# By name, in the order of use: the module in `pate_tf.cli`, and what it does.
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "demo": ("demo", "runs teachers, student and analysis on embedded data, in a minute"),
+    "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
+    "run": ("whole_run", "does all of it: from two files to a published student"),
+    "schema": ("schema", "drafts the schema of a table from its public file"),
+    "teachers": ("teachers", "trains the teachers on the private data"),
+    "student": ("student", "releases labels, trains a student on them, writes its statement"),
+    "analysis": ("analysis", "says what a run or a ledger spent; checks a statement"),
+    "predict": ("predict", "applies a published student to a file, or measures it"),
+    "audit": ("audit", "tries to break what a mechanism or a run claims"),
+    "report": ("report", "writes one page for the person who signs"),
+    "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),
+    "silo": ("silo", "answers public queries for one of several holders, within its budget"),
+    "party": ("party", "adds up the silos' votes under secret sharing, with other parties"),
+    "coordinator": ("coordinator", "asks silos, trains a student on the answers, writes it"),
+    "dssgd": ("selective_sgd", "trains one model of several participants, by selective SGD"),
 }
-MODULES: Final = {name: to for names in COMMANDS.values() for name, (to, _) in names.items()}
 
-EXAMPLE: Final = """\
+EXAMPLE: Final = """
 First example, with data that need no download; everything lands in runs/digits-100:
   pate plan     --epsilon=5 --nb_teachers=100 --nb_labels=10
   pate teachers --dataset=digits --nb_teachers=100
   pate student  --dataset=digits --nb_teachers=100 --epsilon=5
   pate analysis --train_dir=runs/digits-100"""
-
-
-def help_page() -> str:
-    """Returns what `pate --help` prints."""
-    width = max(map(len, MODULES))
-    tables = [
-        "\n".join(
-            [f"{heading}:"]
-            + [f"  {name.ljust(width)}  {does}" for name, (_, does) in names.items()]
-        )
-        for heading, names in COMMANDS.items()
-    ]
-    return "\n\n".join([ABOUT, *tables, EXAMPLE])
-
-
-def _unknown(name: str) -> str:
-    """Returns the error about a subcommand that there is not, with the nearest one."""
-    nearest = difflib.get_close_matches(name, MODULES, n=1, cutoff=0.5)
-    meant = f"; did you mean `pate {nearest[0]}`?" if nearest else ""
-    return f"error: expected a command of {', '.join(MODULES)}, got {name!r}{meant}"
 
 
 def run() -> None:
@@ -86,19 +55,22 @@ def run() -> None:
     """
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name.lstrip("-") in ("help", "h", "helpfull", "helpshort"):
-        print(help_page())
+        print(ABOUT)
+        for command, (_, about) in COMMANDS.items():
+            print(f"  {command:<12} {about}")
+        print(EXAMPLE)
         return
     if name == "--version":
         from pate_tf import __version__
 
         print(f"pate {__version__}")
         return
-    if name not in MODULES:
-        print(_unknown(name), file=sys.stderr)
+    if name not in COMMANDS:
+        print(f"error: expected one of {', '.join(COMMANDS)}, got {name!r}", file=sys.stderr)
         raise SystemExit(FLAG_ERROR)
     sys.argv[:2] = [f"pate {name}"]
     try:
-        importlib.import_module(f"pate_tf.cli.{MODULES[name]}").run()
+        importlib.import_module(f"pate_tf.cli.{COMMANDS[name][0]}").run()
     except KeyboardInterrupt:  # while modules are imported
         print("error: stopped; the same command goes on from here", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None

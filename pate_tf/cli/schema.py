@@ -17,9 +17,7 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string(
-        "public", None, "Public records: a file of comma-separated values or Parquet."
-    )
+    flags.DEFINE_string("public", None, "Public records: comma-separated values or Parquet.")
     flags.DEFINE_string("label", None, "The label's column, which the public file need not have.")
     flags.DEFINE_string("owner", None, "The column that says whose a private record is, if any.")
     flags.DEFINE_string("schema", "schema.toml", "Where the draft goes; never over another file.")
@@ -28,10 +26,8 @@ def define_flags() -> None:
 def main() -> None:
     """Reads the flags, drafts, writes."""
     target = pathlib.Path(FLAGS.schema)
-    text = data.draft_schema(
-        command_line.path(FLAGS.public), target, label=FLAGS.label, owner=FLAGS.owner
-    )
-    print(text, end="")
+    public = command_line.path(FLAGS.public)
+    print(data.draft_schema(public, target, label=FLAGS.label, owner=FLAGS.owner), end="")
     print(f"\nWritten to {target}: look it through before you use it.")
 
 

@@ -24,7 +24,7 @@ from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.reporting import Reporting, RunReport
+from pate_tf.core.reporting import RunReport
 from pate_tf.selective_sgd.settings import (
     ParameterServerRun,
     ParticipantRun,
@@ -119,14 +119,14 @@ def train() -> None:
     from pate_tf.data.data_source import DataSource
 
     data = DataSource(dataset=FLAGS.dataset, data_dir=command_line.path(FLAGS.data_dir))
-    _print(runs.run(asked, data, _reporting()))
+    _print(runs.run(asked, data, command_line.reporting()))
 
 
 def serve() -> None:
     """Serves the parameters of participants elsewhere."""
     command_line.check_report_file(FLAGS.report_file)
     asked = own_flags.read(ParameterServerRun)
-    _print(_runs().serve(asked, _reporting(), on_event=command_line.note))
+    _print(_runs().serve(asked, command_line.reporting(), on_event=command_line.note))
 
 
 def join() -> None:
@@ -143,10 +143,6 @@ def _runs() -> Any:
     with command_line.quiet_start(FLAGS):
         from pate_tf.selective_sgd import shared_training
     return shared_training
-
-
-def _reporting() -> Reporting:
-    return Reporting(clock=command_line.clock, progress_bar=command_line.progress_bar)
 
 
 COMMANDS = {"serve": (serve, define_serve), "join": (join, define_join)}

@@ -11,7 +11,6 @@ from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.teachers import kinds
 from pate_tf.teachers.run_folder import TeacherRun
 from pate_tf.teachers.settings import TeacherSettings
 
@@ -25,61 +24,41 @@ def define_flags() -> None:
     own_flags.define(TeacherRun, group="data", advanced=ADVANCED)
     own_flags.define_data_flags(with_private=True)
     own_flags.define(TeacherSettings, group="training", advanced=ADVANCED)
-    models = [item for kind in kinds.KINDS.values() for item in kind.models.items()]
-    known = "; ".join(f"{model}: {text}" for model, text in models)
-    FLAGS["model"].help = f"{FLAGS['model'].help} Known: {known}."
     flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
-    flags.DEFINE_boolean(
-        "worker",
-        False,
-        "Serve as the worker that TF_CONFIG names, until ended, and do nothing else. The chief is "
-        "the same command without --worker, with a TF_CONFIG whose task is the chief.",
-    )
-    for name in ("deeper", "worker"):
-        command_line.shown_in_help(name, "training", advanced=True)
+    command_line.shown_in_help("deeper", "training", advanced=True)
 
 
 def main() -> None:
     """Reads the flags, trains, prints."""
     command_line.check_report_file(FLAGS.report_file)
     run = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
-    settings = own_flags.read(TeacherSettings)
+    settings = own_flags.values_of(TeacherSettings)
     if FLAGS.deeper and FLAGS.model not in (None, "deeper"):
         raise ValueError(f"expected --deeper or --model, got --deeper and --model={FLAGS.model}")
     if run.owners_file and run.partition_file:
         raise ValueError("partition: expected owners_file or partition_file, got both")
-    teacher_range = run.teacher_range
     with command_line.quiet_start(FLAGS):
         from pate_tf.data.data import Data
         from pate_tf.teachers import cluster
         from pate_tf.teachers.teachers import Teachers
 
-    if FLAGS.worker:
-        cluster.serve_worker()
-        return
+    devices = cluster.of_tf_config()  # which serves and doesn't return where it names a worker
     reporting = command_line.reporting()
     data = Data.of(run, run.pool_size, reporting)
     if run.num_classes not in (None, data.dataset.num_classes):
-        raise ValueError(
-            f"num_classes: {data.dataset.name} has {data.dataset.num_classes} classes, got "
-            f"{run.num_classes}"
-        )
+        raise ValueError(f"num_classes: expected {data.dataset.num_classes}, got {run.num_classes}")
+    model, steps = settings.pop("model"), settings.pop("max_steps")
     teachers = Teachers(
-        "deeper" if FLAGS.deeper else settings.model,
+        "deeper" if FLAGS.deeper else model,
         num_teachers=run.num_teachers,
         directory=run.folder,
-        steps=settings.max_steps,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        seed=settings.seed,
-        representation=settings.representation,
-        class_weights=settings.class_weights,
+        steps=steps,
         num_processes=None,
-        devices=cluster.of_tf_config(),
+        devices=devices,
+        **settings,
     ).fit(
-        data.private,
-        data.pool,
-        teachers=teacher_range,
+        *(data.private, data.pool),
+        teachers=run.teacher_range,
         partition_file=run.partition_file,
         data_source=run,
         reporting=reporting,
@@ -94,18 +73,16 @@ def run_and_leave(arguments: list[str]) -> None:
 
     Otherwise TensorFlow's coordinator would wait on leaving, for ever, for a worker that died.
     """
-    guarded = command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)
-    if "TF_CONFIG" not in os.environ:
-        guarded(arguments)
-        return
-    code: object = 0
+    leaving = SystemExit(0)
     try:
-        guarded(arguments)
-    except SystemExit as leaving:
-        code = leaving.code
+        command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)(arguments)
+    except SystemExit as error:
+        leaving = error
+    if "TF_CONFIG" not in os.environ:
+        raise leaving
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 1)
+    os._exit(leaving.code if isinstance(leaving.code, int) else 1)
 
 
 def run() -> None:

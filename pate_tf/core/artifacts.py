@@ -16,42 +16,17 @@ import pathlib
 import secrets
 import shutil
 import socket
-import sqlite3
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-# What is written to a SQLite database together becomes durable together.
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, *, read_only: bool = False) -> Iterator[None]:
-    """Runs the block as one transaction: all of it, or nothing if it raises.
-
-    Args:
-        connection: with `isolation_level=None`.
-        read_only: whether the block only reads, and sees the database as it was at one moment; else
-            no other process writes meanwhile.
-    """
-    connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 # Files and folders that are written whole or not at all.
 
 
 _TEMPORARY = ".writing-"
-_TRIES = 100
 _HOST = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
@@ -74,89 +49,49 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def only_writer(folder: pathlib.Path) -> Iterator[None]:
+def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
     """Keeps other processes of this kind from a folder as long as the block runs; creates it.
 
     The system forgets a process that was killed, so nothing is ever left locked.
 
+    Args:
+        folder: the folder; the block may delete it.
+        waits: whether to wait until no other process is in there.
+
     Raises:
-        ValueError: if another process is in there.
+        ValueError: if another process is in there, unless it `waits`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # another process deleted it in the middle of either call
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            # Another process may have deleted it, or deleted it and made it anew.
+            if folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat()):
+                yield
+                return
+        except BlockingIOError as error:
             raise ValueError(
                 f"{folder}: expected no other process at work there, got one; wait until it ends, "
                 f"or take another folder"
             ) from error
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def one_at_a_time(folder: pathlib.Path) -> Iterator[None]:
-    """Creates a folder and waits until no other process of this kind is in it.
-
-    The block may delete the folder. A process that has to wait warns.
-    """
-    while True:
-        descriptor = _made_and_opened(folder)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                warnings.warn(f"{folder}: waiting for another process at work there", stacklevel=3)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_still_there(descriptor, folder):
-                yield
-                return
         finally:
             os.close(descriptor)
-
-
-def _made_and_opened(folder: pathlib.Path) -> int:
-    """Returns a descriptor of a folder, which others may delete at any moment."""
-    for _ in range(_TRIES):
-        # Deleted in the middle of either call, it is neither made nor there.
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
-            folder.mkdir(parents=True, exist_ok=True)
-            return os.open(folder, os.O_RDONLY)
-    folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder, os.O_RDONLY)
-
-
-def _is_still_there(descriptor: int, folder: pathlib.Path) -> bool:
-    """Whether a folder that was opened was not deleted since, or deleted and made anew."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), folder.stat())
-    except FileNotFoundError:
-        return False
 
 
 def remove_abandoned(root: pathlib.Path) -> None:
     """Deletes below `root` what writers on this host left half-written when they were killed."""
     for path in root.rglob(f"{_TEMPORARY}*"):
         *_, host, process, _ = path.name.split("-")
-        if host != _HOST or _is_running(int(process)):
+        if host != _HOST or pathlib.Path("/proc", process).exists():
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def temporary_name(path: pathlib.Path) -> pathlib.Path:
@@ -238,22 +173,18 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
                 raise
             if not replace:
                 raise FileExistsError(errno.EEXIST, "stands there already", str(path)) from error
-            _swap(temporary, path)
+            old = temporary_name(path)
+            os.replace(path, old)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                os.replace(old, path)
+                raise
+            shutil.rmtree(old)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(path.parent)
-
-
-def _swap(new: pathlib.Path, path: pathlib.Path) -> None:
-    old = temporary_name(path)
-    os.replace(path, old)
-    try:
-        os.replace(new, path)
-    except OSError:
-        os.replace(old, path)
-        raise
-    shutil.rmtree(old)
 
 
 # Digests of files and arrays.
@@ -290,7 +221,6 @@ def digest_arrays(arrays: Iterable[npt.NDArray[Any]]) -> str:
 
 SENSITIVE = "sensitive"
 RELEASED = "released"
-NEUTRAL_HOST = "host"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -392,11 +322,11 @@ def hide_host(folder: pathlib.Path) -> None:
     Call it once they are written: a writer that is still open would go on under the old name.
     """
     for path in folder.rglob("events.out.tfevents.*"):
-        _, _, _, seconds, *rest = path.name.split(".")
-        if not path.name.startswith(f"events.out.tfevents.{seconds}.{NEUTRAL_HOST}."):
-            suffix = ".v2" if rest and rest[-1] == "v2" else ""
-            name = f"events.out.tfevents.{seconds}.{NEUTRAL_HOST}.{secrets.token_hex(4)}{suffix}"
-            os.replace(path, path.with_name(name))
+        seconds = path.name.split(".")[3]
+        neutral = f"events.out.tfevents.{seconds}.host."
+        if not path.name.startswith(neutral):
+            suffix = ".v2" if path.suffix == ".v2" else ""
+            os.replace(path, path.with_name(f"{neutral}{secrets.token_hex(4)}{suffix}"))
 
 
 def is_within(path: pathlib.Path, folder_name: str) -> bool:
@@ -443,24 +373,20 @@ def write_arrays(
 
 
 def read_arrays(
-    path: pathlib.Path, names: Iterable[str] | None = None, *, lacking_ok: bool = False
+    path: pathlib.Path, names: Iterable[str] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
     """Reads the named arrays of an `.npz` file.
 
     Args:
         path: of the file.
         names: of the arrays that are read; None for all of them.
-        lacking_ok: whether those of them that the file lacks are left out.
 
     Raises:
         ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
-            wanted = archive.files if names is None else names
-            return {
-                name: archive[name] for name in wanted if not lacking_ok or name in archive.files
-            }
+            return {name: archive[name] for name in (archive.files if names is None else names)}
     except FileNotFoundError:
         raise
     except Exception as error:  # zipfile, NumPy and zlib each raise their own kinds

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.validation import IntArray, frozen_view, labels_array
+from pate_tf.core.validation import IntArray, frozen_view, labels_array, one_of, whole
 
 INPUT_KINDS = ("image", "tabular", "text")
 INPUT_TYPES = {
@@ -82,26 +82,16 @@ class Dataset:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if self.num_classes < 2:
-            raise ValueError(f"num_classes: expected at least 2, got {self.num_classes}")
-        if self.kind not in INPUT_KINDS:
-            raise ValueError(f"kind: expected one of {INPUT_KINDS}, got {self.kind!r}")
-        if not self.input_type:
-            object.__setattr__(self, "input_type", INPUT_TYPES[self.kind][0])
-        if self.input_type not in INPUT_TYPES[self.kind]:
-            raise ValueError(
-                f"input_type: expected one of {INPUT_TYPES[self.kind]} for {self.kind} data, got "
-                f"{self.input_type!r}"
-            )
-        if not self.augmentation:
-            usual = IMAGE_AUGMENTATION if self.kind == "image" else "none"
-            object.__setattr__(self, "augmentation", usual)
-        if self.augmentation not in AUGMENTATIONS:
-            raise ValueError(
-                f"augmentation: expected one of {AUGMENTATIONS}, got {self.augmentation!r}"
-            )
-        if self.kind != "image" and self.augmentation != "none":
-            raise ValueError(f"augmentation: expected 'none' for {self.kind} data")
+        whole(2, num_classes=self.num_classes)
+        whole(1, pool_size=self.pool_size)
+        one_of(INPUT_KINDS, kind=self.kind)
+        types = INPUT_TYPES[self.kind]
+        augmentations = AUGMENTATIONS if self.kind == "image" else ("none",)
+        usual = IMAGE_AUGMENTATION if self.kind == "image" else "none"
+        object.__setattr__(self, "input_type", self.input_type or types[0])
+        object.__setattr__(self, "augmentation", self.augmentation or usual)
+        one_of(types, input_type=self.input_type)
+        one_of(augmentations, augmentation=self.augmentation)
         if self.class_names and len(self.class_names) != self.num_classes:
             raise ValueError(
                 f"class_names: expected {self.num_classes} names, got {len(self.class_names)}"
@@ -113,8 +103,6 @@ class Dataset:
                 f"num_categories: expected a number of at least 0 for each feature of "
                 f"{list(self.input_shape)}, got {len(self.num_categories)}, or negative ones"
             )
-        if self.pool_size < 1:
-            raise ValueError(f"pool_size: expected at least 1, got {self.pool_size}")
         low, high = (np.asarray(values, np.float64) for values in self.value_range)
         if low.shape != high.shape or low.shape not in ((), self.input_shape):
             raise ValueError(
@@ -255,9 +243,9 @@ def checked_labels(labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0
             The message never carries a label.
     """
     dataset = examples.dataset
-    found = labels_array(labels, dataset.num_classes, f"labels of {dataset.name}", lowest=lowest)
-    if found.shape != (len(examples),):
+    checked = labels_array(labels, dataset.num_classes, f"labels of {dataset.name}", lowest=lowest)
+    if checked.shape != (len(examples),):
         raise ValueError(
             f"labels of {dataset.name}: expected one for each example, got another number"
         )
-    return frozen_view(found)
+    return frozen_view(checked)

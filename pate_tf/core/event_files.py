@@ -1,18 +1,12 @@
-"""Event files for TensorBoard: pictures, and the table of settings and results."""
+"""Event files for TensorBoard: the table of settings and results."""
 
 import pathlib
 import secrets
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
-
-from pate_tf.core.dataset import Dataset
-
-MOST_CLASSES_WITH_NUMBERS = 20
 
 
 def write_result(
@@ -41,44 +35,3 @@ def write_result(
         for name, value in results.items():
             tf.summary.scalar(name, value)
     writer.close()
-
-
-def confusion_picture(
-    dataset: Dataset, *, truth: npt.NDArray[np.int64], given: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint8]:
-    """Draws how many samples of each true class got each label.
-
-    Args:
-        dataset: names the classes.
-        truth: labels `[num_samples]`.
-        given: labels `[num_samples]`.
-
-    Returns:
-        A picture `[1, height, width, 3]`. Colours are shares of a true class.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    num_classes = dataset.num_classes
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(counts, (truth, given), 1)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure = Figure(figsize=(6, 6), dpi=80, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot(
-        title=f"{len(truth):,} samples, {np.trace(counts) / max(len(truth), 1):.2%} right",
-        xlabel="label given",
-        ylabel="true label",
-    )
-    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-    if num_classes <= MOST_CLASSES_WITH_NUMBERS:
-        names = dataset.class_names or tuple(map(str, range(num_classes)))
-        is_long = max(map(len, names)) > 3
-        axes.set_xticks(range(num_classes), names, rotation=90 if is_long else 0)
-        axes.set_yticks(range(num_classes), names)
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                colour = "white" if shares[row, column] > 0.5 else "black"
-                axes.text(column, row, str(count), ha="center", va="center", color=colour)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba(), np.uint8)[np.newaxis, ..., :3].copy()

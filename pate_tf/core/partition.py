@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.record_set import owner_name
+from pate_tf.core.source import owner_name
 from pate_tf.core.validation import IntArray, whole_numbers
 
 MOST_TEACHERS = 2**20  # where how many records there are is not public
@@ -75,10 +75,6 @@ class Partition:
                 "owners: expected all records of an owner with one teacher, got an owner with more"
             )
         return numbers.astype(np.int64)
-
-    def records_of(self, teacher: int) -> IntArray:
-        """Returns the indices of one teacher's records, int64, ascending."""
-        return np.flatnonzero(self.assignment == teacher)
 
     def all_records(self) -> list[IntArray]:
         """Returns the record indices of every teacher, each ascending, in one pass."""
@@ -159,36 +155,16 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
     return Partition(np.array(teachers, np.int64)[positions], num_teachers, unit="owner")
 
 
-def assigned_partition(given: npt.NDArray[Any], *, num_teachers: int) -> Partition:
-    """Takes the partition as given.
+def assigned_partition(assignment: npt.NDArray[Any], *, num_teachers: int) -> Partition:
+    """Returns the partition of a file.
 
     Args:
-        given: whole numbers: the teacher of each record `[num_records]`, or pairs of record and
-            teacher `[num_pairs, 2]`.
+        assignment: whole numbers: the teacher of each record, `[num_records]`.
         num_teachers: number of teachers.
 
     Raises:
-        ValueError: if a record belongs to two teachers or to none, or a teacher has none.
+        ValueError: if it is something else, or a teacher has no record.
     """
-    if (
-        given.dtype.kind not in "iu"
-        or given.ndim not in (1, 2)
-        or given.shape[1:] not in ((), (2,))
-    ):
-        raise ValueError(
-            f"partition: expected whole numbers [num_records] or [num_pairs, 2], got "
-            f"{given.dtype} of shape {list(given.shape)}"
-        )
-    if given.ndim == 1:
-        return Partition(given, num_teachers)
-    records, teachers = given.astype(np.int64).T
-    if records.size and records.min() < 0:
-        raise ValueError("partition: expected record indices from 0 on, got negative ones")
-    unique = np.unique(records)
-    if len(unique) < len(records):
-        raise ValueError("partition: expected each record once, got one more than once")
-    if len(unique) and unique[-1] >= len(unique):
-        raise ValueError("partition: expected a teacher for each record, got a record without one")
-    assignment = np.empty(len(unique), np.int64)
-    assignment[records] = teachers
+    if assignment.dtype.kind not in "iu":
+        raise ValueError(f"partition: expected whole numbers, got {assignment.dtype}")
     return Partition(assignment, num_teachers)

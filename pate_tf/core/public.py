@@ -73,15 +73,11 @@ class PublicExamples(Examples):
                 f"pool_size: expected between 1 and {most} of the {len(self)} public "
                 f"samples of {self.dataset.name}, got {pool_size}"
             )
-        pool_labels, held_out_labels = (
-            (None, None)
-            if self.labels is None
-            else (self.labels[:pool_size], self.labels[pool_size:])
-        )
+        labels = np.full(len(self), UNKNOWN) if self.labels is None else self.labels
         return PublicSplit(
             pool=Pool(self.dataset, self.inputs[:pool_size]),
-            pool_labels=pool_labels,
-            held_out=PublicExamples(self.dataset, self.inputs[pool_size:], held_out_labels),
+            pool_labels=labels[:pool_size],
+            held_out=PublicExamples(self.dataset, self.inputs[pool_size:], labels[pool_size:]),
         )
 
     def labelled(self) -> "PublicExamples | None":
@@ -97,10 +93,10 @@ class PublicExamples(Examples):
 
         None if none has a label.
         """
-        if self.labels is None:
+        labeled = self.labelled()
+        if labeled is None:
             return None
-        known = self.labels[self.labels != UNKNOWN]
-        return float(np.bincount(known).max() / len(known))
+        return float(np.bincount(np.asarray(labeled.labels)).max() / len(labeled))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,18 +130,13 @@ class PublicSplit:
     def without(self, queries: IntArray) -> PublicExamples:
         """Returns all public samples but those of the pool at `queries`, int64 `[num_queries]`."""
         kept = np.delete(np.arange(len(self.pool)), queries)
-        labels = [
-            np.full(len(inputs), UNKNOWN) if known is None else known
-            for inputs, known in (
-                (self.pool, self.pool_labels),
-                (self.held_out, self.held_out.labels),
-            )
-        ]
-        return PublicExamples(
-            self.dataset,
-            np.concatenate([self.pool.inputs[kept], self.held_out.inputs]),
-            np.concatenate([labels[0][kept], labels[1]]),
-        )
+        inputs = np.concatenate([self.pool.inputs[kept], self.held_out.inputs])
+        labels = np.full(len(inputs), UNKNOWN)
+        if self.pool_labels is not None:
+            labels[: len(kept)] = self.pool_labels[kept]
+        if self.held_out.labels is not None:
+            labels[len(kept) :] = self.held_out.labels
+        return PublicExamples(self.dataset, inputs, labels)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

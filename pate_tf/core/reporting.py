@@ -105,11 +105,12 @@ def reporting(verbose: bool | Reporting) -> Reporting:
         return verbose
     if not verbose:
         return QUIET
-    return Reporting(progress_bar=_bar, clock=_clock, note=print, verbose=True)
+    return Reporting(progress_bar=progress_bar, clock=clock, note=print, verbose=True)
 
 
 @contextlib.contextmanager
-def _bar(description: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+def progress_bar(description: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+    """Shows a progress bar; yields a function to call with how many more are done."""
     from tqdm.auto import tqdm
 
     with tqdm(total=total, desc=description, unit=unit) as bar:
@@ -117,7 +118,8 @@ def _bar(description: str, total: int, unit: str) -> Iterator[Callable[[int], ob
 
 
 @contextlib.contextmanager
-def _clock(description: str) -> Iterator[None]:
+def clock(description: str) -> Iterator[None]:
+    """Shows what is done, and at the end how long it took."""
     from tqdm.auto import tqdm
 
     with tqdm(desc=description, bar_format="{desc}: {elapsed}"):

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any
 
+from pate_tf.core import validation
+
 KEY = "pate_tf.setting"
 LONGEST_LINE = 200
 
@@ -45,37 +47,18 @@ class Setting:
 
     def check(self, name: str, value: object) -> None:
         """Raises ValueError unless a value is one that the setting may have; None always is."""
+        low = self.least if self.above is None else self.above
+        high = self.most if self.below is None else self.below
         if value is None:
             return
         if self.choices is not None:
-            if isinstance(value, str) and value not in self.choices:
-                raise ValueError(f"{name}: expected {_either(self.choices)}, got {value!r}")
-            return
-        if {self.least, self.most, self.above, self.below} == {None}:
-            return
-        fits = (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-            and (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
-        if not fits:
-            raise ValueError(f"{name}: expected {self._limits()}, got {value!r}")
-
-    def _limits(self) -> str:
-        if self.least is not None and self.most is not None:
-            return f"from {self.least:.15g} to {self.most:.15g}"
-        limits = (
-            ("at least", self.least),
-            ("above", self.above),
-            ("at most", self.most),
-            ("below", self.below),
-        )
-        found = [f"{words} {limit:.15g}" for words, limit in limits if limit is not None]
-        return " and ".join(found + ["finite"] * (len(found) == 1))
+            if isinstance(value, str):  # else an object of the user's own
+                validation.one_of(self.choices, **{name: value})
+        elif low is not None or high is not None:
+            ends = "[" if self.least is not None else "("
+            ends += "]" if self.most is not None else ")"
+            low, high = -math.inf if low is None else low, math.inf if high is None else high
+            validation.between(low, high, ends=ends, **{name: value})
 
 
 def setting(default: Any = MISSING, **facts: Any) -> Any:
@@ -141,10 +124,12 @@ def value_type(kind: type, name: str) -> tuple[type, bool]:
     What is a name or an object of the user's own (`str | Callable`) is a name on a command line.
     """
     hint = typing.get_type_hints(kind)[name]
-    for one in _members(hint):
-        if typing.get_origin(one) in (tuple, Sequence):
-            return _members(typing.get_args(one)[0])[0], True
-    simple = [one for one in _members(hint) if one in (str, int, float, bool, pathlib.Path)]
+    for member in _members(hint):
+        if typing.get_origin(member) in (tuple, Sequence):
+            return _members(typing.get_args(member)[0])[0], True
+    simple = [
+        member for member in _members(hint) if member in (str, int, float, bool, pathlib.Path)
+    ]
     if not simple:
         raise TypeError(f"{kind.__name__}.{name}: expected a type that a flag can give, got {hint}")
     return simple[0], False
@@ -153,10 +138,5 @@ def value_type(kind: type, name: str) -> tuple[type, bool]:
 def _members(hint: Any) -> list[Any]:
     """Returns the types of a union but None, or the type itself."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return [one for one in typing.get_args(hint) if one is not types.NoneType]
+        return [each for each in typing.get_args(hint) if each is not types.NoneType]
     return [hint]
-
-
-def _either(choices: Sequence[str]) -> str:
-    *others, last = choices
-    return f"{', '.join(others)} or {last}" if others else last

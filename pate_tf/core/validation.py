@@ -25,9 +25,7 @@ import numpy.typing as npt
 
 def positive(**numbers: Any) -> None:
     """Checks that numbers are above 0 and finite."""
-    for name, value in numbers.items():
-        if not (_is_number(value) and 0 < value < math.inf):
-            _refuse(name, "above 0 and finite", value)
+    between(0, math.inf, **numbers)
 
 
 def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> None:
@@ -60,14 +58,6 @@ def one_of(choices: Collection[object], /, **values: object) -> None:
             _refuse(name, f"one of {', '.join(map(str, choices))}", value)
 
 
-def instance_of(types: type | tuple[type, ...], /, **values: object) -> None:
-    """Checks that values are of a type or of one of several."""
-    for name, value in values.items():
-        if not isinstance(value, types):
-            expected = types if isinstance(types, tuple) else (types,)
-            _refuse(name, " or ".join(one.__name__ for one in expected), value)
-
-
 def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
     """Checks the shapes of arrays or tensors.
 
@@ -76,26 +66,21 @@ def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
             stands in this call, or None for any length; `...` at the end for any further axes.
         arrays: what has a `shape`.
     """
-    further = bool(expected) and expected[-1] is ...
-    axes = list(expected[:-1] if further else expected)
     lengths: dict[str, int] = {}
     for name, array in arrays.items():
-        if not hasattr(array, "shape"):
-            _refuse(name, "an array", array)
-        got = [None if length is None else int(length) for length in array.shape]
+        axes = list(expected)
+        if expected and expected[-1] is ...:
+            axes[-1:] = [None] * (len(array.shape) - len(axes) + 1)
         wanted = [lengths.get(axis, axis) if isinstance(axis, str) else axis for axis in axes]
-        fits = len(got) >= len(axes) if further else len(got) == len(axes)
-        if not fits or any(
-            isinstance(axis, int) and axis != length
-            for axis, length in zip(wanted, got, strict=False)
+        pairs = list(zip(wanted, array.shape, strict=False))
+        if len(wanted) != len(array.shape) or any(
+            isinstance(axis, int) and length is not None and axis != length
+            for axis, length in pairs
         ):
-            text = ", ".join(
-                ["any" if axis is None else str(axis) for axis in wanted] + ["..."] * further
-            )
-            raise ValueError(f"{name}: expected [{text}], got {got}")
-        for axis, length in zip(axes, got, strict=False):
-            if isinstance(axis, str) and length is not None:
-                lengths.setdefault(axis, length)
+            raise ValueError(f"{name}: expected {wanted}, got {list(array.shape)}")
+        lengths.update(
+            {axis: int(length) for axis, length in pairs if isinstance(axis, str) and length}
+        )
 
 
 def finite(**arrays: npt.ArrayLike) -> None:
@@ -235,42 +220,28 @@ class Fields:
     def number(self, name: str, *, above: float = 0.0, most: float = math.inf) -> float:
         """Returns a finite number above `above` and up to `most`."""
         value = self._take(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not above < value <= most:
-            limit = "" if math.isinf(most) else f" and up to {most:g}"
-            raise ValueError(
-                f"{self._where}: expected {name} as a number above {above:g}{limit}, got {value!r}"
-            )
+        ends = "()" if math.isinf(most) else "(]"
+        between(above, most, ends=ends, **{f"{self._where}: {name}": value})
         return float(value)
 
     def whole(self, name: str, *, least: int = 1, default: int | None = None) -> int:
         """Returns a whole number of at least `least`."""
-        if default is not None and name not in self._values:
-            return default
-        value = self._take(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(
-                f"{self._where}: expected {name} as a whole number of at least {least}, got "
-                f"{value!r}"
-            )
-        return value
+        value = self._take(name, default)
+        whole(least, **{f"{self._where}: {name}": value})
+        return int(value)
 
     def text(self, name: str, *, default: str | None = None) -> str:
         """Returns a text that is not empty."""
-        if default is not None and name not in self._values:
-            return default
-        value = self._take(name)
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{self._where}: expected {name} as a text, got {value!r}")
+        value = self._take(name, default)
+        if not isinstance(value, str) or (not value.strip() and value != default):
+            _refuse(f"{self._where}: {name}", "a text", value)
         return value
 
     def texts(self, name: str, *, among: Sequence[str]) -> tuple[str, ...]:
         """Returns a list of one or more different texts of `among`."""
         value = self._take(name)
-        if not isinstance(value, list) or not value or not all(one in among for one in value):
-            raise ValueError(
-                f"{self._where}: expected {name} as a list of {', '.join(among)}, got {value!r}"
-            )
+        if not isinstance(value, list) or not value or not all(text in among for text in value):
+            _refuse(f"{self._where}: {name}", f"a list of {', '.join(among)}", value)
         return tuple(dict.fromkeys(value))
 
     def table(self, name: str) -> "Fields":
@@ -281,9 +252,10 @@ class Fields:
         """Returns an array of one or more tables."""
         value = self._take(name)
         if not isinstance(value, list) or not value:
-            raise ValueError(f"{self._where}: expected one or more [[{name}]], got none")
+            _refuse(self._where, f"one or more [[{name}]]", value)
         return [
-            Fields(f"{self._where}, [[{name}]] {place}", one) for place, one in enumerate(value, 1)
+            Fields(f"{self._where}, [[{name}]] {place}", each)
+            for place, each in enumerate(value, 1)
         ]
 
     def has(self, name: str) -> bool:
@@ -296,7 +268,7 @@ class Fields:
             names = ", ".join(sorted(self._values))
             raise ValueError(f"{self._where}: expected nothing else, got {names}")
 
-    def _take(self, name: str) -> Any:
-        if name not in self._values:
+    def _take(self, name: str, default: Any = None) -> Any:
+        if name not in self._values and default is None:
             raise ValueError(f"{self._where}: expected {name}, got none")
-        return self._values.pop(name)
+        return self._values.pop(name, default)

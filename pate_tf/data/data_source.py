@@ -60,16 +60,6 @@ class FileSource(Settings):
         "file or folder.",
     )
 
-    def check_images(self) -> None:
-        """Checks, before any is read, that public images have one size unless `image_size` is set.
-
-        Raises:
-            ValueError: if they differ, there are none, or one is broken.
-        """
-        if self.public.is_dir() and self.image_size is None:
-            self._refuse_columns()
-            image_folders.check_one_size(self.public)
-
     def load_public(self) -> PublicExamples:
         """Returns the public samples.
 

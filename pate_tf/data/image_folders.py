@@ -90,16 +90,6 @@ def load_public(
     return PublicExamples(dataset, inputs, labels)
 
 
-def check_one_size(folder: pathlib.Path) -> None:
-    """Checks by their first bytes that the public images of a folder have one size.
-
-    Raises:
-        ValueError: if they differ, there are none, or one is broken.
-    """
-    folders = [folder, *(folder / name for name in sorted(_folders(folder)))]
-    _shape([path for each in folders for path in _images(each)], folder, None)
-
-
 def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder that has a folder for each class.
 

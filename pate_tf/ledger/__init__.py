@@ -1,6 +1,6 @@
 """The ledger: no label is released before it is charged, whatever happens."""
 
-from pate_tf.ledger.chain import (
+from pate_tf.ledger.journal import (
     BudgetExceeded,
     BudgetMismatch,
     EnsembleMismatch,

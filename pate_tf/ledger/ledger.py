@@ -4,38 +4,35 @@ import dataclasses
 import hashlib
 import math
 import pathlib
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS, least
+from pate_tf.accounting.conversions import least
 from pate_tf.accounting.delta import DEFAULT_DELTA
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.planning import PlannedRelease
-from pate_tf.core import validation
 from pate_tf.core.source import PrivateSource
-from pate_tf.core.validation import IntArray
-from pate_tf.ledger.chain import (
+from pate_tf.ledger.journal import (
     DEBITS,
-    MIGRATIONS,
+    VERSION,
     BudgetExceeded,
     BudgetMismatch,
     EnsembleMismatch,
     LedgerError,
     LedgerRow,
+    Store,
     canonical_json,
     charge_of,
     charges_of,
     first_debit,
 )
 from pate_tf.ledger.rollback_guard import Identity
-from pate_tf.ledger.store import Store
 
 LARGEST_DELTA = 0.5
+MOST_CHARGES = 2**40  # of which without a budget a ledger takes any number
 DEFAULT_PLAN = PlannedRelease()
 
 
@@ -74,7 +71,7 @@ class Ledger(Store):
     released never exceeds what was spent. Nothing is ever deleted or changed.
     A query is answered once by each mechanism. The sum of all debits never exceeds the budget,
     whichever processes write at once; only what was released before it was recorded can exceed it.
-    What other ledgers of the same source were charged is told by `source_spending`; it counts
+    What other ledgers of the same source were charged is what `source_spending` returns; it counts
     against no budget but their own.
 
     Attributes are for reading; `Store` has more.
@@ -97,8 +94,8 @@ class Ledger(Store):
     num_queries = 0
     num_answered = 0
     is_secure = True
+    _planned: Mapping[str, Any] = {}  # of `planned_release`
     plan_is_late = True
-    _planned: Mapping[str, Any] | None = None  # fields of `planned_release`
 
     @classmethod
     def open(
@@ -148,9 +145,10 @@ class Ledger(Store):
             LedgerError: if the ledger is damaged, was changed, can't be used, is new where votes, a
                 statement or the registry tell of an earlier one, or lacks rows that were seen.
         """
-        validation.between(0, 1, ends="[)", delta=delta)
-        if epsilon_budget is not None:
-            validation.between(0, math.inf, epsilon_budget=epsilon_budget)
+        if not 0.0 <= delta < 1.0:
+            raise ValueError(f"delta: expected in [0, 1), got {delta!r}")
+        if epsilon_budget is not None and not 0.0 < epsilon_budget < math.inf:
+            raise ValueError(f"epsilon_budget: expected above 0 and finite, got {epsilon_budget!r}")
         ledger = cls(
             folder,
             source=source,
@@ -159,20 +157,13 @@ class Ledger(Store):
             acknowledge_reset=acknowledge_reset,
         )
 
-        def opening(is_missing: bool) -> dict[str, object]:
-            # The published head is a hash of everything from here on; the salt keeps it from
-            # confirming a guess at the ensemble, and so at the private data.
-            return {
-                "schema_version": len(MIGRATIONS),
-                "salt": secrets.token_hex(32),
-                "ensemble_digest": ensemble_digest,
-                "epsilon_budget": epsilon_budget,
-                "delta": delta,
-                "acknowledged": is_missing,
-                # The limit of the ledger that is gone is not known any more.
-                "raised": is_missing,
-                "planned_release": dataclasses.asdict(planned_release or DEFAULT_PLAN),
-            }
+        opening = {
+            "schema_version": VERSION,
+            "ensemble_digest": ensemble_digest,
+            "epsilon_budget": epsilon_budget,
+            "delta": delta,
+            "planned_release": dataclasses.asdict(planned_release or DEFAULT_PLAN),
+        }
 
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
@@ -188,17 +179,14 @@ class Ledger(Store):
                     f"{folder}: expected epsilon_budget {ledger.epsilon_budget} and delta "
                     f"{ledger.delta}, fixed at first use, got {epsilon_budget} and {delta}"
                 )
-            if planned_release is not None and ledger._planned is not None:
-                ledger._check_plan(planned_release)
+            if planned_release is not None:
+                ledger.check_plan(planned_release)
 
         try:
             ledger.open_or_verify(opening, verify, runs=student_runs)
             if epsilon_budget is not None and ledger.epsilon_budget is None:
                 with ledger.exclusive():
                     ledger.replace_budget(epsilon_budget, delta)
-            if planned_release is not None and ledger._planned is None:
-                with ledger.exclusive():
-                    ledger.plan_release(planned_release)
         except BaseException:
             ledger.close()
             raise
@@ -230,47 +218,32 @@ class Ledger(Store):
     def _record(self, row: LedgerRow) -> None:
         details = row.details
         if row.kind in DEBITS:
-            # Releases before there was a choice all drew from the operating system.
-            self.is_secure &= details.get("secure_noise", True)
-            self.num_queries += details.get("num_queries", 0)
+            self.is_secure &= details["secure_noise"]
+            self.num_queries += details["num_queries"]
         elif row.kind == "answers":
             self.num_answered += details["num_answered"]
-        elif row.kind == "planned":
-            self._planned = details["release"]
         elif row.kind == "opened":
             if "ensemble_digest" not in details:
                 raise LedgerError(
                     f"{self.folder}: expected the ledger of an ensemble, got another's"
                 )
             self.ensemble_digest = details["ensemble_digest"]
-            if "planned_release" in details:
-                self._planned = details["planned_release"]
-                # Who lost a ledger may have seen its votes.
-                self.plan_is_late = details["acknowledged"]
+            self._planned = details["planned_release"]
+            # Who lost a ledger may have seen its votes.
+            self.plan_is_late = details["acknowledged"]
 
     @property
-    def planned_release(self) -> PlannedRelease | None:
-        """How the data-dependent cost will be released; None if nothing fixed it."""
-        return None if self._planned is None else PlannedRelease.from_dict(self._planned)
+    def planned_release(self) -> PlannedRelease:
+        """How the data-dependent cost will be released, if ever."""
+        return PlannedRelease.from_dict(self._planned)
 
-    def spent(self, delta: float | None = None, *, conversion: str = "improved") -> Spending:
-        """Returns what all debits cost; see `compose`.
-
-        Args:
-            delta: default: the ledger's own.
-            conversion: "improved" (default) or "classic".
+    def spent(self, delta: float | None = None) -> Spending:
+        """Returns what all debits cost, at a delta or the ledger's own; see `compose`.
 
         Raises:
-            ValueError: if delta is outside (0, 1) or the conversion is unknown.
+            ValueError: if delta is outside (0, 1).
         """
-        return compose([self], delta=self.delta if delta is None else delta, conversion=conversion)
-
-    def replaced_owner_epsilon(self) -> float:
-        """Returns what all debits cost against replacing an owner, at the ledger's delta.
-
-        For an ensemble that protects owners; `spent` then counts an owner added or removed.
-        """
-        return replaced_owner_epsilon(self.charges, self.delta)
+        return compose([self], delta=self.delta if delta is None else delta)
 
     def remaining(self) -> float | None:
         """Returns the budget less what was spent, at least 0; None if there is no budget.
@@ -281,30 +254,13 @@ class Ledger(Store):
             return None
         return max(0.0, self.epsilon_budget - self.spent().epsilon)
 
-    def to_dp_events(self) -> Any:
-        """Returns one `dp_accounting.ComposedDpEvent` for all debits, a part for each charge.
-
-        Noisy max has no event of its own, so each charge becomes one that is never cheaper, under
-        any neighbouring relation: see `Charge.to_dp_event`. Randomised response would be tighter
-        for pure mechanisms, but the PLD accountant of dp-accounting 0.6 counts a self-composed one
-        only once.
-
-        Raises:
-            ImportError: if the optional package dp-accounting is missing.
-            LedgerError: if something was charged that has no event.
-        """
-        try:
-            return composition.to_dp_event(self.charges)
-        except ValueError as error:
-            raise LedgerError(f"{self.folder}: {error}") from error
-
     def affordable(self, charge: Charge) -> int | None:
         """Returns how many more of `charge` fit, queries of a mechanism for one; None: no limit."""
-        if self.epsilon_budget is None and not self._uses_delta(charge):
-            return None
         fits, exceeds = 0, 1
         while self._fits(charge, exceeds):
             fits, exceeds = exceeds, 2 * exceeds
+            if self.epsilon_budget is None and exceeds > MOST_CHARGES:
+                return None
         return least(lambda number: not self._fits(charge, number), fits, exceeds) - 1
 
     def check_affordable(self, charge: Charge, number: int) -> None:
@@ -320,23 +276,14 @@ class Ledger(Store):
         affordable = self.affordable(charge) or 0
         charges = self.charges + Counter({charge: number})
         epsilon, _ = composition.moments_epsilon(charges, self.delta)
-        if math.isinf(epsilon):  # what has no moments would leave too little of delta
-            _, used = composition.total_approximate(self.charges)
-            _, more = composition.total_approximate({charge: number})
-            by_delta_alone = not composition.total_alphas(charges, DEFAULT_MOMENTS).any()
-            raise BudgetExceeded(
-                f"delta: expected {'at most' if more and by_delta_alone else 'less than'} "
-                f"{self.delta:g} in all to be used up by charges that have a delta of their own, "
-                f"got {float(used):g} used so far and {float(more):g} for "
-                f"{charge.several(number)}; all of it leaves nothing to other mechanisms. Give the "
-                f"mechanism a smaller delta, or the ledger a larger one, which stays on record",
-                num_affordable=affordable,
-            )
         spent, _ = composition.smallest_epsilon(self.charges, self.delta)
+        too_much = f"would make it epsilon {epsilon:.4g}"
+        if math.isinf(epsilon):  # charges with a delta of their own leave none to others
+            too_much = f"would use up delta {self.delta:g}; give the mechanism a smaller one"
         raise BudgetExceeded(
             f"epsilon_budget: expected at most {affordable} new {charge.counted[1]} of "
-            f"{charge.summary()}, got {number}, which would make it epsilon {epsilon:.4g}: epsilon "
-            f"{spent:.4g} of {self.epsilon_budget} at delta {self.delta} is spent",
+            f"{charge.summary()}, got {number}, which {too_much}: epsilon {spent:.4g} of "
+            f"{self.epsilon_budget} at delta {self.delta} is spent",
             num_affordable=affordable,
         )
 
@@ -348,17 +295,11 @@ class Ledger(Store):
                 f"{charge.several(1)}: nothing private may be released through it"
             )
 
-    def _uses_delta(self, charge: Charge) -> bool:
-        return any(one.approximate is not None for one in (*self.charges, charge))
-
     def _fits(self, charge: Charge, number: int) -> bool:
         charges = self.charges + Counter({charge: number})
         if self.epsilon_budget is not None:
             return composition.fits(charges, self.delta, self.epsilon_budget)
-        return not (
-            self._uses_delta(charge)
-            and math.isinf(composition.moments_epsilon(charges, self.delta)[0])
-        )
+        return not math.isinf(composition.moments_epsilon(charges, self.delta)[0])
 
     def recognise(self, content: Mapping[str, Any]) -> str:
         """Returns a digest of JSON values that can't be made without this ledger; see `seal`."""
@@ -366,8 +307,8 @@ class Ledger(Store):
 
     def stored_release(self) -> Mapping[str, Any] | None:
         """Returns what `store_release` stored last; None if there was no draw."""
-        found = [row.details["kept"] for row in self.history() if row.kind == "released"]
-        return found[-1] if found else None
+        kept = [row.details["kept"] for row in self.history() if row.kind == "released"]
+        return kept[-1] if kept else None
 
     def raise_budget(
         self, *, epsilon_budget: float, delta: float, i_understand_this_weakens_privacy: bool
@@ -384,8 +325,11 @@ class Ledger(Store):
                 spent already.
             LedgerError: if the row can't be written.
         """
-        validation.between(0, 1, ends="[)", delta=delta)
-        validation.positive(epsilon_budget=epsilon_budget)
+        if not (0.0 <= delta < 1.0 and 0.0 < epsilon_budget < math.inf):
+            raise ValueError(
+                f"epsilon_budget: expected a finite one above 0 and a delta in [0, 1), got "
+                f"{epsilon_budget} and {delta}"
+            )
         if not i_understand_this_weakens_privacy:
             raise ValueError("raise_budget: expected the change to be acknowledged, it was not")
         with self.exclusive():
@@ -438,7 +382,7 @@ class Ledger(Store):
             "charge": charge.to_dict(),
             "number": number,
             "num_queries": len(queries),
-            "queries_digest": _digest_of(queries),
+            "queries_digest": hashlib.sha256(b"".join(queries)).hexdigest(),
             "secure_noise": secure_noise,
             "past": was_released,
             "delta": self.delta,
@@ -458,43 +402,34 @@ class Ledger(Store):
             queries: all that the debit is to have charged, in its order.
             secure_noise: as of `debit`.
         """
-        found = None
+        debit, digest = None, hashlib.sha256(b"".join(queries)).hexdigest()
         for row in self.history():
             details = row.details
             if row.kind == "acknowledged":
-                found = None
+                debit = None
             elif (
                 row.kind == "debit"
                 and not details["past"]
-                and details["queries_digest"] == _digest_of(queries)
+                and details["queries_digest"] == digest
                 and (secure_noise or not details["secure_noise"])
             ):
-                found = row.sequence
-        return found
+                debit = row.sequence
+        return debit
 
-    def plan_release(self, planned: PlannedRelease) -> None:
-        """Fixes how the data-dependent cost is released; call it inside `exclusive`.
-
-        Ledgers have it from their first row; those of earlier versions take it once, marked as
-        late.
+    def check_plan(self, planned: PlannedRelease) -> None:
+        """Checks that the data-dependent cost is released as was fixed at first.
 
         Raises:
             BudgetMismatch: if something else was fixed.
         """
-        if self._planned is None:
-            self.write("planned", {"release": planned.to_dict()})
-        else:
-            self._check_plan(planned)
-
-    def _check_plan(self, planned: PlannedRelease) -> None:
-        """Raises BudgetMismatch if another plan was fixed."""
-        given, fixed = planned.to_dict(), cast(PlannedRelease, self.planned_release).to_dict()
-        if differing := [name for name in fixed if given[name] != fixed[name]]:
+        wanted, fixed = planned.to_dict(), self.planned_release.to_dict()
+        differing = [name for name in fixed if wanted[name] != fixed[name]]
+        if differing:
             raise BudgetMismatch(
-                f"{self.folder}: expected "
-                + ", ".join(f"{name} {fixed[name] or 'as planned'}" for name in differing)
-                + " of the release, fixed when the ledger was opened, before there were votes; got "
-                + ", ".join(f"{given[name] or 'as planned'}" for name in differing)
+                f"{self.folder}: expected {' and '.join(differing)} of the release as fixed when "
+                f"the ledger was opened, before there were votes, "
+                f"{[fixed[name] for name in differing]}, got "
+                f"{[wanted[name] for name in differing]}"
             )
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
@@ -509,38 +444,11 @@ class Ledger(Store):
         """
         self.write("released", {"debit": debit, "kept": kept})
 
-    def store_answers(
-        self,
-        debit: int,
-        queries: Sequence[bytes],
-        labels: Sequence[int | None],
-        noisy_counts: IntArray | None = None,
-    ) -> None:
-        """Stores the answers that `debit` charged; call it inside `exclusive`.
-
-        Args:
-            debit: sequence of the row that charged them.
-            queries: digests of the queries, in the order of `labels`.
-            labels: the noisy labels; None where one was withheld.
-            noisy_counts: what is released with the labels, int64 `[num_queries, num_classes]` in
-                units of 1 / LATTICE votes, or None; rows of withheld labels are not stored.
-
-        Raises:
-            LedgerError: if a query was answered before, or they can't be made durable; then no
-                label may be released.
-        """
-        with self.transaction():
-            self.append_answers(debit, queries, labels, noisy_counts)
-
-
-def _digest_of(queries: Sequence[bytes]) -> str:
-    return hashlib.sha256(b"".join(queries)).hexdigest()
-
 
 # What several ledgers cost together; one is the simplest case.
 
 
-def compose(ledgers: Sequence[Store], *, delta: float, conversion: str = "improved") -> Spending:
+def compose(ledgers: Sequence[Store], *, delta: float) -> Spending:
     """Returns what several ledgers cost together, for ensembles trained on the same records.
 
     Everything charged counts, whether or not its labels were ever released. Of copies of one ledger
@@ -550,29 +458,26 @@ def compose(ledgers: Sequence[Store], *, delta: float, conversion: str = "improv
     Args:
         ledgers: the ledgers.
         delta: the one delta that the sum holds at.
-        conversion: from moments to epsilon, "improved" (default) or "classic"; with "classic" no
-            composition theorem other than moments is used.
 
     Raises:
-        ValueError: if delta is outside (0, 1) or the conversion is unknown.
+        ValueError: if delta is outside (0, 1).
     """
-    rows = distinct_rows(ledgers)
-    epsilon, moment = composition.smallest_epsilon(charges_of(rows), delta, conversion=conversion)
-    asked, answered = dict[str, int](), dict[str, int]()
+    epsilon, moment = composition.smallest_epsilon(charges_of(distinct_rows(ledgers)), delta)
+    queries, answered = dict[str, int](), dict[str, int]()
     for ledger in ledgers:
         of_sums = set[int]()
         for row in ledger.history():
             if row.kind in DEBITS and charge_of(row)[0].releases_feature_sums:
                 of_sums.add(row.sequence)
             elif row.kind in DEBITS:
-                asked[first_debit(row)] = row.details.get("num_queries", 0)
+                queries[first_debit(row)] = row.details.get("num_queries", 0)
             elif row.kind == "answers" and row.details["debit"] not in of_sums:
                 answered[row.digest] = row.details["num_answered"]
     return Spending(
         epsilon=epsilon,
         delta=delta,
         moment=moment,
-        num_queries=sum(asked.values()),
+        num_queries=sum(queries.values()),
         num_answered=sum(answered.values()),
     )
 
@@ -593,16 +498,11 @@ def source_facts(ledger: Ledger) -> dict[str, Any]:
     spending = ledger.source_spending()
     epsilon = delta = None
     if spending is not None and not (spending.num_unknown or spending.num_other_units):
-        delta = ledger.delta
-        epsilon, _ = composition.smallest_epsilon(spending.charges, delta)
+        delta, epsilon = ledger.delta, spending.epsilon(ledger.delta)
         if not math.isfinite(epsilon):  # others spent more delta than this one has
-            spent = sum(
-                number * charge.approximate[1]
-                for charge, number in spending.charges.items()
-                if charge.approximate is not None
-            )
-            delta = min((delta or DEFAULT_DELTA) + spent, LARGEST_DELTA)
-            epsilon, _ = composition.smallest_epsilon(spending.charges, delta)
+            _, spent = composition.total_approximate(spending.charges)
+            delta = min((delta or DEFAULT_DELTA) + float(spent), LARGEST_DELTA)
+            epsilon = spending.epsilon(delta)
     return {
         "ledger_was_reset": ledger.was_reset,
         "source_name": None if ledger.source is None else ledger.source.name,

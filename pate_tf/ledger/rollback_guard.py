@@ -18,52 +18,52 @@ The registry lies in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else
 users, and runs while it was missing.
 """
 
-import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import os
 import pathlib
-import secrets
 import sqlite3
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.core import artifacts
 from pate_tf.core.source import PrivateSource
-from pate_tf.ledger.chain import DEBITS, Head, LedgerRow, canonical_json, charge_fields, first_debit
 
 STATE_VARIABLE: Final = "PATE_TF_STATE"
+PLACES: Final = (  # of the registry: in which variable, and where below
+    (STATE_VARIABLE, "."),
+    ("XDG_STATE_HOME", "pate_tf"),
+    ("HOME", ".local/state/pate_tf"),
+)
 REGISTRY: Final = "ledgers.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 WAIT_SECONDS: Final = 60.0
 ACKNOWLEDGE = "`acknowledge_reset` goes on without it, which stays on record for ever"
-SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
+SEEN: Final = (  # rows that the registry noted, with their places, ledgers and sources
+    "SELECT rows.rowid AS place, * FROM rows JOIN ledgers USING (ledger) WHERE "
+)
+
 Identity = tuple[str, str]  # of what has one store alone: "silo", "party" or "run", and its name
-Result = TypeVar("Result")
 
 TABLES: Final = """
-CREATE TABLE key (value BLOB NOT NULL) STRICT;
 CREATE TABLE ledgers (
-  ledger BLOB PRIMARY KEY, identity TEXT, source TEXT NOT NULL, unit TEXT) STRICT;
+  ledger TEXT PRIMARY KEY, identity TEXT, source TEXT NOT NULL, unit TEXT) STRICT;
 CREATE INDEX charged ON ledgers (source);
 CREATE TABLE folders (
-  ledger BLOB NOT NULL, folder TEXT NOT NULL, UNIQUE (ledger, folder)) STRICT;
+  ledger TEXT NOT NULL, folder TEXT NOT NULL, UNIQUE (ledger, folder)) STRICT;
 CREATE TABLE rows (
-  ledger BLOB NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, debit TEXT,
+  ledger TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, debit TEXT,
   UNIQUE (digest, ledger)) STRICT;
-CREATE INDEX noted ON rows (ledger);
-CREATE TABLE contents (content BLOB NOT NULL, source TEXT NOT NULL, name TEXT,
-  UNIQUE (content, source)) STRICT
+CREATE INDEX noted ON rows (ledger)
 """
 
 
@@ -76,117 +76,8 @@ class SensitiveWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Tells the user in one line."""
+    """Warns the user in one line."""
     warnings.warn(message, LedgerWarning, stacklevel=2)
-
-
-class RegistryError(Exception):
-    """The registry can't be used; what it would notice goes unnoticed."""
-
-
-def open_registry() -> tuple[sqlite3.Connection, bytes]:
-    """Returns a connection to the registry, which it makes, and the registry's key.
-
-    Raises:
-        RegistryError: if the environment names no folder for it, or it is of a newer version.
-        OSError, sqlite3.Error: if it can't be made, read or written.
-    """
-    places = (
-        (STATE_VARIABLE, "."),
-        ("XDG_STATE_HOME", "pate_tf"),
-        ("HOME", ".local/state/pate_tf"),
-    )
-    named = [(os.environ[name], below) for name, below in places if os.environ.get(name)]
-    if not named:
-        raise RegistryError(f"expected {STATE_VARIABLE}, XDG_STATE_HOME or HOME, none is set")
-    folder = pathlib.Path(*named[0])
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.chmod(folder, 0o700)
-    path = folder.resolve() / REGISTRY
-    # SQLite would give it the umask's mode.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    os.chmod(path, 0o600)
-    connection = sqlite3.connect(
-        path, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False
-    )
-    try:
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("BEGIN IMMEDIATE")  # another process may be faster
-        with connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version > VERSION:
-                raise RegistryError(f"{folder}: expected version {VERSION} or older, got {version}")
-            if version < VERSION:
-                for statement in TABLES.split(";"):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO key VALUES (?)", (secrets.token_bytes(32),))
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-        (key,) = connection.execute("SELECT value FROM key").fetchone()
-    except BaseException:
-        connection.close()
-        raise
-    return connection, bytes(key)
-
-
-def warn_of_same_records(
-    source: PrivateSource | None, content: bytes, sensitive: pathlib.Path
-) -> None:
-    """SENSITIVE: warns a data holder whose records were used under another name before.
-
-    Nothing that is released or charged depends on it. What it finds is stored in
-    `sensitive/same_records.json`, too. Without a registry nothing is known.
-
-    Args:
-        source: that releases from the records are charged to; None for the run folder.
-        content: a digest of all records that does not depend on their order.
-        sensitive: the run's folder for what is private.
-    """
-    source = source or PrivateSource(name=None, key=f"run {sensitive.resolve()}")
-    try:
-        registry, key = open_registry()
-        with contextlib.closing(registry):
-            keyed = hashlib.blake2b(content, key=key, digest_size=32).digest()
-            registry.execute(
-                "INSERT OR IGNORE INTO contents VALUES (?, ?, ?)", (keyed, source.key, source.name)
-            )
-            others = registry.execute(
-                "SELECT name, source FROM contents WHERE content = ? AND source != ? "
-                "ORDER BY rowid",
-                (keyed, source.key),
-            ).fetchall()
-    except (RegistryError, sqlite3.Error, OSError, ValueError, TypeError):
-        return  # which opening a ledger warns of
-    if not others:
-        return
-    name, where = others[0]
-    give = "give both one --source_name" if name is None else f"give --source_name={name}"
-    path = artifacts.make_sensitive_folder(sensitive) / SAME_RECORDS
-    artifacts.write_json(path, {"sources": [key for _, key in others]}, private=True)
-    warnings.warn(
-        f"sensitive, for the data holder alone: the same private records were used under another "
-        f"source, {where}; their releases don't add up: {give} ({path})",
-        SensitiveWarning,
-        stacklevel=2,
-    )
-
-
-def quoted_heads(folder: pathlib.Path, runs: Iterable[pathlib.Path]) -> dict[pathlib.Path, Head]:
-    """Returns the statements of runs, each with the head that it quotes; the store's run is one.
-
-    A file that is no statement quotes nothing.
-    """
-    folder = folder.resolve()
-    own_run = (folder.parent,) if folder.name == artifacts.SENSITIVE else ()
-    heads = {}
-    for run in (*own_run, *runs):
-        path = run / artifacts.RELEASED / STATEMENT
-        if path.exists():
-            try:
-                sequence, digest = artifacts.read_json(path)["ledger_head"]
-                heads[path] = Head(sequence=int(sequence), digest=str(digest))
-            except (KeyError, TypeError, ValueError):
-                continue
-    return heads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,24 +116,15 @@ class SourceSpending:
     num_unknown: int = 0
     num_other_units: int = 0
 
+    def adds_to(self, charges: Mapping[Charge, int]) -> bool:
+        """Whether it is more than what a single ledger charged."""
+        return self.charges != charges or self.num_unknown > 0 or self.num_other_units > 0
+
     def epsilon(self, delta: float) -> float:
         """Returns what all of it cost at a delta; infinite where that is not known."""
         if self.num_unknown or self.num_other_units:
             return math.inf
         return composition.smallest_epsilon(self.charges, delta)[0]
-
-
-class SeenRow(NamedTuple):
-    """A row that the registry saw in a ledger, at a place of its own.
-
-    `debit` is what it charged, None if nothing.
-    """
-
-    place: int
-    ledger: bytes
-    digest: str
-    sequence: int
-    debit: Mapping[str, Any] | None
 
 
 class RollbackGuard:
@@ -269,13 +151,37 @@ class RollbackGuard:
     ) -> None:
         self._folder, self._unit = folder.resolve(), unit
         self.source = source or PrivateSource(name=None, key=f"run {self._folder}")
-        self._identity = None if identity is None else canonical_json(identity)
-        self._unsettled: dict[str, SeenRow] = {}
+        self._identity = None if identity is None else json.dumps(identity)
+        self._unsettled: dict[str, sqlite3.Row] = {}
         self._last_place = 0
         self._registry: sqlite3.Connection | None = None
+        state = [pathlib.Path(os.environ[name], sub) for name, sub in PLACES if os.getenv(name)]
         try:
-            self._registry, self._key = open_registry()
-        except (RegistryError, sqlite3.Error, OSError, ValueError, TypeError) as error:
+            if not state:
+                raise OSError(f"expected {', '.join(name for name, _ in PLACES)}, none is set")
+            state[0].mkdir(parents=True, exist_ok=True, mode=0o700)
+            state[0].chmod(0o700)
+            path = state[0].resolve() / REGISTRY
+            # SQLite would give it the umask's mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
+            self._registry = registry = sqlite3.connect(
+                path, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False
+            )
+            registry.row_factory = sqlite3.Row
+            registry.execute("PRAGMA synchronous = FULL")
+            with registry:
+                registry.execute("BEGIN IMMEDIATE")  # another process may be faster
+                (version,) = registry.execute("PRAGMA user_version").fetchone()
+                if version not in (0, VERSION):
+                    raise OSError(
+                        f"{path}: expected version {VERSION}, got {version}; move it away"
+                    )
+                if version == 0:
+                    for statement in TABLES.split(";"):
+                        registry.execute(statement)
+                    registry.execute(f"PRAGMA user_version = {VERSION}")
+        except (sqlite3.Error, OSError) as error:
             self._go_on_without(error)
 
     @property
@@ -288,28 +194,18 @@ class RollbackGuard:
         if self._registry is not None:
             self._registry.close()
 
-    def note(self, opened: LedgerRow, rows: Sequence[LedgerRow]) -> None:
-        """Notes rows that are durable in the store; those known already stay as they are."""
+    def note(self, ledger: str, rows: Sequence[tuple[int, str, str | None]]) -> None:
+        """Notes rows that are durable in the store; those noted already stay as they are.
 
-        def write(registry: sqlite3.Connection) -> None:
-            ledger = self._keyed(opened.digest)
-            noted = []
-            for row in rows:
-                debit = None
-                if row.kind in DEBITS:
-                    fields, number = charge_fields(row)
-                    debit = canonical_json(
-                        {
-                            "charge": dict(fields),
-                            "number": number,
-                            "num_queries": int(row.details.get("num_queries", 0)),
-                            "secure_noise": bool(row.details.get("secure_noise", True)),
-                            "carried_from": first_debit(row),
-                        }
-                    )
-                noted.append((ledger, row.sequence, row.digest, debit))
-            registry.execute("BEGIN IMMEDIATE")
-            with registry:
+        Args:
+            ledger: digest of the row that opened the store.
+            rows: of each the sequence, the digest, and what it charged as JSON, None if nothing.
+        """
+        if self._registry is None:
+            return
+        try:
+            with self._registry as registry:
+                registry.execute("BEGIN IMMEDIATE")
                 registry.execute(
                     "INSERT INTO ledgers VALUES (?, ?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
                     "unit = coalesce(unit, excluded.unit)",
@@ -318,9 +214,12 @@ class RollbackGuard:
                 registry.execute(
                     "INSERT OR IGNORE INTO folders VALUES (?, ?)", (ledger, str(self._folder))
                 )
-                registry.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)", noted)
-
-        self._ask(write, None)
+                registry.executemany(
+                    "INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)",
+                    [(ledger, *row) for row in rows],
+                )
+        except sqlite3.Error as error:
+            self._go_on_without(error)
 
     def missing_before(self, runs: Iterable[pathlib.Path]) -> Missing | None:
         """Returns what a store that is about to be opened for the first time should have held.
@@ -328,24 +227,27 @@ class RollbackGuard:
         Args:
             runs: folders of runs whose statements may quote an earlier ledger.
         """
-        seen = self._seen(
-            "source = ? AND ledger IN (SELECT ledger FROM folders WHERE folder = ?)",
-            *(self.source.key, str(self._folder)),
-        )
-        where = "here"
-        if self._identity is not None:
-            seen = self._seen("identity = ?", self._identity)
+        if self._identity is None:
+            where, seen = (
+                "here",
+                self._query(
+                    f"{SEEN}source = ? AND ledger IN (SELECT ledger FROM folders WHERE folder = ?)",
+                    *(self.source.key, str(self._folder)),
+                ),
+            )
+        else:
+            seen = self._query(f"{SEEN}identity = ?", self._identity)
             where = f"in {self._places(seen)}"
-        lost, reasons = {row.digest: row.sequence for row in seen}, list[str]()
+        lost, reasons = {row["digest"]: row["sequence"] for row in seen}, list[str]()
         if lost:
             reasons.append(f"one of {max(lost.values())} rows was seen {where}")
         if any((self._folder / VOTES).glob("*.npz")):
             reasons.append(f"votes that one charged for lie in {self._folder / VOTES}")
-        for path, head in quoted_heads(self._folder, runs).items():
+        for path, digest, sequence in self._quoted(runs):
             # A student of other ledgers may lie here, too.
-            if head.digest in lost or not self._seen("digest = ?", head.digest):
-                reasons.append(f"{path} quotes row {head.sequence} of one")
-                lost[head.digest] = head.sequence
+            if digest in lost or not self._query(f"{SEEN}digest = ?", digest):
+                reasons.append(f"{path} quotes row {sequence} of one")
+                lost[digest] = sequence
         if not reasons:
             return None
         return Missing(
@@ -359,19 +261,22 @@ class RollbackGuard:
         )
 
     def missing_from(
-        self, opened: LedgerRow, held: Mapping[str, int], acknowledged: Container[str]
+        self, ledger: str, held: Mapping[str, int], acknowledged: Container[str]
     ) -> Missing | None:
         """Returns what was seen of a store and is not in it.
 
         Args:
-            opened: the row that opened it.
+            ledger: digest of the row that opened it.
             held: its rows: the sequence of each, by digest.
             acknowledged: digests of rows that are known to be missing.
         """
-        ledger = self._keyed(opened.digest) if self.is_kept else b""
-        whose = ("ledger", ledger) if self._identity is None else ("identity", self._identity)
-        for row in self._seen(f"{whose[0]} = ? AND rows.rowid > ?", whose[1], self._last_place):
-            self._last_place, self._unsettled[row.digest] = row.place, row
+        column, subject = ("ledger", ledger)
+        if self._identity is not None:
+            column, subject = ("identity", self._identity)
+        for row in self._query(
+            f"{SEEN}{column} = ? AND rows.rowid > ? ORDER BY rows.rowid", subject, self._last_place
+        ):
+            self._last_place, self._unsettled[row["digest"]] = row["place"], row
         # Rows are only ever added, here and there: what is settled once stays so.
         self._unsettled = {
             digest: row
@@ -379,15 +284,15 @@ class RollbackGuard:
             if digest not in held and digest not in acknowledged
         }
         gone = list(self._unsettled.values())
-        lost = {row.digest: row.sequence for row in gone}
-        for head in quoted_heads(self._folder, ()).values():
-            is_known = head.digest in held or head.digest in acknowledged
-            if not is_known and not self._seen("digest = ?", head.digest):
-                lost[head.digest] = head.sequence
+        lost = {row["digest"]: row["sequence"] for row in gone}
+        for _, digest, sequence in self._quoted(()):
+            is_settled = digest in held or digest in acknowledged
+            if not is_settled and not self._query(f"{SEEN}digest = ?", digest):
+                lost[digest] = sequence
         if not lost:
             return None
         last, here = max(lost.values()), max(held.values())
-        if any(row.ledger != ledger for row in gone):
+        if any(row["ledger"] != ledger for row in gone):
             reason = (
                 f"another ledger of the same subject went on in {self._places(gone)}; go on with "
                 f"that one alone"
@@ -411,114 +316,90 @@ class RollbackGuard:
 
         Args:
             digests: of the rows.
-            charged: what is charged here, by `first_debit`.
+            charged: what is charged here, by digest of the row that charged it first.
         """
         yielded = set[str]()
         for digest in digests:
-            for row in self._seen("digest = ?", digest):
-                if row.debit is None:
-                    continue
-                first = str(row.debit["carried_from"])
+            for row in self._query(f"{SEEN}digest = ? AND debit IS NOT NULL", digest):
+                debit = json.loads(row["debit"])
+                first = debit["carried_from"]
                 if first not in charged and first not in yielded:
                     yielded.add(first)
-                    yield row.debit
+                    yield debit
 
     def source_spending(
-        self, opened: LedgerRow, debits: Mapping[str, tuple[Charge, int]]
+        self, ledger: str, debits: Mapping[str, tuple[Charge, int]]
     ) -> SourceSpending | None:
         """Returns what all ledgers of the same source were charged; None without a registry.
 
         Args:
-            opened: the row that opened the ledger.
-            debits: what the ledger itself charged, by `first_debit`.
+            ledger: digest of the row that opened the ledger.
+            debits: what the ledger itself charged, by digest of the row that charged it first.
         """
-
-        def ask(registry: sqlite3.Connection) -> SourceSpending:
-            names = {"ledger": self._keyed(opened.digest), "unit": self._unit}
-            names["source"] = self.source.key
-            same_source = registry.execute(
-                "SELECT ledger, ifnull(unit = coalesce(:unit, "
-                "(SELECT unit FROM ledgers WHERE ledger = :ledger)), FALSE) "
-                "FROM ledgers WHERE ledger = :ledger OR source = :source "
-                "OR source = (SELECT source FROM ledgers WHERE ledger = :ledger)",
-                names,
-            ).fetchall()
-            others: dict[str, tuple[Charge, int]] = {}
-            unknown: set[bytes] = set()
-            for ledger, _ in same_source:
-                for (text,) in registry.execute(
-                    "SELECT debit FROM rows WHERE ledger = ? AND debit IS NOT NULL", (ledger,)
-                ):
-                    debit = json.loads(text)
-                    if not debit["secure_noise"] and debit["carried_from"] not in debits:
-                        unknown.add(ledger)  # it costs more than it was charged for
-                    try:
-                        charge = charge_from_dict(debit["charge"])
-                    except (ValueError, TypeError):
-                        unknown.add(ledger)
-                        continue
-                    others[debit["carried_from"]] = (charge, int(debit["number"]))
-            charges: Counter[Charge] = Counter()
-            for charge, number in {**others, **debits}.values():
-                charges[charge] += number
-            return SourceSpending(
-                charges=dict(charges),
-                num_ledgers=max(1, len(same_source)),
-                num_unknown=len(unknown),
-                num_other_units=sum(
-                    not is_same for ledger, is_same in same_source if ledger != names["ledger"]
-                ),
-            )
-
-        return self._ask(ask, None)
-
-    def _keyed(self, digest: str) -> bytes:
-        """Returns what a ledger is known by; it can't be guessed without the registry's key."""
-        return hashlib.blake2b(digest.encode(), key=self._key, digest_size=32).digest()
-
-    def _seen(self, condition: str, *values: str | bytes | int) -> list[SeenRow]:
-        """Returns the rows that the registry noted, of those ledgers or of that digest."""
-        return self._ask(
-            lambda registry: [
-                SeenRow(place, ledger, digest, sequence, None if text is None else json.loads(text))
-                for place, ledger, digest, sequence, text in registry.execute(
-                    f"SELECT rows.rowid, ledger, digest, sequence, debit FROM rows "
-                    f"JOIN ledgers USING (ledger) WHERE {condition} ORDER BY rows.rowid",
-                    values,
-                )
-            ],
-            list[SeenRow](),
-        )
-
-    def _places(self, rows: Iterable[SeenRow]) -> str:
-        """Names the folders that the ledgers of rows were seen in, oldest first."""
-        ledgers = list({row.ledger: None for row in rows})
-        places = self._ask(
-            lambda registry: registry.execute(
-                "SELECT DISTINCT folder FROM folders WHERE ledger IN "
-                f"({', '.join('?' * len(ledgers))}) ORDER BY rowid",
-                ledgers,
-            ).fetchall(),
-            list[tuple[str]](),
-        )
-        return " and ".join(place for (place,) in places)
-
-    def _ask(self, question: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
-        """Returns what the registry answers; without one, or once it can't be used, `otherwise`."""
+        ledgers = self._query("SELECT ledger, unit FROM ledgers WHERE source = ?", self.source.key)
+        units: dict[str, str | None] = {row["ledger"]: row["unit"] for row in ledgers}
+        together, unknown = dict[str, tuple[Charge, int]](), set[str]()
+        for row in self._query(f"{SEEN}source = ? AND debit IS NOT NULL", self.source.key):
+            debit = json.loads(row["debit"])
+            if not debit["secure_noise"] and debit["carried_from"] not in debits:
+                unknown.add(row["ledger"])  # it costs more than it was charged for
+            try:
+                charge = charge_from_dict(debit["charge"])
+            except (ValueError, TypeError):
+                unknown.add(row["ledger"])
+                continue
+            together[debit["carried_from"]] = (charge, int(debit["number"]))
         if self._registry is None:
-            return otherwise
+            return None
+        charges: Counter[Charge] = Counter()
+        for charge, number in {**together, **debits}.values():
+            charges[charge] += number
+        unit = self._unit or units.get(ledger)
+        return SourceSpending(
+            charges=dict(charges),
+            num_ledgers=len({ledger, *units}),
+            num_unknown=len(unknown),
+            num_other_units=sum(
+                other != unit or unit is None for name, other in units.items() if name != ledger
+            ),
+        )
+
+    def _quoted(self, runs: Iterable[pathlib.Path]) -> Iterator[tuple[pathlib.Path, str, int]]:
+        """Yields the statements of runs, each with digest and sequence of the row that it quotes.
+
+        The store's run is one of them. A file that is no statement quotes nothing.
+        """
+        is_in_run = self._folder.name == artifacts.SENSITIVE
+        for run in (*[self._folder.parent][: int(is_in_run)], *runs):
+            path = run / artifacts.RELEASED / STATEMENT
+            try:
+                sequence, digest = json.loads(path.read_text())["ledger_head"]
+                yield path, str(digest), int(sequence)
+            except (OSError, KeyError, TypeError, ValueError, RecursionError):
+                continue
+
+    def _places(self, rows: Iterable[sqlite3.Row]) -> str:
+        """Names the folders that the ledgers of rows were seen in, oldest first."""
+        ledgers = {row["ledger"]: None for row in rows}
+        condition = f"ledger IN ({', '.join('?' * len(ledgers))})"
+        places = self._query(f"SELECT folder FROM folders WHERE {condition}", *ledgers)
+        return " and ".join(dict.fromkeys(place for (place,) in places))
+
+    def _query(self, question: str, *values: str | int) -> list[sqlite3.Row]:
+        """Returns what the registry answers; without one, or once it can't be used, nothing."""
+        if self._registry is None:
+            return []
         try:
-            return question(self._registry)
-        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
+            return self._registry.execute(question, values).fetchall()
+        except sqlite3.Error as error:
             self._go_on_without(error)
-            return otherwise
+            return []
 
     def _go_on_without(self, error: Exception) -> None:
+        self.close()
         self._registry = None
-        place = os.environ.get(STATE_VARIABLE, "")
-        reason = " ".join(str(error).split())
         warn(
             "no registry of ledgers can be kept, so that copied or restored ledgers and other "
-            f"ledgers of the same source go unnoticed, which statements say: "
-            f"{reason if isinstance(error, RegistryError) else f'{place}: {reason}'}"
+            "ledgers of the same source go unnoticed, which statements say: "
+            f"{os.environ.get(STATE_VARIABLE, '')}: {' '.join(str(error).split())}"
         )

@@ -50,11 +50,7 @@ def _check_image(dataset: Dataset, smallest: int = 0) -> None:
 
 
 def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> keras.Model:
-    """Three small convolutions: learns from a few hundred images in about half a second.
-
-    It was chosen among five on MNIST for accuracy a second of training, before any run that a
-    number in the docs comes from (`benchmarks/teachers.py`).
-    """
+    """Three small convolutions: learns from a few hundred images in about half a second."""
     _check_image(dataset, SMALLEST_IMAGE)
     size, stride = (4, 2) if min(dataset.input_shape[:2]) >= 16 else (3, 1)
     first, second, third = channels
@@ -246,7 +242,6 @@ SHARED_STATE = {
     *("ParameterizedTruncatedNormal", "RandomShuffle", "Multinomial", "RandomGamma"),
     *("RandomPoisson", "RandomPoissonV2"),
 }
-ADVICE = "give the layer a keras.random.SeedGenerator of its own, and draw with `seed=` it"
 
 
 def check_draws(model: keras.Model, *, training: bool) -> None:
@@ -269,20 +264,12 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     held = [variable.value for variable in model.variables]
     parts = [part for variable in held for part in getattr(variable, "values", ())]
     owned = {variable.ref() for variable in (*held, *parts)}
-    for variable in graph.variables:
-        if variable.ref() not in owned:
-            name = variable.name.partition(":")[0]
-            raise ValueError(
-                f"model: expected one that reads its own variables alone, got one that reads "
-                f"{name}; for what it draws at random {ADVICE}"
-            )
-    drawn = graph.as_graph_def()
-    nodes = [
-        *drawn.node,
-        *(node for function in drawn.library.function for node in function.node_def),
-    ]
-    if any(node.op in SHARED_STATE for node in nodes):
+    others = [variable for variable in graph.variables if variable.ref() not in owned]
+    definition = graph.as_graph_def()
+    functions = [node for function in definition.library.function for node in function.node_def]
+    if others or any(node.op in SHARED_STATE for node in (*definition.node, *functions)):
         raise ValueError(
-            f"model: expected one that draws from generators of its own alone, got one that draws "
-            f"from TensorFlow's, which all share; {ADVICE}"
+            "model: expected one that reads variables of its own and draws from generators of its "
+            "own alone, got one that shares some with all models of a process; give the layer a "
+            "keras.random.SeedGenerator of its own, and draw with `seed=` it"
         )

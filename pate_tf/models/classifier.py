@@ -15,7 +15,7 @@ import json
 import warnings
 import zipfile
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,13 +53,6 @@ TRUSTED = (
 )
 
 MADE_UP = 10  # records of each class that a classifier is tried on
-
-
-class Classifier(Protocol):
-    """Sensitive if its records were: a fitted classifier."""
-
-    def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
-        """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`, finite numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +195,7 @@ def _fitted(
         return [_dump(estimator.set_params(**states).fit(rows, labels))]
 
 
-def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Classifier:
+def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Estimator | Forest:
     """Rebuilds a classifier from what `fit` returned; ValueError if it is none that is trusted."""
     return _load(arrays[0]) if len(arrays) == 1 else Forest.from_arrays(arrays)
 
@@ -227,21 +220,13 @@ def _load(array: npt.NDArray[Any]) -> Estimator:
 
     archive = array.tobytes()
     try:
-        trusted = _untrusted(archive)
-        fitted = skops.io.loads(archive, trusted=trusted)
-    except _UntrustedError:
-        raise
+        fitted = skops.io.loads(archive, trusted=_untrusted(archive))
     except Exception as error:  # zipfile, json, NumPy and scikit-learn each raise their own kinds
-        raise ValueError(
-            f"classifier: expected an archive of skops, got something else ({type(error).__name__})"
-        ) from None
+        reason = str(error) if type(error) is ValueError else type(error).__name__
+        raise ValueError(f"classifier: expected an archive of skops, got {reason}") from None
     if not is_estimator(fitted):
         raise ValueError(f"classifier: expected an estimator, got {type(fitted).__name__}")
     return Estimator(fitted)
-
-
-class _UntrustedError(ValueError):
-    """An archive names a type of somebody else's."""
 
 
 def _untrusted(archive: bytes) -> list[str]:
@@ -251,7 +236,7 @@ def _untrusted(archive: bytes) -> list[str]:
     names = skops.io.get_untrusted_types(data=archive)
     strange = [name for name in names if not _is_trusted(name)]
     if strange:
-        raise _UntrustedError(
+        raise ValueError(
             f"classifier: expected types of scikit-learn alone, got {', '.join(strange)}; other "
             f"teachers can vote through a file of labels"
         )
@@ -273,29 +258,21 @@ def _canonical(archive: bytes) -> bytes:
     That is the time, and the addresses that skops uses as names: of objects, which serve to find
     one again that stands in two places (it then is loaded twice), and of files, which get numbers.
     """
+    files: dict[str, str] = {}
+
+    def without_addresses(node: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(node.get("__id__"), int):
+            del node["__id__"]
+        if isinstance(node.get("file"), str):
+            suffix = node["file"].rpartition(".")[2]
+            node["file"] = files.setdefault(node["file"], f"{len(files)}.{suffix}")
+        return node
+
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(written, "w") as new:
-        files: dict[str, str] = {}
-        schema = _without_addresses(json.loads(old.read("schema.json")), files)
+        schema = json.loads(old.read("schema.json"), object_hook=without_addresses)
         contents = {number: old.read(name) for name, number in files.items()}
         contents["schema.json"] = json.dumps(schema).encode()
         for name, content in contents.items():
             new.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return written.getvalue()
-
-
-def _without_addresses(node: Any, files: dict[str, str]) -> Any:
-    if isinstance(node, list):
-        return [_without_addresses(each, files) for each in node]
-    if not isinstance(node, dict):
-        return node
-    fields = {}
-    for key, value in node.items():
-        if key == "__id__" and isinstance(value, int):
-            continue
-        if key == "file" and isinstance(value, str):
-            suffix = value.rpartition(".")[2]
-            fields[key] = files.setdefault(value, f"{len(files)}.{suffix}")
-        else:
-            fields[key] = _without_addresses(value, files)
-    return fields

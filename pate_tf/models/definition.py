@@ -9,6 +9,7 @@ import functools
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -101,33 +102,22 @@ def definition_of(
     if isinstance(value, functools.partial):
         return inner([value.func, value.args, value.keywords])
     if isinstance(value, keras.Layer):
-        parts = [value, *getattr(value, "layers", ())]
+        parts = [*value._flatten_layers()]
         try:
-            settings = _settings(keras.saving.serialize_keras_object(value), {})
+            text = json.dumps(keras.saving.serialize_keras_object(value), default=inner)
         except Exception:  # of any kind, from a class of the user's own
-            settings = [definition_of(each, depth=1) for each in parts[1:]]
-        weights = [f"{each.dtype} {list(each.shape)}" for each in value.weights]
+            text = json.dumps([definition_of(part, depth=1) for part in parts[1:]])
+        names = dict.fromkeys(re.findall(r'"name": "([^"]*)"', text))
+        for number, name in enumerate(names):  # Keras numbers names by what was made before
+            text = text.replace(f'"{name}"', f'"part {number}"')
+        settings = json.loads(text, object_hook=_without_bytecode)
+        weights = [f"{weight.dtype} {list(weight.shape)}" for weight in value.weights]
         loss = getattr(value, "loss", None)  # of a compiled model, a function of the user's own
-        return [settings, weights, [source_of(type(each)) for each in parts], inner(loss)]
+        return [settings, weights, [source_of(type(part)) for part in parts], inner(loss)]
     held = getattr(value, "__dict__", {})
     described = {name: inner(each) for name, each in held.items() if name != "random_state"}
     return {"class": source_of(type(value)), **described}
 
 
-def _settings(value: Any, numbers: dict[str, int]) -> Any:
-    """Returns Keras' configuration, with the names of layers in the order of their appearance."""
-    if isinstance(value, Mapping):
-        if value.get("class_name") == "__lambda__":  # bytecode, which names its file
-            return "lambda"
-        return {
-            str(key): numbers.setdefault(each, len(numbers))
-            if key == "name" and isinstance(each, str)
-            else _settings(each, numbers)
-            for key, each in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        joins = len(value) == 3 and isinstance(value[0], str) and isinstance(value[1], int)
-        if joins:  # a layer's name, its call and its output
-            return [numbers.setdefault(value[0], len(numbers)), *value[1:]]
-        return [_settings(each, numbers) for each in value]
-    return definition_of(value)
+def _without_bytecode(node: dict[str, Any]) -> Any:
+    return "lambda" if node.get("class_name") == "__lambda__" else node  # it names its file

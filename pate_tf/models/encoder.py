@@ -19,7 +19,7 @@ import tensorflow as tf
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
 from pate_tf.core.public import Pool
-from pate_tf.core.record_set import Digests, record_digests
+from pate_tf.core.source import Digests, record_digests
 from pate_tf.core.validation import IntArray
 
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input

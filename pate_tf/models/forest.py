@@ -2,16 +2,13 @@
 
 A forest of scikit-learn is Python objects around compiled trees, and reading such objects from a
 file means to trust it. Arrays of numbers hold all that is needed to answer, are a twentieth of the
-size, and `Forest` refuses any that do not form trees: a node index out of range would be a read out
-of bounds in the compiled traversal. The same arrays make the graph that a student is served as.
-Importing scikit-learn takes more memory than a whole silo: only fitting does, and NumPy walks the
-trees where nothing else has imported it.
+size, and `Forest` refuses any that do not form trees. The same arrays make the graph that a student
+is served as. Only fitting imports scikit-learn, which takes more memory than a whole silo.
 """
 
 import dataclasses
 import itertools
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,43 +51,34 @@ class Forest:
     num_features: int
 
     def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem:
-            raise ValueError(f"forest: expected arrays that form trees, got {problem}")
+        if not self._forms_trees():
+            raise ValueError("forest: expected arrays that form trees, got others")
 
-    def _problem(self) -> str:
-        num_nodes = len(self.features)
-        expected = {
-            "starts": (np.int64, (len(self.starts),)),
-            "children": (np.int32, (num_nodes, 2)),
-            "features": (np.int32, (num_nodes,)),
-            "thresholds": (np.float64, (num_nodes,)),
-            "probabilities": (np.float64, (num_nodes, *self.probabilities.shape[1:2])),
-        }
-        for name, (dtype, shape) in expected.items():
-            array = getattr(self, name)
+    def _forms_trees(self) -> bool:
+        num_nodes, sizes = len(self.features), np.diff(self.starts)
+        for array, dtype, shape in (
+            (self.starts, np.int64, (len(self.starts),)),
+            (self.children, np.int32, (num_nodes, 2)),
+            (self.features, np.int32, (num_nodes,)),
+            (self.thresholds, np.float64, (num_nodes,)),
+            (self.probabilities, np.float64, (num_nodes, *self.probabilities.shape[1:2])),
+        ):
             if array.dtype != dtype or array.shape != shape:
-                return f"{name} of another type or shape"
-        sizes = np.diff(self.starts)
-        if not len(sizes) or self.starts[0] != 0 or self.starts[-1] != num_nodes:
-            return "trees that do not cover the nodes"
-        if (sizes < 1).any():
-            return "a tree without nodes"
-        if self.probabilities.ndim != 2 or not self.num_classes:
-            return "no class"
+                return False
+        covers = len(sizes) and self.starts[0] == 0 and self.starts[-1] == num_nodes
+        if not covers or (sizes < 1).any() or self.probabilities.ndim != 2 or not self.num_classes:
+            return False
         places = np.arange(num_nodes) - np.repeat(self.starts[:-1], sizes)
         # A child comes after its parent, so that a way down can't go round in a circle.
         inner = ~(self.children == LEAF).all(axis=1)
         low, high = self.children[inner].min(axis=1), self.children[inner].max(axis=1)
-        if (low <= places[inner]).any() or (high >= np.repeat(sizes, sizes)[inner]).any():
-            return "a child out of range"
-        if (self.features < 0).any() or (self.features >= self.num_features).any():
-            return "a feature out of range"
-        if not np.isfinite(self.thresholds).all():
-            return "a threshold that is not finite"
-        if not ((self.probabilities >= 0.0) & (self.probabilities <= 1.0)).all():
-            return "a probability outside of 0 to 1"
-        return ""
+        return bool(
+            (low > places[inner]).all()
+            and (high < np.repeat(sizes, sizes)[inner]).all()
+            and ((self.features >= 0) & (self.features < self.num_features)).all()
+            and np.isfinite(self.thresholds).all()
+            and ((self.probabilities >= 0.0) & (self.probabilities <= 1.0)).all()
+        )
 
     @property
     def num_trees(self) -> int:
@@ -127,32 +115,6 @@ class Forest:
         if rows.shape[1] != self.num_features:
             raise ValueError(f"inputs: expected {self.num_features} features, got {rows.shape[1]}")
         total = np.zeros((len(rows), self.num_classes))
-        is_imported = "sklearn.tree" in sys.modules
-        for probabilities in self._compiled(rows) if is_imported else self._walked(rows):
-            total += probabilities
-        # The division too: it can round two classes to equals, as it does in scikit-learn.
-        return (total / self.num_trees).argmax(axis=1).astype(np.int64)
-
-    def _compiled(self, rows: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float64]]:
-        """Yields each tree's probabilities of rows, by scikit-learn's compiled traversal.
-
-        It reads where the arrays say, which `__post_init__` checked.
-        """
-        from sklearn.tree._tree import NODE_DTYPE, Tree
-
-        nodes = np.zeros(len(self.features), NODE_DTYPE)
-        nodes["left_child"], nodes["right_child"] = self.children.T
-        nodes["feature"], nodes["threshold"] = self.features, self.thresholds
-        for start, end in itertools.pairwise(self.starts):
-            tree = Tree(self.num_features, np.array([self.num_classes], np.intp), 1)
-            values = np.ascontiguousarray(self.probabilities[start:end, np.newaxis, :])
-            # The depth has no meaning to the traversal.
-            state = {"max_depth": 0, "node_count": int(end - start), "nodes": nodes[start:end]}
-            tree.__setstate__({**state, "values": values})
-            yield tree.predict(rows)
-
-    def _walked(self, rows: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float64]]:
-        """Yields the same by NumPy, all rows of a tree at a time; several times slower."""
         for start, end in itertools.pairwise(self.starts):
             children = self.children[start:end]
             features, thresholds = self.features[start:end], self.thresholds[start:end]
@@ -163,7 +125,9 @@ class Forest:
                 is_right = rows[walking, features[at]] > thresholds[at]
                 nodes[walking] = children[at, is_right.astype(np.int8)]
                 walking = walking[children[nodes[walking], 0] != LEAF]
-            yield self.probabilities[start:end][nodes]
+            total += self.probabilities[start:end][nodes]
+        # The division too: it can round two classes to equals, as it does in scikit-learn.
+        return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
 
 def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

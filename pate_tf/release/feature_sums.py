@@ -24,22 +24,22 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.planning import cluster_numbers
 from pate_tf.core import artifacts, partition
 from pate_tf.core.dataset import Dataset, check_inputs
-from pate_tf.core.private_digest import private_digest
 from pate_tf.core.public import Pool
-from pate_tf.core.record_set import (
+from pate_tf.core.reporting import QUIET, Reporting, reporting
+from pate_tf.core.sensitive import PrivateExamples, SumsByClass
+from pate_tf.core.source import (
     RECORD_KEY,
     Digests,
+    PrivateSource,
+    Records,
+    check_same_settings,
     keyed_sum,
     owner_digests,
+    private_digest,
     record_digests,
 )
-from pate_tf.core.reporting import QUIET, Reporting, reporting
-from pate_tf.core.run_settings import check_same_settings
-from pate_tf.core.sensitive import PrivateExamples, SumsByClass
-from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import (
     Encoder,
     nearest_centres,
@@ -318,8 +318,6 @@ class FeatureSums:
         )
         if self.is_stored(described, private.source):
             return self
-        content = keyed_sum(b"", digests, private.labels).tobytes()
-        warn_of_same_records(private.source, content, sensitive)
         summands = Summands.of(encoder, pool)
         vectors, for_rounds = None, dict[str, npt.NDArray[Any]]()
         if owners is None:
@@ -432,9 +430,7 @@ class FeatureSums:
             ValueError: as `fit`.
         """
         if difference := pool.dataset.difference(dataset):
-            raise ValueError(
-                f"pool: expected inputs of the records' data set, got others: {difference}"
-            )
+            raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
         self.directory = self.directory or default_folder(dataset.name)
         name = self._name or default_of_sums(dataset)
         check_representation(name, dataset)

@@ -24,7 +24,7 @@ from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, Spending
-from pate_tf.ledger.chain import DATABASE
+from pate_tf.ledger.journal import DATABASE
 from pate_tf.queries import propagation, rounds
 from pate_tf.queries.labels import Labels, asked_inputs
 from pate_tf.queries.strategies import find_strategy

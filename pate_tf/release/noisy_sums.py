@@ -18,7 +18,7 @@ from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.core.validation import IntArray, frozen_view
 from pate_tf.ledger import Ledger
-from pate_tf.ledger.chain import canonical_json, fault_point
+from pate_tf.ledger.journal import canonical_json, fault_point
 from pate_tf.release.noise import NoiseSource, check_scales
 from pate_tf.release.votes import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
 

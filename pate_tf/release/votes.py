@@ -20,7 +20,7 @@ from pate_tf.accounting.mechanisms.base import UsesStudentPredictions
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError, StoredAnswer
-from pate_tf.ledger.chain import batches_before, canonical_json, charge_fields, fault_point
+from pate_tf.ledger.journal import batches_before, canonical_json, fault_point
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
@@ -61,7 +61,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
     mechanisms: dict[int, Mechanism] = {}
     for row in ledger.history():
         if row.kind == "debit" and row.details["num_queries"]:
-            mechanisms[row.sequence] = mechanism_from_dict(charge_fields(row)[0])
+            mechanisms[row.sequence] = mechanism_from_dict(row.details["charge"])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
             if mechanisms[debit].releases_feature_sums:  # of which no teacher voted

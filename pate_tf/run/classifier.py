@@ -212,19 +212,19 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 is_class = np.isfinite(labels) & (np.floor(labels) == labels)
                 if not is_class.all():
                     raise ValueError("y: expected labels, got continuous targets, NaN or infinity")
-        known = np.unique(labels if self.classes is None else np.asarray(self.classes))
-        if len(known) < 2:
-            raise ValueError(f"classes: expected at least two, got {len(known)} class")
-        codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-        if not np.array_equal(known[codes], labels):
+        classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        if len(classes) < 2:
+            raise ValueError(f"classes: expected at least two, got {len(classes)} class")
+        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+        if not np.array_equal(classes[codes], labels):
             raise ValueError("y: expected labels among `classes`, got others")
-        return known, codes.astype(np.int64)
+        return classes, codes.astype(np.int64)
 
     def _public(
-        self, given: npt.ArrayLike | None, num_columns: int, seed: int
+        self, inputs: npt.ArrayLike | None, num_columns: int, seed: int
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Returns the public inputs, and the lowest and highest value of each column."""
-        public = None if given is None else check_array(given, dtype=np.float64)
+        public = None if inputs is None else check_array(inputs, dtype=np.float64)
         if public is not None and public.shape[1] != num_columns:
             raise ValueError(
                 f"X_public: expected {num_columns} columns as X has, got {public.shape[1]}"

@@ -101,7 +101,7 @@ class Student:
         )
         self._callbacks = callbacks
         self._directory = None if directory is None else pathlib.Path(directory)
-        self._reporting = reporting(verbose)
+        self._verbose = verbose
         self._fitted: tuple[Any, Labels] | None = None
         self.kind = student
 
@@ -197,7 +197,7 @@ class Student:
         labels.check_pool(pool)
         confidence = labels.training_labels.confidence
         if confidence is not None and confidence < LOW_CONFIDENCE:
-            self._reporting.warn(
+            reporting(self._verbose).warn(
                 f"labels: mean confidence is {confidence:.0%}: too few records or teachers for "
                 f"this epsilon; see docs/explanation/alternatives.md"
             )
@@ -213,7 +213,7 @@ class Student:
         if config.student == LINEAR_HEAD:
             config = dataclasses.replace(config, initial=labels.linear_head)
         if settings.student == AUTO or settings is not self._settings:
-            self._reporting.note(f"Student: {config.student}.")
+            reporting(self._verbose).note(f"Student: {config.student}.")
         callbacks, folder = list(self._callbacks), self._directory
         shown = None if held_out is None or folder is None else held_out.labelled()
         if folder is not None and shown is not None:
@@ -226,7 +226,7 @@ class Student:
                 pool,
                 folder=folder,
                 callbacks=callbacks,
-                show_progress=self._reporting.verbose,
+                show_progress=reporting(self._verbose).verbose,
             )
         self.kind, self._fitted = config.student, (model, labels)
         return self
@@ -386,7 +386,7 @@ class Student:
         artifacts.hide_host(target)
         if evaluate_on is None:
             return published
-        measured = measure(published.student_folder, labels, evaluate_on, self._reporting)
+        measured = measure(published.student_folder, labels, evaluate_on, reporting(self._verbose))
         return dataclasses.replace(published, measured=measured)
 
     def __repr__(self) -> str:

@@ -17,9 +17,7 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.core import artifacts
-from pate_tf.core.private_digest import private_digest
-from pate_tf.core.run_settings import PRIVATE_RECORDS, check_same_settings
-from pate_tf.core.source import PrivateSource
+from pate_tf.core.source import PRIVATE_RECORDS, PrivateSource, check_same_settings, private_digest
 from pate_tf.ledger import EnsembleMismatch, Ledger, LedgerError
 from pate_tf.ledger.ledger import source_facts
 from pate_tf.release.noise import NoiseSource

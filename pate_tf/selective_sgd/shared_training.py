@@ -407,10 +407,7 @@ def run(
         source = dataclasses.replace(source, source_name=asked.source_name)
     examples, public = source.load_private(reporting), source.load_public(reporting)
     if difference := public.dataset.difference(examples.dataset):
-        raise ValueError(
-            f"dataset: expected public samples of the private records' data set, got others: "
-            f"{difference}"
-        )
+        raise ValueError(f"dataset: expected the same on both sides, got others: {difference}")
     return train_on(asked, examples, public, reporting)
 
 

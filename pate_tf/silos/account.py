@@ -8,7 +8,6 @@ draw fresh noise for every batch, so a query that was asked under them is not an
 import base64
 import datetime
 import pathlib
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 
@@ -16,8 +15,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import silo_charge_from_dict
 from pate_tf.core.source import PrivateSource
-from pate_tf.ledger.chain import LedgerError, LedgerRow
-from pate_tf.ledger.store import Store
+from pate_tf.ledger.journal import LedgerError, LedgerRow, Store
 
 DAY_SECONDS = 24 * 60 * 60
 
@@ -77,12 +75,7 @@ class SiloAccount(Store):
         self._sealed: dict[str, tuple[bytes, ...]] = {}
         numbers = {"epsilon_budget": epsilon_budget, "delta": delta}
         try:
-            self.open_or_verify(
-                lambda is_missing: {
-                    **{"silo": silo, "salt": secrets.token_hex(32), **numbers},
-                    "acknowledged": is_missing,
-                }
-            )
+            self.open_or_verify({"silo": silo, **numbers})
             with self.exclusive():
                 if (self.epsilon_budget, self.delta) != (epsilon_budget, delta):
                     self.write("budget", numbers)
@@ -147,9 +140,8 @@ class SiloAccount(Store):
             if query not in self._charges:
                 raise LedgerError("account: expected queries that were charged, got others")
             by_debit.setdefault(self._charges[query][0], []).append(query)
-        with self.transaction():
-            for debit, queries in by_debit.items():
-                self.append_answers(debit, queries, [labels[query] for query in queries])
+        for debit, queries in by_debit.items():
+            self.store_answers(debit, queries, [labels[query] for query in queries])
 
     def sealed(self, batch: str) -> tuple[bytes, ...] | None:
         """Returns the sealed shares of a batch, as they were stored; None without."""

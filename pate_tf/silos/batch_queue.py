@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.core.artifacts import transaction
-from pate_tf.ledger.chain import LedgerError, fault_point
+from pate_tf.ledger.journal import LedgerError, fault_point
 from pate_tf.silos import silos_pb2
 from pate_tf.silos.messages import (
     SHARED,
@@ -313,7 +312,7 @@ class BatchQueue:
             raise PermissionError("silo: expected one on the roster, got another")
 
     def _write(self, statement: str, *values: Any) -> None:
-        with self._reporting(), transaction(self._connection):
+        with self._reporting():
             self._connection.execute(statement, values)
 
     @contextlib.contextmanager

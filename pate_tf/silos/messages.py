@@ -271,7 +271,8 @@ class Refusal(_Reply):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validation.instance_of(Reason, reason=self.reason)
+        if not isinstance(self.reason, Reason):
+            raise ValueError("reason: expected one of Reason, got another value")
 
 
 Reply = RandomisedVotes | SealedShares | Refusal

@@ -15,10 +15,9 @@ import numpy as np
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.private_digest import private_digest
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass
 from pate_tf.core.settings import Settings, setting
-from pate_tf.core.source import PrivateSource
+from pate_tf.core.source import PrivateSource, private_digest
 from pate_tf.data import catalogue
 from pate_tf.data.data import read_records
 from pate_tf.data.named_function import call_function, is_named_function

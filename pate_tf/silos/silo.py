@@ -24,7 +24,7 @@ from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger.chain import fault_point
+from pate_tf.ledger.journal import fault_point
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
 from pate_tf.net.retries import with_retries
 from pate_tf.release.noise import SystemNoise

@@ -8,7 +8,7 @@ from typing import Any
 
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
-from pate_tf.ledger.store import Store
+from pate_tf.ledger.journal import Store
 from pate_tf.statement.labels import LabelsStatement, Sanitised, ledger_facts
 from pate_tf.statement.privacy_statement import PrivacyStatement
 

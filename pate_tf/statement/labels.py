@@ -13,9 +13,8 @@ from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_tea
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.release_results import sanitised_epsilon
 from pate_tf.ledger import Head, Ledger, LedgerRow
-from pate_tf.ledger.chain import DEBITS, batches_before, charge_of, charges_of
+from pate_tf.ledger.journal import DEBITS, Store, batches_before, charge_of, charges_of
 from pate_tf.ledger.ledger import source_facts
-from pate_tf.ledger.store import Store
 from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.statement.privacy_statement import (
     ADD_OR_REMOVE_ONE,
@@ -478,7 +477,9 @@ def ledger_facts(ledger: Ledger, unit: str) -> dict[str, Any]:
     """Returns what a ledger says of everything that it charged, as fields of a statement."""
     return {
         "epsilon_ledger": ledger.spent().epsilon,
-        "epsilon_ledger_replaced": ledger.replaced_owner_epsilon() if unit == "owner" else None,
+        "epsilon_ledger_replaced": replaced_owner_epsilon(ledger.charges, ledger.delta)
+        if unit == "owner"
+        else None,
         "epsilon_budget": ledger.epsilon_budget,
         "budget_was_raised": ledger.was_raised,
         "ledger_head": (ledger.head.sequence, ledger.head.digest),

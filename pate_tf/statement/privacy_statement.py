@@ -21,7 +21,7 @@ from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.composition import pure_epsilon
 from pate_tf.accounting.conversions import expit
 from pate_tf.core.public import to_html
-from pate_tf.ledger.store import Store
+from pate_tf.ledger.journal import Store
 
 WORST_CASE: Final = "worst-case"
 DATA_DEPENDENT: Final = "privately released data-dependent"

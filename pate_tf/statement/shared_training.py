@@ -10,8 +10,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.delta import is_delta_large
 from pate_tf.ledger import Head
-from pate_tf.ledger.chain import charges_of
-from pate_tf.ledger.store import Store
+from pate_tf.ledger.journal import Store, charges_of
 from pate_tf.statement.labels import at_least, check_noise
 from pate_tf.statement.privacy_statement import (
     REPLACE_ONE,

@@ -10,7 +10,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.group_privacy import group_epsilon, several_teachers_epsilon
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
-from pate_tf.ledger.store import Store
+from pate_tf.ledger.journal import Store
 from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.statement.labels import at_least
 from pate_tf.statement.privacy_statement import (

@@ -8,8 +8,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from scipy.stats import binomtest
-from sklearn.metrics import roc_auc_score
+from scipy.stats import binomtest, mannwhitneyu
 
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
@@ -44,10 +43,12 @@ def measure(
     ]
     auc = None
     if None not in recall and num_classes > 1:
-        areas = [
-            roc_auc_score(truth == label, probabilities[:, label].astype(np.float64))
-            for label in ([1] if num_classes == 2 else range(num_classes))
-        ]
+        areas = []
+        for label in [1] if num_classes == 2 else range(num_classes):
+            scores, is_positive = probabilities[:, label].astype(np.float64), truth == label
+            # Pairs of a positive and a negative whose scores are in that order; ties are half.
+            pairs = mannwhitneyu(scores[is_positive], scores[~is_positive], method="asymptotic")
+            areas.append(pairs.statistic / (is_positive.sum() * (~is_positive).sum()))
         auc = float(np.mean(areas))
     confidence = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     places = np.minimum((confidence * 10).astype(np.int64), 9)

@@ -37,8 +37,14 @@ ATTEMPTS = 3  # for each worker, to compute what was lost with workers that died
 AHEAD = 3  # teachers scheduled for each worker, so that none waits for the chief
 
 
-def read_tf_config() -> dict[str, Any] | None:
-    """Returns what `TF_CONFIG` says, None if it is not set; ValueError without worker or task."""
+def of_tf_config() -> "Cluster | None":
+    """Returns the cluster whose chief `TF_CONFIG` names; None where it is not set.
+
+    Where it names a worker, this process serves as that worker until it is ended.
+
+    Raises:
+        ValueError: if it names neither.
+    """
     text = os.environ.get("TF_CONFIG")
     if not text:
         return None
@@ -51,21 +57,14 @@ def read_tf_config() -> dict[str, Any] | None:
         raise ValueError(
             f"TF_CONFIG: expected cluster.worker and a task of type chief or worker, got {error}"
         ) from error
-    return dict(config)
-
-
-def serve_worker() -> None:
-    """Serves as the worker of `TF_CONFIG`, until it is ended; ValueError if it names none."""
-    config = read_tf_config()
-    if config is None or config["task"]["type"] != "worker":
-        raise ValueError("worker: expected TF_CONFIG with a task of type worker, got none")
-    task = config["task"]
-    server = tf.distribute.Server(
-        tf.train.ClusterSpec({"worker": config["cluster"]["worker"]}),
-        job_name="worker",
-        task_index=int(task["index"]),
-    )
-    server.join()
+    if task["type"] == "worker":
+        server = tf.distribute.Server(
+            tf.train.ClusterSpec({"worker": workers}),
+            job_name="worker",
+            task_index=int(task["index"]),
+        )
+        server.join()
+    return Cluster(config)
 
 
 class _Result:
@@ -94,7 +93,7 @@ class Cluster:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Connects to the workers that `read_tf_config` returned; waits until they have started."""
+        """Connects to the workers of `TF_CONFIG`; waits until they have started."""
         workers = list(config["cluster"]["worker"])
         self.num_workers = len(workers)
         # The strategy wants a parameter server, and nothing here has parameters to serve.
@@ -128,12 +127,6 @@ class Cluster:
 
     def _fetched(self, teacher: int, result: _Result) -> tuple[int, TrainedTeacher]:
         return teacher, trained_teacher(*result.fetch(attempts=ATTEMPTS * self.num_workers))
-
-
-def of_tf_config() -> Cluster | None:
-    """Returns the cluster that `TF_CONFIG` names, once its workers have started; None for none."""
-    config = read_tf_config()
-    return None if config is None else Cluster(config)
 
 
 def _free_address(host: str) -> str:

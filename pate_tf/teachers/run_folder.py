@@ -44,7 +44,7 @@ def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
     return max(1, num_records // each)
 
 
-def partition_of(
+def shards_of(
     examples: PrivateExamples,
     *,
     num_teachers: int,

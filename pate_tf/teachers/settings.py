@@ -27,8 +27,10 @@ class TeacherSettings(Settings):
 
     model: Named | None = setting(
         None,
-        help="What a teacher is, by name; or module:function for your own, which takes the data "
-        "set and returns a Keras model or any classifier of scikit-learn. Default: ridge for "
+        help="What a teacher is: ridge, nearest_mean or nearest_neighbour in closed form, "
+        "random_forest, or a network (cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn); or "
+        "module:function for your own, which takes the data set and returns a Keras model or any "
+        "classifier of scikit-learn. Default: ridge for "
         "images; a small network (cnn for images, mlp otherwise) for other data, on a cluster, and "
         "with settings that only networks have, such as --max_steps.",
     )
@@ -121,10 +123,10 @@ class TeacherConfig(TeacherSettings):
         fields: dict[str, Any] = {
             name: value for name, value in vars(self).items() if value is not None
         }
-        names = {
-            name: name_of(fields[name]) for name in ("model", "representation") if name in fields
-        }
-        return {**fields, **names, "dataset": self.dataset.to_dict()}
+        for name in ("model", "representation"):
+            if name in fields:
+                fields[name] = name_of(fields[name])
+        return {**fields, "dataset": self.dataset.to_dict()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
-from pate_tf.core.private_digest import private_digest
-from pate_tf.core.run_settings import PRIVATE_RECORDS, check_same_settings
+from pate_tf.core.source import PRIVATE_RECORDS, check_same_settings, private_digest
 
 CONFIG = "config.json"
 SECONDS_BETWEEN_SAVES = 10.0

@@ -17,7 +17,6 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
-from pate_tf.core.record_set import keyed_sum, record_digests
 from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource, Records
@@ -25,7 +24,6 @@ from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.data.data import Data, as_inputs
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.catalogue import default_model
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations import catalogue as representations
@@ -38,8 +36,8 @@ from pate_tf.teachers.run_folder import (
     RunDescription,
     default_folder,
     ensemble_folder,
-    partition_of,
     recommended_num_teachers,
+    shards_of,
 )
 from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
 from pate_tf.teachers.store import TeacherStore, finished_teachers
@@ -283,7 +281,7 @@ class Teachers:
                 f"{number} teachers, as recommended for {len(private)} records; the number of "
                 f"private records counts as public"
             )
-        partition = partition_of(
+        partition = shards_of(
             private,
             num_teachers=number or DEFAULT_NUM_TEACHERS,
             seed=settings.seed,
@@ -587,14 +585,10 @@ def _describe(
         private=True,
     )
     path, source = directory.teachers / kinds.RECORDS, examples.source
-    is_new = not path.exists()
-    if is_new or (source is not None and source.is_named):
+    if not path.exists() or (source is not None and source.is_named):
         # A ledger of another source refuses this one.
         records = dataclasses.asdict(Records(num_records=len(examples), source=source))
         artifacts.write_json(path, records, private=True)
-    if is_new:
-        content = keyed_sum(b"", record_digests(examples.inputs), examples.labels).tobytes()
-        warn_of_same_records(source, content, directory.sensitive)
 
 
 def _in_words(config: TeacherConfig) -> str:

@@ -210,9 +210,9 @@ def test_where_too_little_would_be_left_to_the_counts_there_is_no_plan(num_teach
     ("fields", "expected"),
     [
         ({"sigma": 1.0}, "sigma: expected noise with which counts of 10 queries cost less"),
-        ({"sigma": 0.0}, "sigma: expected above 0"),
-        ({"epsilon": 0.0}, "epsilon: expected above 0 and finite"),
-        ({"epsilon": inf}, "epsilon: expected above 0 and finite"),
+        ({"sigma": 0.0}, "sigma: expected in"),
+        ({"epsilon": 0.0}, "epsilon: expected in"),
+        ({"epsilon": inf}, "epsilon: expected in"),
         ({"delta": 0.0}, "delta"),
         ({"most_queries": 0}, "most_queries: expected a whole number"),
         ({"most_queries": 1.5}, "most_queries"),

@@ -10,6 +10,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import read_schema
+from pate_tf.data.tables import TextTable
 
 SCHEMA = """
 label = "ill"
@@ -61,21 +62,6 @@ def write_parquet(path: pathlib.Path, rows, group: int = 70) -> None:
     parquet.write_table(pyarrow.table(columns), path, row_group_size=group)
 
 
-def write_tfrecord(path: pathlib.Path, rows) -> None:
-    import tensorflow as tf
-
-    def feature(value):
-        if isinstance(value, str):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
-        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for row in rows:
-            named = {name: feature(one) for name, one in zip(NAMES, row, strict=True) if one != ""}
-            example = tf.train.Example(features=tf.train.Features(feature=named))
-            writer.write(example.SerializeToString())
-
-
 def write_public(folder: pathlib.Path) -> DataSource:
     """Writes a public file and a schema."""
     write_csv(folder / "public.csv", [[*row[:4], ""] for row in table(60, seed=9)])
@@ -89,10 +75,11 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
     assert isinstance(dataset, Dataset)
     fields = {name: [str(row[place]) for row in rows] for place, name in enumerate(NAMES)}
     places = [str(place) for place in range(len(rows))]
+    records = TextTable(fields=fields, places=places, what="table")
     return PrivateExamples(
         dataset,
-        schema.encode_columns(fields, "table", places),
-        schema.encode_labels(fields["ill"], "table", places, may_be_empty=False),
+        records.inputs(schema),
+        records.labels(schema, "ill", may_be_empty=False),
         np.array(fields["who"]) if owners else None,
     )
 

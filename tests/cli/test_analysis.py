@@ -29,7 +29,6 @@ from pate_tf.accounting.mechanisms import (
     mechanism_from_dict,
 )
 from pate_tf.analysis.release_planning import ReleaseRequest
-from pate_tf.cli import command_line
 from pate_tf.ledger import Ledger
 from pate_tf.run.analysis import SourceSettings, read_votes
 
@@ -250,16 +249,6 @@ def test_sensitive_files_are_private_under_any_umask(succeed, tmp_path, h1):
     files = [path for path in sensitive.rglob("*") if path.is_file()]
     assert len(files) >= 2
     assert {mode(path) for path in [*files, tmp_path / "report.json"]} == {0o600}
-
-
-def test_sensitive_rows_are_red_on_a_terminal_alone(capsys, monkeypatch):
-    rows = [("epsilon", "1")]
-    command_line.print_sensitive_table("SENSITIVE", rows)
-    plain = capsys.readouterr().out
-    assert "\x1b" not in plain
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    command_line.print_sensitive_table("SENSITIVE", rows)
-    assert capsys.readouterr().out == f"\x1b[31m{plain}\x1b[0m"
 
 
 def test_report_may_not_lie_beside_published_files(run, tmp_path, h1):

@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 from script_processes import Ended, forbid_private_data, learn_little, run_script
-from test_own_files import FILES, SCHEMA, write_table
 
 from pate_tf.accounting.charge import rounded_up
 
@@ -139,18 +138,3 @@ def test_what_does_not_fit_is_refused_with_what_does(digits, flags, told):
     ended = run_script("train_student.py", *flags, folder=folder, setup=learn_little)
     assert_one_line(ended, told)
     assert not (folder / "runs/digits-9").exists()
-
-
-def test_private_files_with_owners(tmp_path):
-    write_table(tmp_path / "patients.csv", 1200, seed=0, has_labels=True)
-    write_table(tmp_path / "others.csv", 1200, seed=5, has_labels=True)
-    write_table(tmp_path / "visits.csv", 600, seed=1, has_labels=True)
-    (tmp_path / "schema.toml").write_text(SCHEMA)
-    typed = (*SUMS, *QUICK[1:], *FILES, "--train_dir=clinic", "--epsilon=5")
-    ended = run_script(*typed, "--private=patients.csv", folder=tmp_path, setup=learn_little)
-    assert ended.code == 0, ended.err
-    stated = json.loads((tmp_path / "clinic/released/privacy_statement.json").read_text())
-    assert stated["unit"] == "owner" and stated["num_records"] is None
-    assert "records of a class" not in ended.out
-    other = run_script(*typed, "--private=others.csv", folder=tmp_path, setup=learn_little)
-    assert_one_line(other, "holds feature sums of other settings: private records;")

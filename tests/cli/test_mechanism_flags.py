@@ -3,12 +3,11 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 from script_processes import NUM_TEACHERS, run_script
 from toy_mechanisms import register_toys
 
-from pate_tf.accounting.mechanisms import base, stability_gate
+from pate_tf.accounting.mechanisms import stability_gate
 from pate_tf.cli import flags as mechanism_flags
 from pate_tf.ledger import Ledger
 
@@ -111,80 +110,6 @@ def test_a_toy_labels_and_is_stated(teachers):
     assert unknown.code == 1 and "import what defines it" in unknown.err
 
 
-def test_a_toy_is_calibrated_and_offered(tmp_path):
-    calibrate = ("--calibrate", "--target_epsilon=1", "--report_file=report.json")
-    ended = run_script(
-        "analysis.py",
-        *calibrate,
-        "--mechanism=toy_noisy_max",
-        "--queries=10",
-        folder=tmp_path,
-        setup=register_toys,
-    )
-    assert ended.code == 0, ended.err
-    report = report_of(tmp_path)
-    assert report["mechanism"]["name"] == "toy_noisy_max"
-    assert 0.99 < report["epsilon_data_independent"] <= 1.0
-    assert 0.0 < report["mechanism"]["epsilon"] - report["toy_eps"] < 1e-8
-    assert f"toy_eps (epsilon)          {report['toy_eps']}" in ended.out
-    offered = run_script("analysis.py", "--helpfull", folder=tmp_path, setup=register_toys)
-    assert "toy_noisy_max" in offered.out and "--toy_eps" in offered.out
-    assert "toy_gate" not in offered.out
-
-
-def test_a_toy_without_a_bound_costs_the_worst_case_and_releases_nothing(tmp_path):
-    np.save(tmp_path / "counts.npy", np.tile([200, 30, 20], (10, 1)))
-    flags = ("--counts_file=counts.npy", "--input_is_counts", "--report_file=report.json")
-    ended = run_script(
-        "analysis.py", *flags, "--mechanism=toy_noisy_max", folder=tmp_path, setup=register_toys
-    )
-    assert ended.code == 0, ended.err
-    assert "epsilon_data_dependent" not in report_of(tmp_path)
-    for extra, message in (
-        ("--bound=two_sided", "bound: expected some of [] for toy_noisy_max"),
-        ("--release=sanitised", "expected a mechanism with noise"),
-    ):
-        refused = run_script(
-            "analysis.py",
-            *flags,
-            "--mechanism=toy_noisy_max",
-            extra,
-            folder=tmp_path,
-            setup=register_toys,
-        )
-        assert (refused.code, refused.err.count("\n")) == (1, 1)
-        assert message in refused.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--mechanism=confident_gaussian_noisy_max", "--queries=10"],
-            "a single scale of noise, got confident_gaussian_noisy_max: it has two scales",
-        ),
-        (["--sigma=3", "--threshold=9"], "sigma: expected --noise_eps for laplace_noisy_max"),
-    ],
-)
-def test_a_calibration_that_is_none_is_refused(tmp_path, flags, message):
-    calibrate = ("--calibrate", "--target_epsilon=1")
-    ended = run_script("analysis.py", *calibrate, *flags, folder=tmp_path)
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert message in ended.err
-
-
-def test_how_many_queries_a_confident_mechanism_affords(tmp_path):
-    flags = ("--threshold=200", "--sigma_threshold=150", "--sigma=40", "--report_file=report.json")
-    mechanism = "--mechanism=confident_gaussian_noisy_max"
-    ended = run_script(
-        "analysis.py", "--calibrate", "--target_epsilon=1", mechanism, *flags, folder=tmp_path
-    )
-    assert ended.code == 0, ended.err
-    report = report_of(tmp_path)
-    assert report["queries"] > 10
-    assert (report["threshold"], report["sigma_threshold"], report["sigma"]) == (200, 150, 40)
-
-
 def test_the_ledger_contradicts_what_was_said_of_any_parameter(teachers):
     flags = ("--mechanism=confident_gaussian_noisy_max", "--threshold=9", "--sigma_threshold=1")
     ended = run_script("train_student.py", *HERE, *flags, "--sigma=1", folder=teachers)
@@ -202,12 +127,3 @@ def test_a_gate_takes_a_third_of_delta_unless_told_otherwise():
     assert flag.by_default({"delta": 3e-6}) == pytest.approx(1e-6)
     assert mechanism_flags.default_in_words(flag) == "a third of --delta"
     assert mechanism_flags.default_in_words(stability_gate.EPSILON.flag) == "0.25"
-
-
-def test_every_parameter_of_every_mechanism_is_in_help(tmp_path):
-    shown = run_script("train_student.py", "--helpfull", folder=tmp_path).out
-    without_breaks = "".join(shown.split())
-    for name, kind in base.offered().items():
-        assert name in without_breaks
-        assert all(f"--{flag.name}=" in shown for one in kind.parameters for flag in one.flags[:1])
-    assert "athirdof--delta" in without_breaks

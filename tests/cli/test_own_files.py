@@ -65,12 +65,6 @@ def weighted(clinic):
     return teach(clinic, "weighted", "--class_weights=1,20")
 
 
-def test_owners_come_with_the_table(clinic, weighted):
-    config = artifacts.read_json(clinic / "weighted" / "sensitive" / "teachers" / "config.json")
-    assert config["unit"] == "owner"
-    assert tuple(config["class_weights"]) == (1.0, 20.0)
-
-
 def ask(folder: pathlib.Path, run: str, *flags: str) -> Ended:
     return run_script(
         *("train_student.py", f"--teachers_dir={run}", f"--train_dir={run}"),
@@ -90,21 +84,6 @@ def test_a_student_is_measured_by_class(clinic, weighted, tmp_path):
     assert "balanced accuracy" in ended.out
     statement = artifacts.read_json(tmp_path / "weighted/released/privacy_statement.json")
     assert statement["unit"] == "owner"
-
-
-def test_a_student_that_always_says_the_same_is_warned_of(clinic, weighted, tmp_path):
-    shutil.copytree(clinic, tmp_path, dirs_exist_ok=True)
-    # Of one label alone nothing else can be learnt.
-    ended = ask(tmp_path, "weighted", *FILES, "--queries=1", "--max_steps=100")
-    assert ended.code == 0, ended.err
-    assert "warning: student: it gives all samples the same answer" in ended.err
-
-
-def test_another_public_file_without_labels_is_refused_or_works_by_its_schema(clinic, weighted):
-    (clinic / "other.toml").write_text(SCHEMA.replace("high = 90", "high = 99"))
-    ended = ask(clinic, "weighted", "--public=visits.csv", "--schema=other.toml")
-    assert ended.code == 1
-    assert ended.err.startswith("error: teachers: expected those for visits")
 
 
 @pytest.mark.parametrize(
@@ -151,26 +130,6 @@ def test_a_draft_is_written_once(clinic, tmp_path):
     assert of_nothing.code == 1 and not (tmp_path / "other.toml").exists()
     assert of_nothing.err.startswith("error: public: expected a file of public records")
     assert of_nothing.err.count("\n") == 1
-
-
-def test_images_in_folders_become_teachers(tmp_path):
-    random = np.random.default_rng(0)
-    for side, number in (("private", 20), ("public", 8)):
-        for label, grey in (("dark", 40), ("light", 200)):
-            folder = tmp_path / side / label
-            folder.mkdir(parents=True)
-            for index in range(number):
-                picture = random.integers(grey - 30, grey + 30, (8, 8, 1))
-                keras.utils.save_img(folder / f"{index}.png", picture, scale=False)
-    ended = run_script(
-        *("train_teachers.py", "--private=private", "--public=public", "--nb_teachers=4"),
-        *("--max_steps=20", "--train_dir=run"),
-        folder=tmp_path,
-    )
-    assert ended.code == 0, ended.err
-    report = artifacts.read_json(tmp_path / "run" / "sensitive" / "teachers_report.json")
-    assert report["dataset"] == "public"
-    assert report["teacher_accuracy_mean"] > 0.8
 
 
 @pytest.mark.parametrize(

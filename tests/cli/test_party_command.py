@@ -6,8 +6,7 @@ import sys
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.silos.aggregator import PartyRun, serve
-from pate_tf.silos.secure.keys import party_entry, read_list
+from pate_tf.silos.secure.keys import read_list
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")
 COMMAND = (sys.executable, "-m", "pate_tf.cli.party")
@@ -51,25 +50,3 @@ def test_what_is_missing_is_said_in_one_line(flags, expected):
     error = said(*flags, code=1)
     assert error.startswith("error: ") and error.count("\n") == 1
     assert expected.removeprefix("--") in error
-
-
-def test_another_party_s_folder_is_refused(tmp_path, parties):
-    run = PartyRun(
-        index=2,
-        parties=parties,
-        folder=tmp_path / "party-1",
-        coordinator="localhost:1",
-        certificates=tmp_path,
-    )
-    with pytest.raises(ValueError, match="expected the keys of party-2"):
-        serve(run)
-    listed = read_list(parties)[0]
-    parties.write_text(party_entry(listed[1]))
-    with pytest.raises(ValueError, match="index: expected 1 to 1, got 2"):
-        serve(run)
-    parties.write_text(parties.read_text() * 2)
-    with pytest.raises(ValueError, match="different names"):
-        read_list(parties)[0]
-    parties.write_text('[[party]]\nname = "a"\nkeys = "00"\n')
-    with pytest.raises(ValueError, match="128 hexadecimal digits"):
-        read_list(parties)[0]

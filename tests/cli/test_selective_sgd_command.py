@@ -2,14 +2,12 @@
 
 import json
 import pathlib
-import shutil
 
 from script_processes import run_script, start_script
 
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
 from pate_tf.serving.served import matches_statement
-from pate_tf.statement.privacy_statement import epsilon_text
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
 SCRIPT = "pate_tf/cli/selective_sgd.py"
@@ -73,18 +71,6 @@ def test_a_private_run_is_charged_once_and_goes_on(tmp_path):
     assert again.code == 0
     assert "ledgers are charged to the source digits" in again.err
     assert "all releases charged to its source" in again.out and "2 ledgers" in again.out
-
-
-def test_a_deleted_ledger_can_be_acknowledged(tmp_path):
-    flags = ("--privacy=record", "--target_epsilon=20", "--model=linear")
-    first = run(tmp_path, *flags)
-    shutil.rmtree(tmp_path / "run" / "sensitive" / "ledger")
-    ended = run_script(SCRIPT, *SMALL, *flags, folder=tmp_path)
-    assert ended.code == 1 and "--reset_ledger_i_understand" in ended.err
-    again = run(tmp_path, *flags, "--reset_ledger_i_understand")
-    assert again["epsilon"] > first["epsilon"]
-    page = (tmp_path / "run" / "released" / "shared_model_statement.md").read_text()
-    assert f"**{epsilon_text(again['epsilon'])}**" in page and "gone" in page
 
 
 def test_mistakes_end_in_one_line(tmp_path):

@@ -1,6 +1,5 @@
 """`pate silo` and `pate coordinator` as somebody types them: processes on loopback, over TLS."""
 
-import dataclasses
 import json
 import socket
 import subprocess
@@ -10,7 +9,7 @@ import pytest
 from script_processes import REPOSITORY
 
 from pate_tf.silos import Member, Policy, Roster, Silo
-from pate_tf.silos.serving import SiloRun, TeacherRun, policy_in_force, share_out
+from pate_tf.silos.serving import share_out
 
 NAMES = ("clinic", "school")
 
@@ -136,12 +135,6 @@ def test_what_is_missing_is_said_in_one_line(flags, expected):
     assert expected in error
 
 
-def test_commands_that_are_none_and_help():
-    assert "expected one of init, keys, serve, certificates" in said("silo", "start", code=2)
-    assert "policy.toml" in said("silo", "--help")
-    assert "pate party" in said("coordinator", "--help", code=None)
-
-
 def test_feature_sums_are_refused_in_one_line_before_anything_is_trained(tmp_path):
     names = ("party-1", "party-2", "party-3", "party-4")
     entries = [said("party", f"--name={one}", f"--party_dir={tmp_path / one}") for one in names]
@@ -168,32 +161,6 @@ def test_feature_sums_are_refused_in_one_line_before_anything_is_trained(tmp_pat
     assert not list((tmp_path / "run").rglob("*"))
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--method=feature_sums")
     assert "data: expected records" in said("silo", *serve, code=1)
-
-
-def test_a_policy_is_not_overwritten_and_names_the_only_coordinator(tmp_path):
-    said("silo", *init_flags(tmp_path, "clinic", "localhost:1"))
-    assert "edit it instead" in said("silo", *init_flags(tmp_path, "clinic", "a:2"), code=1)
-    flags = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--data=x.npz")
-    error = said("silo", *flags, "--coordinator=elsewhere:1", code=1)
-    assert "coordinator: expected localhost:1, which the policy allows" in error
-
-
-def test_the_tighter_of_flag_and_policy_is_the_budget_in_force(tmp_path):
-    said("silo", *init_flags(tmp_path, "clinic", "localhost:1"))
-    run = SiloRun(
-        folder=tmp_path / "clinic", certificates=tmp_path, teacher=TeacherRun(dataset="digits")
-    )
-    asked = [dataclasses.replace(run, epsilon_budget=one) for one in (None, 200.0, 7.5)]
-    budgets = [policy_in_force(one) for one in asked]
-    assert [one.epsilon_budget for one in budgets] == [200.0, 200.0, 7.5]
-    assert dataclasses.replace(budgets[2], epsilon_budget=200.0) == budgets[0]
-    flags = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--data=x.npz")
-    error = said("silo", *flags, "--epsilon_budget=200.1", code=1)
-    assert (
-        error == "error: epsilon_budget: expected at most 200, which the policy allows, got 200.1\n"
-    )
-    assert "expected above 0" in said("silo", *flags, "--epsilon_budget=nan", code=2)
-    assert not list((tmp_path / "clinic" / "sensitive").iterdir()), "nothing was opened"
 
 
 @pytest.mark.long

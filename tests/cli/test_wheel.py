@@ -75,20 +75,3 @@ def test_the_demo_runs_outside_of_the_checkout(installed, tmp_path, demo):
     where = "import pate_tf; print(pate_tf.__file__)"
     found = run(installed, sys.executable, "-c", where, folder=tmp_path).stdout.strip()
     assert pathlib.Path(found).is_relative_to(installed)
-
-
-@pytest.mark.parametrize("command", ["teachers", "student", "analysis"])
-def test_a_command_explains_itself(installed, tmp_path, command):
-    pate = str(installed / "bin" / "pate")
-    ended = run(installed, sys.executable, pate, command, "--help", folder=tmp_path)
-    assert (ended.returncode, "data:" in ended.stdout) == (0, True) or "flags:" in ended.stdout
-    assert "--report_file" in ended.stdout
-
-
-def test_the_demo_explains_itself_and_refuses_flags(installed, tmp_path):
-    demo = (sys.executable, str(installed / "bin" / "pate"), "demo")
-    ended = run(installed, *demo, "--help", folder=tmp_path)
-    assert (ended.returncode, "FOLDER" in ended.stdout) == (0, True)
-    ended = run(installed, *demo, "--queries=3", folder=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "error: expected a folder, got --queries=3\n")
-    assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""From two files to a published student: the commands schema, run, predict and evaluate."""
+"""From two files to a published student: the commands schema, run and predict."""
 
 import csv
 
@@ -76,7 +76,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
     assert any("," in row["probability of ja"] for row in rows)
     assert {row["predicted"] for row in rows} == {"ja", "nein"}
     right = np.mean([row["predicted"] == row["krank"] for row in rows])
-    measured = run_script(PATE, "evaluate", *asked, "--report_file=measured.json", folder=clinic)
+    measured = run_script(PATE, "predict", *asked, "--report_file=measured.json", folder=clinic)
     assert measured.code == 0, measured.err
     assert artifacts.read_json(clinic / "measured.json")["accuracy"] == pytest.approx(right)
     for line in ("recall of ja", "recall of nein", "calibration error", "mean confidence"):
@@ -95,7 +95,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
         ),
         (("predict", "--student=auto", "--output=new.csv"), "inputs: expected it"),
         (("predict", "--inputs=public.csv", "--output=new.csv"), "student: expected it"),
-        (("evaluate", "--student=nosuch", "--inputs=public.csv"), "student: expected a student"),
+        (("predict", "--student=nosuch", "--inputs=public.csv"), "student: expected a student"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(clinic, command, told):

@@ -1,5 +1,4 @@
 import concurrent.futures
-import json
 import os
 import pathlib
 import signal
@@ -27,16 +26,6 @@ def open_umask():
     previous = os.umask(0)
     yield
     os.umask(previous)
-
-
-def test_a_file_appears_when_it_is_complete_and_not_before(tmp_path):
-    path = tmp_path / "file"
-    with artifacts.atomic_file(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert not path.exists()
-    assert path.read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, SystemExit])
@@ -67,37 +56,6 @@ def test_a_failed_folder_leaves_the_old_one_or_none(tmp_path, error, old):
     else:
         assert os.listdir(tmp_path) == ["folder"]
         assert (path / "file").read_text() == old
-
-
-def test_a_folder_replaces_the_old_one_whole(tmp_path):
-    path = tmp_path / "folder"
-    for names in (("a", "b"), ("b", "c")):
-        with artifacts.atomic_folder(path) as temporary:
-            assert temporary.parent == path.parent
-            (temporary / "below").mkdir()
-            for name in names:
-                (temporary / name).write_text(name)
-                (temporary / "below" / name).write_text(name)
-        assert set(os.listdir(path)) == {*names, "below"}
-        assert os.listdir(tmp_path) == ["folder"]
-
-
-def test_a_folder_whose_rename_fails_keeps_the_old_one(tmp_path, monkeypatch):
-    path = tmp_path / "folder"
-    path.mkdir()
-    (path / "file").write_text("old")
-    rename, troubles = os.replace, [OSError("disk full")]
-
-    def full(source, target):
-        if pathlib.Path(target) == path and troubles:
-            raise troubles.pop()
-        rename(source, target)
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="disk full"), artifacts.atomic_folder(path) as temporary:
-        (temporary / "file").write_text("new")
-    monkeypatch.undo()
-    assert (path / "file").read_text() == "old"
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
@@ -134,32 +92,6 @@ def test_a_killed_process_leaves_the_old_or_nothing(tmp_path, kind, old):
     assert list(tmp_path.iterdir()) == ([] if old is None else [path])
 
 
-@pytest.mark.parametrize("old", [None, "old"])
-def test_a_full_disk_leaves_the_old_file_or_none(tmp_path, old):
-    path = tmp_path / "arrays.npz"
-    if old is not None:
-        path.write_text(old)
-    program = (
-        "import pathlib, sys, numpy\n"
-        "sys.path.insert(0, 'tests')\n"
-        "from script_processes import limit_file_size\n"
-        "from pate_tf.core import artifacts\n"
-        "limit_file_size(50_000)\n"
-        "artifacts.write_arrays(pathlib.Path(sys.argv[1]), {'a': numpy.arange(100_000)})\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("OSError")
-    assert [entry.read_text() for entry in tmp_path.iterdir()] == ([] if old is None else [old])
-
-
 def test_sensitive_folders_and_files_are_for_the_owner_alone(tmp_path, open_umask):
     run = artifacts.RunDirectory(tmp_path / "new" / "run")
     assert run.sensitive == tmp_path / "new" / "run" / "sensitive"
@@ -176,91 +108,6 @@ def test_sensitive_folders_and_files_are_for_the_owner_alone(tmp_path, open_umas
     artifacts.write_arrays(run.sensitive / "a.npz", {}, private=True)
     for name in ("file", "a.json", "a.txt", "a.npz"):
         assert mode(run.sensitive / name) == 0o600
-
-
-def test_replacing_a_public_file_by_a_private_one_closes_it(tmp_path, open_umask):
-    path = tmp_path / "file"
-    artifacts.write_text(path, "public")
-    assert mode(path) == 0o666
-    artifacts.write_text(path, "private", private=True)
-    assert mode(path) == 0o600
-
-
-def test_released_is_a_folder_beside_sensitive(tmp_path):
-    run = artifacts.RunDirectory(tmp_path)
-    assert run.released.is_dir()
-    assert run.released.parent == run.sensitive.parent
-
-
-@pytest.mark.parametrize(
-    ("path", "within"),
-    [
-        ("run/released/a.json", True),
-        ("run/released/deep/er/a.json", True),
-        ("run/elsewhere/../released/a.json", True),
-        ("run/released/../a.json", False),
-        ("run/a.json", False),
-        ("run/released.json", False),
-        ("run/unreleased/a.json", False),
-        ("link/a.json", True),
-    ],
-)
-def test_what_lies_within_released(tmp_path, path, within):
-    (tmp_path / "run" / "released").mkdir(parents=True)
-    (tmp_path / "run" / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "run" / "released")
-    assert artifacts.is_within(tmp_path / path, artifacts.RELEASED) is within
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, width=32),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=10,
-).filter(lambda value: "Infinity" not in json.dumps(value))
-
-
-@given(value=st.dictionaries(st.text(), json_values, max_size=4))
-def test_json_comes_back(tmp_path_factory, value):
-    path = tmp_path_factory.mktemp("json") / "value.json"
-    artifacts.write_json(path, value)
-    assert artifacts.read_json(path) == value
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_json_refuses_what_is_no_json(tmp_path, bad):
-    with pytest.raises(ValueError):
-        artifacts.write_json(tmp_path / "a.json", {"epsilon": bad})
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"[1]", b"3", b"\xff\xfe\x00", b"nonsense"])
-def test_broken_json_is_one_clear_line(tmp_path, content):
-    path = tmp_path / "a.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="expected") as caught:
-        artifacts.read_json(path)
-    assert "\n" not in str(caught.value)
-    assert "a.json" in str(caught.value)
-
-
-@given(
-    arrays=st.dictionaries(
-        st.text("abc/", min_size=1, max_size=5).filter(lambda name: name.strip("/") == name),
-        hnp.arrays(
-            st.sampled_from([np.int64, np.float32, np.bool_, np.uint8]),
-            hnp.array_shapes(min_dims=0, min_side=0),
-        ),
-        max_size=4,
-    )
-)
-def test_arrays_come_back(tmp_path_factory, arrays):
-    path = tmp_path_factory.mktemp("arrays") / "value.npz"
-    artifacts.write_arrays(path, arrays)
-    found = artifacts.read_arrays(path)
-    assert found.keys() == arrays.keys()
-    for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
 
 
 def test_arrays_are_never_pickled(tmp_path):
@@ -306,18 +153,6 @@ def test_a_flipped_byte_never_changes_arrays_unnoticed(tmp_path_factory, positio
             np.testing.assert_array_equal(read, array)
 
 
-def test_an_archive_is_no_array(tmp_path):
-    np.savez(tmp_path / "a.npz", a=np.arange(3))
-    with pytest.raises(ValueError, match=r"a.npz: expected one"):
-        artifacts.read_array(tmp_path / "a.npz")
-
-
-def test_a_missing_file_is_reported_as_missing(tmp_path):
-    for read in (artifacts.read_array, artifacts.read_arrays, artifacts.read_json):
-        with pytest.raises(FileNotFoundError):
-            read(tmp_path / "none")
-
-
 @given(hnp.arrays(np.int64, (3, 4)), st.integers(0, 11))
 def test_a_digest_knows_content_type_and_shape(array, position):
     changed = array.copy()
@@ -335,15 +170,6 @@ def test_a_digest_knows_content_type_and_shape(array, position):
     assert artifacts.digest_array(array) not in digests
     assert artifacts.digest_array(np.asfortranarray(array)) == artifacts.digest_array(array)
     assert artifacts.digest_array(array.copy()) == artifacts.digest_array(array)
-
-
-def test_a_digest_of_several_knows_their_order_and_borders():
-    one, two = np.arange(2), np.arange(3)
-    digests = {
-        artifacts.digest_arrays(arrays)
-        for arrays in ([one, two], [two, one], [np.concatenate([one, two])], [one], [])
-    }
-    assert len(digests) == 5
 
 
 def test_a_folder_is_durable_with_all_its_parts_before_it_appears(tmp_path, monkeypatch):
@@ -368,18 +194,15 @@ def test_those_who_wait_for_a_folder_work_in_it_one_at_a_time(tmp_path):
 
     def work(number):
         for _ in range(20):
-            with artifacts.one_at_a_time(tmp_path / "shared"):
+            with artifacts.only_writer(tmp_path / "shared", waits=True):
                 inside.append(number)
                 most.append(len(inside))
                 time.sleep(0.001)
                 inside.remove(number)
                 (tmp_path / "shared").rmdir()
 
-    with (
-        pytest.warns(UserWarning, match="shared: waiting for another process at work there"),
-        concurrent.futures.ThreadPoolExecutor(8) as pool,
-    ):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert (max(most), len(most)) == (1, 160)
-    with pytest.raises(FileNotFoundError), artifacts.one_at_a_time(tmp_path / "shared"):
+    with pytest.raises(FileNotFoundError), artifacts.only_writer(tmp_path / "shared", waits=True):
         (tmp_path / "nothing").read_bytes()

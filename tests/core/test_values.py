@@ -1,5 +1,4 @@
 import dataclasses
-import json
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -7,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.accounting.charge import Cost, ReleasedLabels
-from pate_tf.accounting.mechanisms import Plurality
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import Pool, PoolLabels, PublicExamples
-from pate_tf.core.record_set import record_digests
+from pate_tf.core.public import PoolLabels, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
 
 # So large that no shape, limit or number of classes contains its digits.
@@ -34,19 +30,6 @@ counts_arrays = hnp.arrays(
 )
 
 
-def released(**changes: object) -> ReleasedLabels:
-    fields = {
-        "query_indices": [0, 2],
-        "labels": [1, 0],
-        "num_classes": 3,
-        "num_queries": 3,
-        "cost": Cost(charge=Plurality(), number=3, epsilon=1.0, delta=1e-5),
-        "ledger_rows": (2,),
-        "secure_noise": True,
-    }
-    return ReleasedLabels(**{**fields, **changes})
-
-
 @given(counts_arrays)
 def test_counts_keep_their_values_as_read_only_int64(values):
     counts = VoteCounts(values)
@@ -55,43 +38,6 @@ def test_counts_keep_their_values_as_read_only_int64(values):
     assert (counts.num_queries, counts.num_classes) == values.shape
     with pytest.raises(ValueError, match="read-only"):
         counts.values[...] = 0
-
-
-def test_changing_the_given_array_later_changes_no_value():
-    given_counts, given_labels = np.ones((2, 3), np.int64), np.ones((2, 3), np.int64)
-    counts, votes = VoteCounts(given_counts), Votes(given_labels, 3)
-    given_counts[...] = 5
-    given_labels[...] = 2
-    assert (counts.values == 1).all()
-    assert (votes.labels == 1).all()
-
-
-@given(
-    st.sampled_from([np.int8, np.int16, np.int32, np.uint8, np.uint64, np.float32, np.float64]),
-    hnp.arrays(np.int64, (3, 2), elements=st.integers(0, 100)),
-)
-def test_whole_numbers_of_any_type_are_taken(dtype, values):
-    np.testing.assert_array_equal(VoteCounts(values.astype(dtype)).values, values)
-
-
-BAD_NUMBERS = {
-    "NaN": np.nan,
-    "infinity": np.inf,
-    "minus infinity": -np.inf,
-    "fraction": CANARY + 0.5,
-    "negative": -CANARY,
-    "too large for a float": 2.0**60,
-}
-
-
-@pytest.mark.parametrize("bad", BAD_NUMBERS.values(), ids=BAD_NUMBERS)
-@pytest.mark.parametrize("place", [(0, 0), (2, 1)])
-def test_bad_counts_are_refused_without_naming_a_value(bad, place):
-    values = np.full((3, 2), float(CANARY))
-    values[place] = bad
-    with pytest.raises(ValueError, match="counts: expected") as caught:
-        VoteCounts(values)
-    assert_one_line_without_values(str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -117,22 +63,6 @@ def test_other_types_and_shapes_are_refused(values):
     if np.shape(values) != (2, 0):  # two teachers and no query are votes
         with pytest.raises(ValueError, match="votes: expected"):
             Votes(values, 3)
-
-
-@given(
-    hnp.arrays(np.int64, (4, 3), elements=st.integers(CANARY, CANARY + 9)),
-    st.integers(0, 11),
-    st.sampled_from([-1, -CANARY]),
-)
-def test_no_count_is_in_a_repr_or_an_error(values, position, bad):
-    assert_one_line_without_values(repr(VoteCounts(values)) + str(VoteCounts(values)))
-    values.flat[position] = bad
-    with pytest.raises(ValueError) as caught:
-        VoteCounts(values)
-    assert_one_line_without_values(str(caught.value))
-    with pytest.raises(ValueError) as caught:
-        Votes(values, 3)
-    assert_one_line_without_values(str(caught.value))
 
 
 @given(hnp.arrays(np.int64, (3, 4), elements=st.integers(0, 1)))
@@ -178,32 +108,6 @@ def test_counting_agrees_with_a_slow_twin(drawn):
     assert (counts.values.sum(axis=1) == len(labels)).all()
 
 
-@pytest.mark.parametrize("bad", [-1, 3, CANARY, np.nan, 0.5])
-def test_labels_out_of_range_are_refused(bad):
-    labels = np.zeros((2, 3))
-    labels[1, 2] = bad
-    with pytest.raises(ValueError, match="votes: expected") as caught:
-        Votes(labels, 3)
-    assert_one_line_without_values(str(caught.value))
-
-
-def test_votes_need_a_teacher_and_a_class():
-    with pytest.raises(ValueError, match="votes: expected"):
-        Votes(np.zeros((0, 3), np.int64), 3)
-    with pytest.raises(ValueError, match="num_classes"):
-        Votes(np.zeros((1, 3), np.int64), 0)
-    assert Votes(np.zeros((1, 0), np.int64), 3).counts().values.shape == (0, 3)
-
-
-def test_taking_queries():
-    counts = VoteCounts(np.arange(8).reshape(4, 2))
-    np.testing.assert_array_equal(counts.take([3, 0, 3]).values, [[6, 7], [0, 1], [6, 7]])
-    assert counts.take([]).values.shape == (0, 2)
-    for bad in ([4], [-1], [[0]], [0.5], [np.nan], [True], ["0"]):
-        with pytest.raises(ValueError, match="indices: expected"):
-            counts.take(bad)
-
-
 def test_examples_check_their_shapes():
     for kind in (PrivateExamples, PublicExamples):
         with pytest.raises(ValueError, match="inputs of images: expected"):
@@ -218,21 +122,6 @@ def test_examples_check_their_shapes():
             examples.labels[0] = 1
         with pytest.raises(ValueError, match="read-only"):
             examples.inputs[0] = 1
-
-
-def test_the_public_side_splits_in_two_parts_without_overlap():
-    inputs = np.arange(5 * 4).reshape(5, 2, 2, 1)
-    public = PublicExamples(IMAGES, inputs, np.array([0, 1, 2, 0, 1]))
-    split = public.split(2)
-    assert isinstance(split.pool, Pool)
-    assert not hasattr(split.pool, "labels")
-    np.testing.assert_array_equal(split.pool.inputs, inputs[:2])
-    np.testing.assert_array_equal(split.pool_labels, [0, 1])
-    np.testing.assert_array_equal(split.held_out.inputs, inputs[2:])
-    np.testing.assert_array_equal(split.held_out.labels, [2, 0, 1])
-    for pool_size in (0, 5, 6, -1):
-        with pytest.raises(ValueError, match="pool_size: expected"):
-            public.split(pool_size)
 
 
 def test_public_labels_may_be_absent_all_or_some():
@@ -261,38 +150,6 @@ def test_public_labels_may_be_absent_all_or_some():
         PrivateExamples(IMAGES, inputs, np.array([-1, 0, 0, 0, 0]))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_inputs_without_a_value_are_refused(value):
-    inputs = np.zeros((2, 2, 2, 1))
-    inputs[1, 1, 1, 0] = value
-    for make in (
-        lambda: PrivateExamples(IMAGES, inputs, np.zeros(2)),
-        lambda: PublicExamples(IMAGES, inputs),
-        lambda: Pool(IMAGES, inputs),
-    ):
-        with pytest.raises(ValueError, match="inputs of images: expected finite") as caught:
-            make()
-        assert "\n" not in str(caught.value)
-
-
-def test_what_differs_between_data_sets_is_named():
-    assert IMAGES.difference(IMAGES) == ""
-    other = dataclasses.replace(IMAGES, pool_size=IMAGES.pool_size + 1)
-    assert other.difference(IMAGES).startswith("pool_size is ")
-
-
-def test_what_leaves_a_label_unchanged_is_safe_by_default():
-    fields = {name: value for name, value in IMAGES.to_dict().items() if name != "augmentation"}
-    assert Dataset.from_dict(fields).augmentation == "shift"
-    assert dataclasses.replace(IMAGES, augmentation="none").augmentation == "none"
-    table = {**fields, "kind": "tabular", "input_shape": (4,)}
-    assert Dataset.from_dict(table).augmentation == "none"
-
-
-def test_a_dataset_survives_json():
-    assert Dataset.from_dict(json.loads(json.dumps(IMAGES.to_dict()))) == IMAGES
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -309,26 +166,6 @@ def test_a_dataset_survives_json():
 def test_a_dataset_refuses_nonsense(change):
     with pytest.raises(ValueError, match="expected"):
         Dataset.from_dict({**IMAGES.to_dict(), **change})
-
-
-def test_released_labels_check_their_shapes():
-    labels = released()
-    assert labels.num_answered == 2
-    with pytest.raises(ValueError, match="read-only"):
-        labels.labels[0] = 2
-    for change in (
-        {"labels": [1, 3]},
-        {"labels": [1, -1]},
-        {"labels": [1]},
-        {"labels": [[1, 0]], "query_indices": [[0, 2]]},
-        {"labels": [True, False]},
-        {"query_indices": [0, 0.5]},
-        {"query_indices": [0, np.nan]},
-        {"num_queries": 1},
-        {"num_classes": 0},
-    ):
-        with pytest.raises(ValueError, match="expected"):
-            released(**change)
 
 
 def assert_one_line_without_values(text: str) -> None:
@@ -348,34 +185,6 @@ def assert_one_line_without_values(text: str) -> None:
 def test_weights_are_laws_of_the_classes(weights, message):
     with pytest.raises(ValueError, match=message):
         PoolLabels(query_indices=[0, 1], labels=[0, 1], num_classes=3, weights=np.asarray(weights))
-
-
-def test_what_a_model_learns_are_the_weights_if_there_are_some():
-    plain = PoolLabels(query_indices=[0, 1], labels=[0, 1], num_classes=3)
-    assert plain.targets.dtype == np.int64 and plain.weights is None
-    weights = np.array([[0.5, 0.25, 0.25], [0, 1, 0]])
-    weighted = PoolLabels(query_indices=[0, 1], labels=[0, 1], num_classes=3, weights=weights)
-    np.testing.assert_array_equal(weighted.targets, weights.astype(np.float32))
-    with pytest.raises(ValueError):
-        weighted.weights[0, 0] = 1.0
-
-
-def test_a_record_is_known_by_its_numbers_alone():
-    random = np.random.default_rng(0)
-    pixels = random.integers(0, 256, (200, 4, 4, 1)).astype(np.uint8)
-    known = record_digests(pixels)
-    for same in (
-        pixels.astype(np.float32),
-        pixels.astype(">f8"),
-        pixels.astype(np.int64).reshape(200, 16),
-        np.asfortranarray(pixels),
-        np.where(pixels == 0, -0.0, pixels),
-    ):
-        np.testing.assert_array_equal(record_digests(same), known)
-    assert len(np.unique(known, axis=0)) == 200
-    # What float32 can't tell apart no model can.
-    thirds = random.uniform(size=(9, 3))
-    np.testing.assert_array_equal(record_digests(thirds), record_digests(thirds.astype(np.float32)))
 
 
 def test_inputs_that_float32_can_not_hold_are_refused():

@@ -169,9 +169,7 @@ def test_files_that_cannot_be_downloaded_whole_are_one_line(tmp_path, monkeypatc
         path.write_text(content)
 
     monkeypatch.setattr("keras.src.utils.file_utils.urlretrieve", retrieve)
-    with pytest.raises(
-        ValueError, match=r"dataset adult: .*adult.data and adult.test in"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"adult.data and adult.test in") as caught:
         catalogue.load_private("adult", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "adult").iterdir())  # nothing broken stays for the next time

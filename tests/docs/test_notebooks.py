@@ -43,13 +43,6 @@ def test_the_quickstart_runs_and_draws(tmp_path, monkeypatch):
     assert "epsilon" in pages
 
 
-def test_own_data_runs_without_public_labels(tmp_path, monkeypatch):
-    kinds, text, pages = shown(executed("own_data.ipynb", tmp_path, monkeypatch))
-    assert kinds.count("image/png") == 1
-    assert "for every owner" in text
-    assert "owner" in pages
-
-
 def test_ten_silos_answer_refuse_and_teach_a_student(tmp_path, monkeypatch):
     kinds, text, _ = shown(executed("silos.ipynb", tmp_path, monkeypatch))
     assert kinds.count("image/png") == 1  # what survives

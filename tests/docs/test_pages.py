@@ -12,7 +12,6 @@ from script_processes import REPOSITORY
 
 from pate_tf.accounting.mechanisms import base
 from pate_tf.cli import flags
-from pate_tf.cli.flags import names
 from pate_tf.core.settings import described
 from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.students.config import StudentSettings
@@ -23,7 +22,7 @@ COMMANDS = [
     for name in (
         *("teachers", "student", "analysis", "flags"),
         *("selective_sgd", "silo", "party", "coordinator"),
-        *("sums", "predict", "audit", "report"),
+        *("predict", "audit", "report"),
     )
 ]
 OF_OTHERS = {
@@ -53,7 +52,15 @@ OF_OTHERS = {
 
 
 def flags_of(command: pathlib.Path) -> set[str]:
-    of_mechanisms = {"mechanism", *names(in_analysis=False), *names(in_analysis=True)}
+    of_mechanisms = {
+        "mechanism",
+        *(
+            flag.name
+            for kind in base.offered().values()
+            for each in kind.parameters
+            for flag in each.flags
+        ),
+    }
     calls = ast.walk(ast.parse(command.read_text()))
     module = importlib.import_module(f"pate_tf.cli.{command.stem}")
     named = [*vars(module).values()]

@@ -33,7 +33,7 @@ TASKS = {
     "my ledger was restored from a backup": ("how-to/recover_a_ledger.md", "newest ledger back"),
     "what does this message mean": ("reference/troubleshooting.md", "message contains"),
     "train together with other hospitals": ("tutorials/silos.md", "coordinator"),
-    "records that do not fit on one machine": ("how-to/beam.md", "pate sums"),
+    "records that do not fit on one machine": ("how-to/beam.md", "pipelines.sums"),
     "come from the first release": ("how-to/first_release.md", "All teachers train in one"),
     "what was never tested": ("explanation/limitations.md", "few records"),
 }

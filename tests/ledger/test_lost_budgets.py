@@ -4,11 +4,8 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -23,13 +20,10 @@ from pate_tf.ledger import (
     Ledger,
     LedgerError,
     LedgerWarning,
-    SensitiveWarning,
     compose,
 )
-from pate_tf.ledger.chain import FAULT_VARIABLE
 from pate_tf.ledger.ledger import source_facts
 from pate_tf.ledger.rollback_guard import REGISTRY as DATABASE
-from pate_tf.ledger.rollback_guard import SAME_RECORDS, open_registry, warn_of_same_records
 
 PATIENTS = PrivateSource.named("patients")
 
@@ -122,15 +116,6 @@ def test_a_ledger_deleted_beside_a_statement_is_missed(folder, tmp_path, monkeyp
     assert_one_line(error, "quotes row 3")
 
 
-def test_a_student_of_other_teachers_is_no_evidence(folder, tmp_path):
-    other, run = tmp_path / "other" / "sensitive", tmp_path / "student"
-    with open_ledger(other, ensemble_digest="cd" * 32) as ledger:
-        quote(run, ledger.head)
-        quote(folder.parent, ledger.head)
-    open_ledger(folder, student_runs=[run]).close()
-    open_ledger(folder, student_runs=[run]).close()
-
-
 def test_an_acknowledged_reset_is_told_for_ever_and_charged_again(folder):
     spend(folder, 0, 5)
     delete_ledger(folder)
@@ -166,20 +151,6 @@ def test_an_acknowledgement_without_a_reset_says_nothing(folder):
         assert len(ledger.history()) == 1
 
 
-def test_a_restored_ledger_is_missed_by_its_statement_alone(folder, tmp_path, monkeypatch):
-    open_ledger(folder).close()
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    with open_ledger(folder) as ledger:
-        label(ledger, 0, 5)
-        quote(folder.parent, ledger.head)
-    shutil.rmtree(folder)
-    shutil.copytree(copy, folder)
-    without_registry(monkeypatch, tmp_path)
-    with pytest.raises(LedgerError, match="row 3 was seen"):
-        open_ledger(folder)
-
-
 def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
     spend(folder, 0, 5)
     copy = tmp_path / "copy"
@@ -200,22 +171,6 @@ def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
     with open_ledger(copy, acknowledge_reset=True) as ledger:
         assert ledger.spent().epsilon == epsilon_of(15)
         assert ledger.source_spending().charges == {MECHANISM: 15}
-
-
-def test_another_ledgers_gate_leaves_statements_finite(tmp_path):
-    """A gate that spent all of delta: together with it nothing is finite at that delta."""
-    gate = StabilityGate(epsilon=0.25, delta=DELTA)
-    first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
-    with open_ledger(first, source=PATIENTS) as ledger, ledger.exclusive():
-        ledger.debit(gate, [b"a" * 16], secure_noise=True)
-    with pytest.warns(LedgerWarning):
-        ledger = open_ledger(second, ensemble_digest="cd" * 32, source=PATIENTS)
-    with ledger:
-        label(ledger, 0, 5)
-        facts = source_facts(ledger)
-    assert facts["delta_source"] == pytest.approx(2 * DELTA)
-    expected = smallest_epsilon({gate: 1, MECHANISM: 5}, facts["delta_source"])[0]
-    assert facts["epsilon_source"] == expected < np.inf
 
 
 def test_a_gate_of_another_delta_is_charged_again_in_a_ledger_that_opens(folder):
@@ -254,22 +209,6 @@ def test_ledgers_of_one_name_add_up_whatever_the_records(tmp_path):
             assert source_facts(ledger)["source_name"] is None
 
 
-def test_files_of_one_name_in_two_folders_are_two_sources(tmp_path):
-    january, again, february = (
-        PrivateSource.of_file(tmp_path / name)
-        for name in ("january/patients.csv", "january/../january/patients.csv", "patients.csv")
-    )
-    assert january == again != february
-    assert january.name == february.name == "patients"
-    spend(tmp_path / "one", 0, 5, source=january)
-    with open_ledger(tmp_path / "two", source=february) as ledger:
-        assert ledger.source_spending().num_ledgers == 1
-    assert str(tmp_path) not in repr(january)
-    for name in ("", " ", "x" * 200, "two\nlines", "a|b"):
-        with pytest.raises(ValueError, match="source_name"):
-            PrivateSource.named(name)
-
-
 def test_a_ledger_keeps_its_source(folder):
     spend(folder, 0, 5, source=PATIENTS)
     with pytest.raises(LedgerError) as error:
@@ -279,26 +218,11 @@ def test_a_ledger_keeps_its_source(folder):
         assert ledger.source == PATIENTS
 
 
-def test_the_same_records_under_another_name_are_told_to_their_holder_alone(tmp_path):
-    one, two = (tmp_path / name / "sensitive" for name in ("one", "two"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_of_same_records(PATIENTS, b"records", one)
-        warn_of_same_records(PATIENTS, b"records", two)
-        warn_of_same_records(PrivateSource.named("clients"), b"other records", two)
-    assert not (two / SAME_RECORDS).exists()
-    with pytest.warns(SensitiveWarning, match="^sensitive, .* give --source_name=patients"):
-        warn_of_same_records(PrivateSource.named("clients"), b"records", two)
-    assert stat.S_IMODE((two / SAME_RECORDS).stat().st_mode) == 0o600
-    for path in state_folder().rglob("*"):
-        assert b"records\0" not in path.read_bytes()  # keyed
-
-
 def test_what_protects_records_and_what_protects_owners_has_no_total(tmp_path):
     """All records of an owner can change more than one record does, and by how much is unknown."""
     first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
     spend(first, 0, 5, source=PATIENTS)
-    with pytest.warns(LedgerWarning, match="1 of them protect owners where"):
+    with pytest.warns(LedgerWarning, match="not all protect the same unit"):
         ledger = open_ledger(second, ensemble_digest="cd" * 32, source=PATIENTS, unit="owner")
     with ledger:
         label(ledger, 0, 7)
@@ -326,7 +250,7 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
             "UPDATE rows SET debit = replace(debit, 'permute_and_flip', 'of_a_users_own')"
         )
     connection.close()
-    with pytest.warns(LedgerWarning, match="1 of them charged something that is unknown here"):
+    with pytest.warns(LedgerWarning, match="unknown here"):
         ledger = open_ledger(second, ensemble_digest="cd" * 32, source=PATIENTS)
     with ledger:
         label(ledger, 0, 7)
@@ -359,24 +283,6 @@ def test_what_a_copy_spent_is_not_forgotten_with_the_original(folder, tmp_path):
         assert ledger.spent().epsilon == ledger.source_spending().epsilon(DELTA) == epsilon_of(8)
 
 
-@pytest.mark.parametrize("point", ["debit_written", "debit_committed", "debit_noted"])
-def test_a_ledger_that_died_while_it_charged_what_is_missing_opens_again(folder, point):
-    """Killed between committing its first rows and noting the last, it was refused for ever."""
-    spend(folder, 0, 5)
-    shutil.rmtree(folder)
-    program = pathlib.Path(__file__).parent / "labelling_child.py"
-    child = [sys.executable, program, folder, folder.parent / "released", "0", "0", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), FAULT_VARIABLE: point}
-    killed = subprocess.run(child, env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LedgerWarning)
-        ledger = open_ledger(folder)
-    with ledger:
-        assert ledger.was_reset
-        assert ledger.charges == {MECHANISM: 5}
-
-
 def test_what_a_missing_row_paid_for_must_be_known_here(folder):
     spend(folder, 0, 5)
     connection = sqlite3.connect(state_folder() / DATABASE)
@@ -396,7 +302,7 @@ def test_a_registry_of_a_newer_version_is_left_alone(folder):
     with sqlite3.connect(state_folder() / DATABASE) as registry:
         registry.execute("PRAGMA user_version = 9")
     registry.close()
-    with pytest.warns(LedgerWarning, match="expected version 1 or older, got 9"):
+    with pytest.warns(LedgerWarning, match="expected version 2, got 9"):
         open_ledger(folder).close()
 
 
@@ -410,21 +316,6 @@ def test_the_registry_is_private_and_knows_no_ensemble(tmp_path):
         content += path.read_bytes()
     assert ENSEMBLE.encode() not in content
     assert bytes.fromhex(ENSEMBLE) not in content
-
-
-def test_where_the_registry_lies(monkeypatch, tmp_path):
-    places = {
-        "PATE_TF_STATE": tmp_path / "own",
-        "XDG_STATE_HOME": tmp_path / "state/pate_tf",
-        "HOME": tmp_path / "home/.local/state/pate_tf",
-    }
-    for name, folder in (("PATE_TF_STATE", "own"), ("XDG_STATE_HOME", "state"), ("HOME", "home")):
-        monkeypatch.setenv(name, str(tmp_path / folder))
-    for name, place in places.items():
-        assert not place.exists()
-        open_registry()[0].close()
-        assert (place / DATABASE).exists()
-        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize("trouble", ["no home", "a file in its place", "damaged"])
@@ -449,14 +340,6 @@ def test_without_a_registry_it_warns_and_goes_on(folder, tmp_path, monkeypatch, 
         assert source_facts(ledger)["num_ledgers"] is None
 
 
-def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, monkeypatch):
-    spend(folder, 0, 5)
-    without_registry(monkeypatch, tmp_path)
-    with open_ledger(folder) as ledger:
-        assert ledger.guard.is_kept
-        assert ledger.source_spending().charges == {MECHANISM: 5}
-
-
 def test_a_file_that_was_moved_stays_the_source_of_its_ledger(folder, tmp_path):
     first, moved = (PrivateSource.of_file(tmp_path / name / "patients.csv") for name in "ab")
     spend(folder, 0, 5, source=first)
@@ -464,14 +347,6 @@ def test_a_file_that_was_moved_stays_the_source_of_its_ledger(folder, tmp_path):
         assert ledger.source == first
     with pytest.raises(LedgerError, match=r"expected a file's, .* got patients"):
         open_ledger(folder, source=PATIENTS)
-
-
-def test_a_url_is_one_source_from_any_working_directory(tmp_path, monkeypatch):
-    def source_from(directory):
-        monkeypatch.chdir(directory)
-        return PrivateSource.of_file("gs://bucket/patients-*.parquet")
-
-    assert source_from(tmp_path) == source_from(tmp_path.parent)
 
 
 def test_seeded_noise_of_one_ledger_leaves_the_source_without_a_bound(folder, tmp_path):

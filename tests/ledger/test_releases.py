@@ -76,10 +76,8 @@ def test_labels_and_draws_add_up_moment_by_moment(tmp_path, plan):
         assert release(ledger, plan) == 4
         alphas = data_independent_alpha(MECHANISM, DEFAULT_MOMENTS, num_queries=20)
         alphas = alphas + plan.alphas(DEFAULT_MOMENTS)
-        for conversion in ("improved", "classic"):
-            expected, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, DELTA, conversion=conversion)
-            spent = ledger.spent(conversion=conversion)
-            assert spent.epsilon == pytest.approx(expected, rel=1e-12)
+        expected, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, DELTA)
+        assert ledger.spent().epsilon == pytest.approx(expected, rel=1e-12)
         assert ledger.spent().epsilon > before.epsilon
         assert ledger.spent().num_queries == before.num_queries
         row = ledger.history()[3]
@@ -90,20 +88,6 @@ def test_labels_and_draws_add_up_moment_by_moment(tmp_path, plan):
         with reopen(tmp_path) as again:
             assert (again.spent(), again.charges, again.history(), again.head) == written
             assert again.stored_release() == KEPT
-
-
-def test_every_draw_costs_and_the_last_is_kept(tmp_path):
-    with open_ledger(tmp_path) as ledger:
-        assert ledger.stored_release() is None
-        release(ledger)
-        one = ledger.spent().epsilon
-        with ledger.exclusive():
-            debit = ledger.debit(PLAN, secure_noise=True)
-            assert ledger.stored_release() == KEPT
-            ledger.store_release(debit, {"drawn": 9})
-        assert ledger.stored_release() == {"drawn": 9}
-        assert ledger.spent().epsilon > one
-        assert ledger.charges == {PLAN: 2}
 
 
 def test_a_draw_that_does_not_fit_is_refused_and_not_charged(tmp_path):
@@ -118,19 +102,6 @@ def test_a_draw_that_does_not_fit_is_refused_and_not_charged(tmp_path):
             ledger.debit(PLAN, secure_noise=True)
         assert "\n" not in str(caught.value)
         assert (ledger.history(), ledger.spent()) == before
-
-
-def test_a_draw_leaves_room_for_fewer_queries(tmp_path):
-    with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
-        before = ledger.affordable(MECHANISM)
-        release(ledger)
-        assert ledger.remaining() < 4.0
-        after = ledger.affordable(MECHANISM)
-        assert 0 < after < before
-        label(ledger, 0, after)
-        assert ledger.spent().epsilon <= 4.0
-        with pytest.raises(BudgetExceeded):
-            label(ledger, after, after + 1)
 
 
 def test_a_draw_that_has_left_is_recorded_above_the_budget(tmp_path):
@@ -173,21 +144,3 @@ def test_what_rows_hold_is_not_in_their_repr(tmp_path):
         rows = ledger.history()
     for secret in (rows[0].details["salt"], "steps", "votes"):
         assert secret not in repr(rows)
-
-
-def test_exported_events_cover_a_draw(tmp_path):
-    dp_accounting = pytest.importorskip("dp_accounting")
-    from dp_accounting import rdp
-
-    with open_ledger(tmp_path) as ledger:
-        label(ledger, 0, 100)
-        release(ledger)
-        accountant = rdp.RdpAccountant(
-            DEFAULT_MOMENTS + 1.0, dp_accounting.NeighboringRelation.REPLACE_ONE
-        )
-        accountant.compose(ledger.to_dp_events())
-        spent = ledger.spent().epsilon
-        assert spent * (1 - 1e-6) <= accountant.get_epsilon(DELTA) <= 1.05 * spent
-        release(ledger, BY_SENSITIVITY)
-        with pytest.raises(LedgerError, match="with an event of dp-accounting, got release"):
-            ledger.to_dp_events()

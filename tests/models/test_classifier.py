@@ -45,7 +45,7 @@ def twin(build, inputs, labels, seed: int = 3):
     ("build", "classes"),
     [
         *((build, (0, 1, 2)) for build in classifiers_for_tests.STORABLE),
-        *((build, (0, 2)) for build in classifiers_for_tests.STORABLE[:6]),
+        *((build, (0, 2)) for build in classifiers_for_tests.STORABLE[:3]),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -186,7 +186,6 @@ def naming(module: str, kind: str) -> np.ndarray:
         ("classifiers_for_tests", "Own"),
         ("sklearn.calibration", "signature"),  # imported there: a function
         ("sklearn.calibration", "LabelEncoder"),  # imported there: a class
-        ("sklearn.calibration", "calibration_curve"),
         ("sklearn.calibration", "nosuch"),
         ("sklearn.datasets", "fetch_openml"),
     ],

@@ -10,7 +10,7 @@ from query_helpers import POOL
 from pate_tf.core.public import Pool
 from pate_tf.models.encoder import record_vectors
 from pate_tf.queries import propagation
-from pate_tf.queries.strategies import STRATEGIES, find_strategy
+from pate_tf.queries.strategies import clusters
 from pate_tf.representations.regression import (
     NoisySums,
     averaged,
@@ -47,10 +47,8 @@ def problem(monkeypatch):
         )
         seen = pool[2][:, :10]
         monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, seen))
-        medoids = dataclasses.replace(
-            find_strategy("medoids"), choose=lambda *_args, **_more: np.arange(0, NUM_INPUTS, 3)
-        )
-        monkeypatch.setitem(STRATEGIES, "medoids", medoids)
+        every_third = np.arange(0, NUM_INPUTS, 3)
+        monkeypatch.setattr(clusters, "choose", lambda *_args, **_more: every_third)
         sums = record_vectors(records[2], None).T @ np.eye(10)[classes_of(*records[:2])]
         sums = sums + random.normal(0.0, NOISE, sums.shape)
         vectors = record_vectors(pool[2], None).astype(np.float32)

@@ -150,7 +150,7 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
     ("changes", "message"),
     [
         ({"strategy": "auto"}, "strategy: expected one of first, random"),
-        ({"num_queries": 0}, "num_queries: expected at least 1 and finite, got 0"),
+        ({"num_queries": 0}, r"num_queries: expected in \[1, inf\), got 0"),
         ({"rounds": 41}, "rounds: expected a whole number from 1 to 40, got 41"),
         ({"representation": "raw"}, "representation: expected with strategy diverse or medoids"),
         ({"strategy": "uncertain", "representation": "raw"}, "representation: expected with"),

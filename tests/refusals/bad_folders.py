@@ -33,10 +33,6 @@ def array(folder: pathlib.Path, *, name: str, length: int) -> None:
     np.save(folder / name, np.arange(length))
 
 
-def module_that_leaves(folder: pathlib.Path) -> None:
-    (folder / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
-
-
 def votes(folder: pathlib.Path) -> None:
     np.save(folder / "votes.npy", np.random.default_rng(0).integers(0, 10, (50, 30)))
 
@@ -44,23 +40,6 @@ def votes(folder: pathlib.Path) -> None:
 def votes_and_files(folder: pathlib.Path, names: Sequence[str]) -> None:
     votes(folder)
     files(folder, names)
-
-
-def nested_json(folder: pathlib.Path) -> None:
-    (folder / "array.json").write_text("[" * 100_000)
-    (folder / "object.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
-
-
-def many_kinds(folder: pathlib.Path) -> None:
-    """Whatever a flag of a path may name wrongly."""
-    votes(folder)
-    loop_of_links(folder)
-    (folder / "folder").mkdir()
-    (folder / "empty").write_bytes(b"")
-    (folder / "text").write_text("something else\n")
-    (folder / "garbage.npy").write_bytes(b"\x93NUMPY" + bytes(range(256)))
-    np.save(folder / "floats.npy", np.linspace(0.0, 1.0, 7))
-    np.savez(folder / "several.npz", a=np.arange(3))
 
 
 def with_labels(folder: pathlib.Path) -> None:

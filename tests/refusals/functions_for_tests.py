@@ -1,7 +1,6 @@
 """Data and models of a user's own, good and bad: copied into the folder of each case."""
 
 import dataclasses
-import sys
 
 import numpy as np
 
@@ -37,48 +36,17 @@ def differing(side, data_dir):
     return (TABLE if side == "public" else wide), *_arrays(side)
 
 
-def outside(side, data_dir):
-    return dataclasses.replace(TABLE, name="../../evil"), *_arrays(side)
-
-
 def bad_labels(side, data_dir):
     inputs, labels = _arrays(side)
     return TABLE, inputs, labels + 7
-
-
-def other_shape(side, data_dir):
-    inputs, labels = _arrays(side)
-    return TABLE, inputs[:, :2], labels
-
-
-def fewer_labels(side, data_dir):
-    inputs, labels = _arrays(side)
-    return TABLE, inputs, labels[:-1]
-
-
-def strings(side, data_dir):
-    inputs, labels = _arrays(side)
-    return TABLE, inputs.astype(str), labels
 
 
 def no_private_labels(side, data_dir):
     return TABLE, _arrays(side)[0]
 
 
-def nothing(side, data_dir):
-    return None
-
-
-def leaves(side, data_dir):
-    sys.exit(0)
-
-
 def raises(side, data_dir):
     return {}["no such key"]
-
-
-def takes_nothing():
-    return None
 
 
 def tiny_images(side, data_dir):
@@ -88,18 +56,6 @@ def tiny_images(side, data_dir):
 
 def model_raises(dataset):
     return {}["no such key"]
-
-
-def model_takes_nothing():
-    return None
-
-
-def model_leaves(dataset):
-    sys.exit(0)
-
-
-def model_is_none(dataset):
-    return None
 
 
 def model_is_unbuilt(dataset):

@@ -24,7 +24,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.ledger.chain import DATABASE
+from pate_tf.ledger.journal import DATABASE
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import (
     release_sums,

@@ -1,7 +1,5 @@
 """Teachers of a user's own making: votes, models, whatever has `predict`, and scikit-learn's."""
 
-import warnings
-
 import api_helpers
 import keras
 import numpy as np
@@ -10,7 +8,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import pate_tf
-from pate_tf.ledger import SensitiveWarning
 
 MECHANISM = pate_tf.GaussianNoisyMax(sigma=0.01)  # hardly any noise: labels are pluralities
 RANDOM = np.random.default_rng(0)
@@ -291,27 +288,3 @@ def test_students_that_draw_from_what_all_share_are_refused(tmp_path, data):
 
 def flat(dataset):
     return keras.Sequential([keras.Input(dataset.input_shape), keras.layers.Flatten()])
-
-
-def test_the_holder_is_told_of_the_same_records_whatever_teachers_learn_from(tmp_path, data):
-    """Another representation, type, shape and order: the same records under another name."""
-    pixels, labels = data.private.inputs, data.private.labels
-    others = pate_tf.Data.from_arrays(
-        pixels[::-1, ..., 0].astype(np.uint8),
-        labels[::-1],
-        data.pool.inputs[..., 0].astype(np.uint8),
-        num_classes=10,
-        value_range=(0, 16),
-        name="others",
-    )
-    assert others.dataset.input_type != data.dataset.input_type
-    for number, (brought, representation) in enumerate([(data, "raw"), (others, flat)]):
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            pate_tf.Teachers(
-                "nearest_mean",
-                num_teachers=3,
-                representation=representation,
-                directory=tmp_path / str(number),
-            ).fit(brought.private, brought.pool)
-        assert sum(issubclass(one.category, SensitiveWarning) for one in told) == number

@@ -116,9 +116,9 @@ def test_the_page_prints_the_commands_of_both_methods_and_the_report_is_json(fou
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epsilon": 0.0}, "epsilon: expected above 0"),
+        ({"epsilon": 0.0}, "epsilon: expected in"),
         ({"num_records": 59}, "num_teachers: expected at most `num_records`"),
-        ({"unit": "person"}, "unit: expected record or owner"),
+        ({"unit": "person"}, "unit: expected one of record, owner"),
         ({"mechanism": "plurality"}, "mechanism: expected"),
         ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
     ],
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_one_line(changes, message):
         (
             ("--epsilon=1", "--nb_labels=1"),
             2,
-            "error: nb_labels: expected at least 2 and finite, got 1\n",
+            "error: nb_labels: expected in [2, inf), got 1\n",
         ),
         (("--epsilon=1", "--nb_records=9"), 1, "error: nb_teachers: expected at most --nb_records"),
         (("--epsilon=1", "--mechanism=gaussian_histogram"), 0, "Recommended: pate\n"),

@@ -199,7 +199,7 @@ WRONG = {
     ),
     "no step": (
         lambda data, folder: pate_tf.Teachers("mlp", steps=0, directory=folder).fit(data.private),
-        "max_steps: expected from 1 to",
+        "max_steps: expected in",
     ),
     "teachers that are not trained": (
         lambda data, folder: pate_tf.Teachers("mlp").votes(data.pool),

@@ -13,7 +13,7 @@ from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import QUIET
 from pate_tf.data import catalogue
 from pate_tf.data.data_source import DataSource, FileSource
-from pate_tf.teachers.run_folder import RunDescription, described_run, partition_of
+from pate_tf.teachers.run_folder import RunDescription, described_run, shards_of
 
 
 def test_two_sides_of_different_data_sets_are_refused(monkeypatch):
@@ -35,7 +35,7 @@ def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_pa
     monkeypatch.setattr(catalogue, "load_private", lambda name, **options: examples)
     owned = DataSource(owners_file=tmp_path / "persons.npy").load_private(QUIET)
     np.testing.assert_array_equal(owned.owners, persons)
-    partition = partition_of(owned, num_teachers=5, seed=0)
+    partition = shards_of(owned, num_teachers=5, seed=0)
     assert partition.unit == "owner"
     for person in range(10):
         assert len(set(partition.assignment[persons == person].tolist())) == 1

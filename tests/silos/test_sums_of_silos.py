@@ -12,7 +12,7 @@ from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, sums_of
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.core.sensitive import SumsByClass
-from pate_tf.ledger.chain import LedgerError
+from pate_tf.ledger.journal import LedgerError
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import Asking, Coordinator
 from pate_tf.silos.batch_queue import LocalConnection

@@ -48,9 +48,7 @@ def wait_until(condition, seconds):
 def test_a_killed_worker_changes_nothing(tmp_path):
     addresses = {"worker": [free_address() for _ in range(2)], "chief": [free_address()]}
     logs = [tmp_path / f"worker{index}.log" for index in range(2)]
-    workers = [
-        start(addresses, "worker", index, "--worker", log=log) for index, log in enumerate(logs)
-    ]
+    workers = [start(addresses, "worker", index, log=log) for index, log in enumerate(logs)]
     try:
         chief_log = tmp_path / "chief.log"
         chief = start(
@@ -135,12 +133,5 @@ def test_other_errors_end_it():
 def test_a_wrong_tf_config_is_one_clear_line(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match="TF_CONFIG: expected") as caught:
-        cluster.read_tf_config()
+        cluster.of_tf_config()
     assert "\n" not in str(caught.value)
-
-
-def test_a_worker_needs_to_be_named(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert cluster.read_tf_config() is None
-    with pytest.raises(ValueError, match="worker: expected TF_CONFIG"):
-        cluster.serve_worker()

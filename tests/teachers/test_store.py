@@ -44,7 +44,7 @@ def test_finished_teachers_come_back_by_number_however_they_were_saved(store, fo
 @pytest.mark.parametrize(
     ("change", "records", "message"),
     [
-        ({"model": "mlp"}, RECORDS, r"model \(cnn there, mlp now\)"),
+        ({"model": "mlp"}, RECORDS, "other settings: model;"),
         ({"shape": (2, 4)}, RECORDS, "other settings: shape;"),
         ({"more": 1}, RECORDS, "other settings: more;"),
         ({}, [RECORDS[0], RECORDS[1] + 1], "other settings: private records;"),

@@ -16,6 +16,7 @@ from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
+from pate_tf.data.named_function import Named
 from pate_tf.queries.strategies import clusters, siamese, simple
 from pate_tf.queries.strategies.simple import FloatArray
 
@@ -52,6 +53,15 @@ class Strategy:
         return self.score is not None
 
 
+def infer_from_labels(
+    pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
+) -> PoolLabels:
+    """Returns what released labels say of the whole pool, see `pate_tf.queries.propagation`."""
+    from pate_tf.queries import propagation
+
+    return propagation.infer_from_labels(pool, released, seed, representation=representation)
+
+
 AUTO: Final = "auto"
 QUERIES_A_CLASS: Final = 5  # from which on each class is likely to be among diverse queries
 STRATEGIES = {
@@ -81,14 +91,14 @@ STRATEGIES = {
         help="the medoid of each cluster of features; labels propagate to neighbors",
         words="medoids of clusters of the public pool, by features computed without labels",
         choose=clusters.choose,
-        infer=clusters.infer,
+        infer=infer_from_labels,
         uses_representation=True,
     ),
     "medoids": Strategy(
         help="the same for the denser ones of a fifth more clusters, on which teachers agree most",
         words="medoids of dense clusters of the public pool, by features computed without labels",
         choose=functools.partial(clusters.choose, clusters_a_query=clusters.CLUSTERS_A_QUERY),
-        infer=clusters.infer,
+        infer=infer_from_labels,
         uses_representation=True,
     ),
     "siamese": Strategy(

@@ -8,8 +8,7 @@ import math
 
 import numpy as np
 
-from pate_tf.accounting.charge import ReleasedLabels
-from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 
@@ -61,12 +60,3 @@ def choose(
     medoids = by_distance[first][np.argsort(-densities, kind="stable")[:num_queries]]
     others = np.setdiff1d(np.arange(len(pool)), medoids)[: num_queries - len(medoids)]
     return np.sort(np.concatenate([medoids, others]))
-
-
-def infer(
-    pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
-) -> PoolLabels:
-    """Returns what released labels say of the whole pool: `propagation.infer_from_labels`."""
-    from pate_tf.queries import propagation
-
-    return propagation.infer_from_labels(pool, released, seed, representation=representation)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
-import secrets
 from typing import ClassVar
 
 import numpy as np
@@ -19,9 +18,8 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.validation import check_name
-from pate_tf.ledger.chain import LedgerError, LedgerRow
+from pate_tf.ledger.journal import LedgerError, LedgerRow, Store
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE
-from pate_tf.ledger.store import Store
 from pate_tf.release.noise import NoiseSource, SystemNoise
 from pate_tf.silos.secure import shamir, shares
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
@@ -79,9 +77,8 @@ class PartyJournal(Store):
         super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
         self._latest: tuple[str, int, Transcript] | None = None  # batch, number of its rounds
-        opening = {"party": identity.name, "key": key, "salt": secrets.token_hex(32)}
         try:
-            self.open_or_verify(lambda is_missing: opening)
+            self.open_or_verify({"party": identity.name, "key": key})
             if self.opened is None or self.opened.details["key"] != key:
                 raise LedgerError(f"{folder}: expected the journal of {identity.name}, got another")
         except LedgerError as error:
