@@ -9,6 +9,7 @@ import pytest
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     LaplaceNoisyMax,
