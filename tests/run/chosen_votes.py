@@ -92,7 +92,7 @@ def student_settings(model="mlp", *, max_steps=20, seed=0) -> StudentSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """What a run made."""
 
     labels: Labels
@@ -120,7 +120,7 @@ def run(
     max_steps=20,
     public=PUBLIC,
     **budget,
-) -> Run:
+) -> FinishedRun:
     """The calls of `pate student`."""
     split, out = public.split(pool_size), folder / "released"
     labeller = Labeller.from_settings(
@@ -143,7 +143,7 @@ def run(
         labels = labeller.release(plan, split.pool)
     labels.save(out)
     student.fit(split.pool, labels, held_out=split.held_out)
-    return Run(labels, student, student.publish(out, evaluate_on=split))
+    return FinishedRun(labels, student, student.publish(out, evaluate_on=split))
 
 
 def statement(folder: pathlib.Path) -> dict:
