@@ -19,7 +19,7 @@ PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
 
 # Each line is a step: commands that run side by side.
 DEMO = [("-m pate_tf.cli.demo",)]
-DEMO_SILOS = [("-m pate_tf.cli.demo_silos",)]
+DEMO_SILOS = [("-m pate_tf.cli.demo --silos",)]
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m codespell_lib")
 MYPY = "-m mypy"
 SPHINX = "-m sphinx --quiet --fail-on-warning --keep-going docs build/docs"
@@ -30,7 +30,7 @@ LONG = ("-m pytest -n 2 -m long",)
 JOBS = {
     "demo": ("teachers, student and analysis on the embedded digits", "", DEMO),
     "demo-silos": (
-        "five silos, four parties and a coordinator as processes, over TLS",
+        "five silos, four aggregators and a coordinator as processes, over TLS",
         "[silos]",
         DEMO_SILOS,
     ),

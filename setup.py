@@ -32,9 +32,6 @@ setuptools.setup(
     package_data={
         "pate_tf": ["py.typed"],
         "pate_tf.statement": ["page.md"],
-        "pate_tf.selective_sgd": ["parameters.proto"],
-        "pate_tf.silos": ["silos.proto"],
-        "pate_tf.net": ["array.proto"],
     },
     entry_points={"console_scripts": ["pate = pate_tf.cli.main:run"]},
     install_requires=[

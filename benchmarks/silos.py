@@ -13,7 +13,7 @@ import functools
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -31,8 +31,7 @@ from benchmarks.harness import (
 )
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
-from pate_tf.accounting.local.estimates import survival
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
@@ -47,10 +46,11 @@ from pate_tf.representations.regression import (
     neighbourhood_averages,
     regress_sums,
 )
-from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
-from pate_tf.silos.secure.opening import simulated_parties
+from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloTeacher
+from pate_tf.silos.messages import Mechanism
+from pate_tf.silos.secure.aggregator import Aggregator
+from pate_tf.silos.secure.keys import Keys
 
-SAMPLES = 400  # of the simulation of what randomized response leaves of a plurality
 EVEN, TWO_CLASSES, USERS = "of all classes", "of two classes each", "of one person each"
 
 
@@ -96,14 +96,21 @@ class Simulation:
             artifacts.write_arrays(path, {"votes": votes}, private=True)
         return artifacts.read_arrays(path)["votes"]
 
-    def label(self, mechanism: Mapping[str, Any], num_silos: int, num_queries: int) -> Any:
+    def label(self, mechanism: Mechanism, num_silos: int, num_queries: int) -> Any:
         """Labels the first inputs of the pool; returns labels, and epsilon of each silo."""
         pool, votes = self.data.pool, self.votes[:num_silos]
         columns = {row.tobytes(): place for place, row in enumerate(pool.inputs[:num_queries])}
         names = [f"silo-{number}" for number in range(num_silos)]
         with separate_registry() as folder:
-            is_secure = mechanism["name"] == "secure_histogram"
-            sealer, opening = simulated_parties(folder) if is_secure else (None, None)
+            number = getattr(mechanism, "num_parties", 0)
+            keys = [Keys.generate(f"aggregator-{place}") for place in range(number)]
+            aggregators = [Aggregator(each, folder / each.identity.name) for each in keys]
+            roster = SiloRoster(
+                run="benchmark",
+                delta=DELTA,
+                members=tuple(Member(name=name, queries=10**6) for name in names),
+                aggregators=tuple(each.identity for each in keys),
+            )
             silos = [
                 Silo(
                     Policy(
@@ -111,29 +118,28 @@ class Simulation:
                         epsilon_budget=1e9,
                         delta=DELTA,
                         queries_per_day=10**6,
-                        allowed=(mechanism["name"],),
-                        most_epsilon_per_query=40.0,
+                        allowed=(mechanism.name,),
+                        most_epsilon=40.0,
                         least_sigma=1e-3,
                     ),
-                    lambda queries, row=row: row[[columns[query.tobytes()] for query in queries]],
+                    SiloTeacher(
+                        lambda inputs, row=row: row[[columns[query.tobytes()] for query in inputs]],
+                        num_classes=pool.dataset.num_classes,
+                    ),
                     folder=None,
-                    num_classes=pool.dataset.num_classes,
-                    sealer=sealer,
+                    roster=roster,
                 )
                 for name, row in zip(names, votes, strict=True)
             ]
-            members = tuple(Member(name=name, epsilon=1.0, queries=10**6) for name in names)
             with Coordinator(
-                Roster(run_id="benchmark", delta=DELTA, members=members),
+                roster,
                 folder=None,
                 silos=silos,
                 asking=Asking(mechanism=mechanism),
-                secure=opening,
+                aggregators=[aggregator.answer for aggregator in aggregators],
             ) as coordinator:
                 labels = coordinator.label(pool, num_queries=num_queries, strategy="first")
-                (batch,) = coordinator.queue.rounds()
-                charge = batch.charge_of(names[0])
-        return labels.labels, smallest_epsilon({charge: num_queries}, DELTA)[0]
+        return labels.labels, smallest_epsilon({mechanism: num_queries}, DELTA)[0]
 
     def counts(self, num_silos: int, num_queries: int) -> IntArray:
         """SENSITIVE: returns votes for each class, `[num_queries, num_classes]`."""
@@ -165,16 +171,10 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
             def measure(num_silos: int = num_silos, epsilon: float = epsilon) -> dict[str, float]:
                 counts = simulation.counts(num_silos, num_queries)
                 plurality, truth = counts.argmax(axis=1), simulation.truth[:num_queries]
-                mechanism = {"name": RandomisedResponse.name, "epsilon": epsilon}
-                labels, _ = simulation.label(mechanism, num_silos, num_queries)
                 law = RandomisedResponse(num_classes=num_classes, epsilon=epsilon)
-                chance = survival(counts, law, num_samples=SAMPLES).probability
-                # Of the queries' coins, and of the simulation.
-                variance = (chance * (1 - chance)).sum() * (1 + 1 / SAMPLES)
+                labels, _ = simulation.label(law, num_silos, num_queries)
                 return {
                     "survives": float((labels == plurality).mean()),
-                    "expected": float(chance.mean()),
-                    "error": float(np.sqrt(variance) / len(chance)),
                     "labels": float((labels == truth).mean()),
                     "plurality": float((plurality == truth).mean()),
                 }
@@ -185,7 +185,6 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
                 "silos": str(num_silos),
                 "epsilon of one answer": f"{epsilon:g}",
                 "survives": f"{result['survives']:.3f}",
-                "expected": f"{result['expected']:.3f} ± {result['error']:.3f}",
                 "labels correct": percent(result["labels"], 1),
                 "without noise": percent(result["plurality"], 1),
             }
@@ -198,8 +197,7 @@ def secure(simulation: Simulation) -> Iterator[dict[str, str]]:
         for sigma in (1.0,) if simulation.is_quick else (20.0, 40.0, 80.0):
 
             def measure(num_queries: int = num_queries, sigma: float = sigma) -> dict[str, float]:
-                mechanism = {"name": "secure_histogram", "sigma": sigma}
-                mechanism |= {"num_parties": 4, "threshold": 1}
+                mechanism = SecureHistogram(sigma=sigma, num_parties=4, threshold=1)
                 labels, epsilon = simulation.label(mechanism, num_silos, num_queries)
                 truth = simulation.truth[:num_queries]
                 plurality = simulation.counts(num_silos, num_queries).argmax(axis=1)

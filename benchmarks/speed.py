@@ -343,11 +343,10 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
     from pate_tf.accounting.local import SecureFeatureSums
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool
-    from pate_tf.core.sensitive import SumsByClass
-    from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo, SiloSums
-    from pate_tf.silos.secure.keys import PartyKeys
-    from pate_tf.silos.secure.opening import simulated_parties
-    from pate_tf.silos.wire import reply_to_wire
+    from pate_tf.net.messages import encode
+    from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloSums
+    from pate_tf.silos.secure.aggregator import Aggregator
+    from pate_tf.silos.secure.keys import Keys
 
     num_features = 20 if is_quick else 1_152
     encoder = types.SimpleNamespace(digest="synthetic", num_features=num_features)
@@ -370,44 +369,39 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
     )
     names = [f"silo-{number}" for number in range(5)]
     with separate_registry() as folder:
-        keys = {name: PartyKeys.load_or_create(folder / f"{name}.keys", name) for name in names}
-        listed = [key.identity for key in keys.values()]
-        sealer, opening = simulated_parties(folder / "parties", silos=listed)
-        sums = SumsByClass(np.full((num_features + 1, NUM_CLASSES), 10**9))
+        keys = {name: Keys.generate(name) for name in names}
+        of_aggregators = [Keys.generate(f"aggregator-{number}") for number in range(4)]
+        aggregators = [Aggregator(each, folder / each.identity.name) for each in of_aggregators]
+        roster = SiloRoster(
+            run="benchmark",
+            delta=1e-6,
+            members=tuple(
+                Member(name=name, queries=10**6, identity=keys[name].identity) for name in names
+            ),
+            aggregators=tuple(each.identity for each in of_aggregators),
+        )
+        sums = np.full((num_features + 1, NUM_CLASSES), 10**9)
         members = [
             Silo(
-                Policy(
-                    silo=name,
-                    epsilon_budget=1e9,
-                    delta=1e-6,
-                    queries_per_day=10**9,
-                    allowed=(SecureFeatureSums.name,),
-                    most_epsilon_per_query=40.0,
-                    least_sigma=0.1,
-                ),
-                SiloSums(sums=sums, representation=encoder.digest),
+                Policy(silo=name, epsilon_budget=1e9, delta=1e-6, allowed=(release.name,)),
+                SiloSums(values=sums, representation=encoder.digest),
                 folder=folder / name,
-                num_classes=NUM_CLASSES,
-                sealer=sealer.with_keys(keys[name]),
+                roster=roster,
+                keys=keys[name],
             )
             for name in names
         ]
-        roster = Roster(
-            run_id="benchmark",
-            delta=1e-6,
-            members=tuple(Member(name=name, epsilon=2.0, queries=10**6) for name in names),
-        )
         with Coordinator(
             roster,
             silos=members,
             folder=folder / "coordinator",
-            asking=Asking(mechanism=release.to_dict()),
-            secure=opening,
+            asking=Asking(mechanism=release),
+            aggregators=[aggregator.answer for aggregator in aggregators],
         ) as coordinator:
             public = Pool(dataset, np.zeros((10, 2), np.float32))
             spent = seconds_of(lambda: coordinator.open_total(public, encoder))
-            replies = coordinator.queue.replies(coordinator.queue.rounds()[-1].number)
-            size = reply_to_wire(replies[names[0]]).ByteSize()
+            replies = coordinator.journal.replies(coordinator.journal.rounds()[-1].number)
+            size = len(encode(replies[names[0]]))
     yield row("secure total of five silos", spent, bytes_from_a_silo=float(size))
 
 

@@ -20,8 +20,8 @@ The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand
     student = pate_tf.Student().fit(data.pool, labels)
     student.publish("released")
 
-`compare_methods` says from public values alone which method and mechanism suit an epsilon;
-`recommend` compares mechanisms alone. `PateClassifier` is an estimator for scikit-learn.
+`plan` says from public values alone which method and mechanism suit an epsilon. `PateClassifier`
+is an estimator for scikit-learn.
 
 Data flow one way: private data, disjoint shares, teachers, votes, charged noisy labels, student,
 served model; with feature sums, per-class sums stand for teachers and votes. A release is charged
@@ -55,9 +55,8 @@ if TYPE_CHECKING:
     from pate_tf.accounting.mechanisms import PermuteAndFlip as PermuteAndFlip
     from pate_tf.accounting.mechanisms import StabilityGate as StabilityGate
     from pate_tf.accounting.mechanisms import StabilityGateOrHistogram as StabilityGateOrHistogram
-    from pate_tf.accounting.planning import PlannedRelease as PlannedRelease
-    from pate_tf.accounting.planning import Recommendation as Recommendation
-    from pate_tf.accounting.planning import recommend as recommend
+    from pate_tf.accounting.planning import Plan as Plan
+    from pate_tf.accounting.planning import plan as plan
     from pate_tf.core.dataset import Dataset as Dataset
     from pate_tf.data.data import Data as Data
     from pate_tf.ledger import BudgetExceeded as BudgetExceeded
@@ -70,9 +69,6 @@ if TYPE_CHECKING:
     from pate_tf.run.classifier import PateClassifier as PateClassifier
     from pate_tf.run.fit import Fitted as Fitted
     from pate_tf.run.fit import fit as fit
-    from pate_tf.run.planning import MethodComparison as MethodComparison
-    from pate_tf.run.planning import PlanSettings as PlanSettings
-    from pate_tf.run.planning import compare_methods as compare_methods
     from pate_tf.run.student import Student as Student
     from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
     from pate_tf.statement.publishing import Published as Published
@@ -92,13 +88,12 @@ _NAMES = {
         *("InteractiveGaussianNoisyMax", "LaplaceClusterCounts", "PermuteAndFlip"),
         *("StabilityGate", "StabilityGateOrHistogram"),
     ],
-    "accounting.planning": ["PlannedRelease", "Recommendation", "recommend"],
+    "accounting.planning": ["Plan", "plan"],
     "run.classifier": ["PateClassifier"],
     "data.data": ["Data"],
     "release.feature_sums": ["FeatureSums"],
     "run.fit": ["Fitted", "fit"],
     "release.labeller": ["Labeller"],
-    "run.planning": ["MethodComparison", "PlanSettings", "compare_methods"],
     "statement.publishing": ["Published"],
     "run.student": ["Student"],
     "teachers.teachers": ["Teachers"],

@@ -61,12 +61,12 @@ def test_opening_a_ledger(tmp_path):
     again.check("opening a ledger again", files=5, functions=20)
 
 
-def test_a_recommendation():
-    from pate_tf.accounting.planning import recommend
+def test_a_plan():
+    from pate_tf.accounting.planning import plan
 
     with Way() as way:
-        recommend(target_epsilon=1.0, num_teachers=250, num_classes=10)
-    way.check("recommend", files=11, functions=142)  # goal: 12, 60
+        plan(1.0, num_teachers=250, num_classes=10)
+    way.check("plan", files=14, functions=132)  # goal: 8, 60
 
 
 def test_releasing_a_hundred_labels_of_loaded_teachers(tmp_path):

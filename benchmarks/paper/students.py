@@ -20,7 +20,7 @@ from benchmarks.paper.laboratory import (
 )
 from benchmarks.paper.votes import numbers_of_teachers
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
-from pate_tf.accounting.planning import recommend
+from pate_tf.accounting.planning import plan
 
 # Accuracy and epsilon, by data set and queries; of tables with the accuracy without privacy.
 FIGURE4_THEIRS = {
@@ -150,8 +150,8 @@ def _frontier_rows(laboratory: Laboratory) -> Iterator[Row]:
         if laboratory.is_quick:
             points = [(20, 20, 3.0, StabilityGate)]
         for number, num_queries, epsilon, kind in points:
-            mechanism = recommend(
-                target_epsilon=epsilon,
+            mechanism = plan(
+                epsilon,
                 num_teachers=number,
                 num_classes=num_classes,
                 delta=delta,
@@ -266,7 +266,7 @@ PATE_G = Experiment(
 )
 FRONTIER = Experiment(
     title="Accuracy against publishable epsilon",
-    about="Mechanism and noise are planned by `pate_tf.recommend` for a worst-case epsilon at "
+    about="Mechanism and noise are planned by `pate_tf.plan` for a worst-case epsilon at "
     "delta 1e-5. A stability gate asks `medoids` queries, others `diverse` ones. Median and range "
     "of three repetitions; the student is `consistency`.",
     rows=_frontier_rows,

@@ -1,7 +1,7 @@
 """What can be charged, and what charges cost: `Charge` and `Cost`.
 
 A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
-data-dependent cost is another one (`pate_tf.accounting.planning`). Whatever composes costs, the
+data-dependent cost is another one (`pate_tf.accounting.cost_release`). Whatever composes costs, the
 ledger first of all, asks a charge alone and never what kind it is.
 """
 
@@ -11,9 +11,8 @@ import dataclasses
 import decimal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from inspect import signature
 from math import inf
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -53,16 +52,6 @@ class Charge(ABC):
     counted: ClassVar[tuple[str, str]]
     labels_in_words: ClassVar[str] = "noisy labels"
     lacks: ClassVar[Mapping[str, str]] = {}
-
-    def __new__(cls, *positional: object, **fields: object) -> Self:
-        """Raises TypeError for a number without a name: 20 may be a scale or its inverse."""
-        if positional:
-            names = ", ".join(f"{name}=" for name in list(signature(cls.__init__).parameters)[1:])
-            raise TypeError(
-                f"{cls.__name__}: expected keywords {names or 'none'}, got {len(positional)} "
-                f"positional"
-            )
-        return super().__new__(cls)
 
     @abstractmethod
     def alphas(self, moments: FloatArray) -> FloatArray:
@@ -114,13 +103,14 @@ class Charge(ABC):
         del num_queries
         return 1
 
-    @abstractmethod
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields; see `pate_tf.accounting.charges.charge_from_dict`."""
+        return {"name": self.name, **dataclasses.asdict(cast(Any, self))}
 
-    @abstractmethod
     def summary(self) -> str:
-        """Returns what it is and its numbers, in a few words."""
+        """Returns name and parameters, such as `gaussian_noisy_max, sigma 40`."""
+        parameters = dataclasses.asdict(cast(Any, self)).items()
+        return ", ".join([self.name, *(f"{name} {value:g}" for name, value in parameters)])
 
     def several(self, number: int) -> str:
         """Returns so many of it in words, such as `20 queries of laplace_noisy_max, gamma 0.1`."""
@@ -131,16 +121,16 @@ class Charge(ABC):
         """Returns what is done with the votes, in sentences for a privacy statement."""
 
 
-def lacking(one: Charge | type[Charge], expected: str, what: str) -> ValueError:
+def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueError:
     """Returns the refusal of something that a charge can't do.
 
     Args:
-        one: the charge, or its class.
+        charge: the charge, or its class.
         expected: what was asked for, after "one with".
         what: the key of `lacks`.
     """
-    reason = one.lacks.get(what, f"it defines no {what}")
-    return ValueError(f"expected one with {expected}, got {one.name}: {reason}")
+    reason = charge.lacks.get(what, f"it defines no {what}")
+    return ValueError(f"expected one with {expected}, got {charge.name}: {reason}")
 
 
 def from_fields(kind: Callable[..., Kind], values: Mapping[str, Any]) -> Kind:
@@ -195,11 +185,12 @@ class Cost:
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
-            **fields,
+            **vars(self),
             "charge": self.charge.to_dict(),
-            "before": [{"charge": one.to_dict(), "number": each} for one, each in self.before],
+            "before": [
+                {"charge": charge.to_dict(), "number": number} for charge, number in self.before
+            ],
         }
 
 

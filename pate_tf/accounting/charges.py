@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.cost_release import release_from_dict
 from pate_tf.accounting.local import SILO_CHARGES, silo_charge_from_dict
 from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.noisy_training import training_from_dict
-from pate_tf.accounting.planning import plan_from_dict
 
 
 def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
@@ -19,7 +19,7 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     if fields.get("name") in SILO_CHARGES:
         return silo_charge_from_dict(fields)
     if "release" in fields:
-        return plan_from_dict(fields)
+        return release_from_dict(fields)
     return training_from_dict(fields) if "training" in fields else mechanism_from_dict(fields)
 
 

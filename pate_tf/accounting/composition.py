@@ -7,7 +7,6 @@ less (`pate_tf.accounting.composition`). All of it holds for charges of any kind
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -15,7 +14,6 @@ from math import expm1, fsum, inf, log1p, nextafter
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from pate_tf.accounting.charge import Charge, lacking
 from pate_tf.accounting.conversions import (
@@ -23,7 +21,6 @@ from pate_tf.accounting.conversions import (
     SAFETY_MARGIN,
     FloatArray,
     betaln,
-    check_moments,
     epsilon_from_alphas,
     float_above,
     least,
@@ -43,59 +40,17 @@ MOST_LOSSES = 2**13
 
 LARGEST_EPSILON = 2.0**30
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ApproximateGuarantee:
-    """An (epsilon, delta) guarantee of one mechanism, for one moved teacher, in both directions.
-
-    Attributes:
-        epsilon: at least 0, finite, in natural logarithms.
-        delta: in [0, 1]. 1 promises nothing.
-    """
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        """Raises ValueError if a value is outside of its range."""
-        validation.between(0, inf, ends="[)", epsilon=self.epsilon)
-        validation.between(0, 1, ends="[]", delta=self.delta)
-
-    def for_moved_teachers(self, num_teachers: int) -> ApproximateGuarantee:
-        """Returns what holds if that many teachers differ at once, rounded up.
-
-        (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), delta at most 1
-        (docs/proofs/stability_gate.md, Theorem G6).
-
-        Args:
-            num_teachers: k, at least 1.
-
-        Raises:
-            ValueError: if num_teachers is below 1.
-        """
-        validation.whole(1, num_teachers=num_teachers)
-        if num_teachers == 1:
-            return self
-        exponents = self.epsilon * np.arange(num_teachers)
-        with np.errstate(over="ignore"):
-            factor = float(np.sum(np.exp(exponents))) * (1.0 + SAFETY_MARGIN)
-        delta = min(self.delta * factor, 1.0) if self.delta else 0.0
-        return ApproximateGuarantee(
-            epsilon=_up(self.epsilon * num_teachers), delta=min(_up(delta), 1.0)
-        )
+# (epsilon, delta) of one mechanism, for one moved teacher, in both directions.
+Guarantee = tuple[float, float]
 
 
 def composed_epsilon(
-    guarantees: Sequence[ApproximateGuarantee],
-    *,
-    delta: float,
-    alphas: ArrayLike | None = None,
-    moments: ArrayLike = DEFAULT_MOMENTS,
+    guarantees: Sequence[Guarantee], *, delta: float, alphas: FloatArray | None = None
 ) -> float:
     """Returns the epsilon at delta of all guarantees and all moments together, rounded up.
 
     The mechanisms may be interleaved, and each may depend on what the others gave out; their
-    guarantees and total alphas must have been fixed beforehand. Never above the basic composition
+    guarantees and total alphas must have been fixed in advance. Never above the basic composition
     (sum of epsilons + epsilon of the moments at what the guarantees leave of delta).
 
     Infinite if the guarantees' deltas use up delta. One exception: without moments, deltas that add
@@ -104,137 +59,69 @@ def composed_epsilon(
     Args:
         guarantees: of each mechanism that has no moments; may be empty.
         delta: in [0, 1).
-        alphas: total costs of everything else, in both directions, [num_moments]. Default: there
-            is nothing else. Infinite or NaN rules a moment out; zero at a moment says that
-            nothing was released.
-        moments: [num_moments], positive.
-
-    Raises:
-        ValueError: if a value is outside of its range or shapes differ.
+        alphas: total costs of everything else at `DEFAULT_MOMENTS`, in both directions; None if
+            there is nothing else. Infinite or NaN rules a moment out.
     """
     validation.between(0, 1, ends="[)", delta=delta)
-    orders = check_moments(moments)
-    costs = _checked_alphas(alphas, orders)
     basic = inf
-    if costs is None and sum((Fraction(one.delta) for one in guarantees), Fraction(0)) <= delta:
-        basic = _up(fsum(one.epsilon for one in guarantees))
+    if alphas is None and sum((Fraction(used) for _, used in guarantees), Fraction(0)) <= delta:
+        basic = _up(fsum(epsilon for epsilon, _ in guarantees))
         if basic == 0.0:
             return 0.0
-
-    def exceeds(epsilon: float) -> bool:
-        return not total(epsilon) <= delta
-
-    total = _TotalDelta(guarantees, costs, orders)
-    if total.certain_loss > delta:
+    losses, weights, certain_loss = privacy_losses(guarantees)
+    if certain_loss > delta:
         return basic
+
+    def holds(epsilon: float) -> bool:
+        """Theorem G5: delta of epsilon, from losses of the guarantees and moments of the rest."""
+        remaining = float(weights @ moments_delta(epsilon - losses, alphas))
+        spent = certain_loss + (1.0 - certain_loss) * remaining
+        return spent * (1.0 + SAFETY_MARGIN) <= delta
+
     high = 1.0
-    while exceeds(high):
+    while not holds(high):
         high *= 2.0
         if high > LARGEST_EPSILON:
             return basic
     low = 0.0 if high == 1.0 else high / 2.0
-    if low == 0.0 and not exceeds(0.0):
+    if low == 0.0 and holds(0.0):
         return 0.0
-    high = least(lambda epsilon: not exceeds(epsilon), low, high, within=SAFETY_MARGIN)
-    return min(high * (1.0 + SAFETY_MARGIN), basic)
+    return min(least(holds, low, high, within=SAFETY_MARGIN) * (1.0 + SAFETY_MARGIN), basic)
 
 
-def composed_delta(
-    guarantees: Sequence[ApproximateGuarantee],
-    *,
-    epsilon: float,
-    alphas: ArrayLike | None = None,
-    moments: ArrayLike = DEFAULT_MOMENTS,
-) -> float:
-    """Returns the delta at epsilon of all guarantees and all moments together, rounded up.
+def moments_delta(epsilons: FloatArray, alphas: FloatArray | None) -> FloatArray:
+    """Returns the delta of the moments alone at each epsilon, also below zero.
 
-    See `composed_epsilon`, also for the arguments.
-
-    Raises:
-        ValueError: if a value is outside of its range or shapes differ.
+    e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020); of an epsilon
+    below zero by the same for its reflection.
     """
-    if not epsilon >= 0.0:
-        raise ValueError(f"expected epsilon >= 0, got {epsilon}")
-    orders = check_moments(moments)
-    total = _TotalDelta(guarantees, _checked_alphas(alphas, orders), orders)
-    return min(total(epsilon), 1.0)
-
-
-class _TotalDelta:
-    """Theorem G5: delta of epsilon, from losses of the guarantees and moments of the rest.
-
-    Args:
-        guarantees: of each mechanism that has no moments.
-        alphas: [num_moments], or None if there is nothing else.
-        moments: [num_moments].
-    """
-
-    def __init__(
-        self,
-        guarantees: Sequence[ApproximateGuarantee],
-        alphas: FloatArray | None,
-        moments: FloatArray,
-    ) -> None:
-        self._losses, self._weights, self.certain_loss = _privacy_losses(guarantees)
-        self._alphas, self._moments = alphas, moments
-
-    def __call__(self, epsilon: float) -> float:
-        """Returns delta, times 1 + SAFETY_MARGIN."""
-        if not epsilon < inf:
-            return self.certain_loss
-        rest = self._rest(epsilon - self._losses)
-        spent = self.certain_loss + (1.0 - self.certain_loss) * float(self._weights @ rest)
-        return spent * (1.0 + SAFETY_MARGIN)
-
-    def _rest(self, epsilons: FloatArray) -> FloatArray:
-        """Returns the delta of the moments alone at each epsilon, also below zero."""
-        if self._alphas is None:
-            return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0)
-        size = np.abs(epsilons)
-        reflected = -np.expm1(-size) + np.exp(-size) * self._direct(self._alphas, size)
-        return np.where(epsilons < 0.0, reflected, self._direct(self._alphas, epsilons))
-
-    def _direct(self, alphas: FloatArray, epsilons: FloatArray) -> FloatArray:
-        """Balle et al. 2020: e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment."""
-        moments = self._moments
-        fixed = alphas - moments * np.log1p(1.0 / moments) - np.log1p(moments)
-        exponents = np.min(fixed[None, :] - np.outer(epsilons, moments), axis=1)
-        return np.asarray(np.exp(np.minimum(exponents, 0.0)))
-
-
-def _checked_alphas(alphas: ArrayLike | None, moments: FloatArray) -> FloatArray | None:
     if alphas is None:
-        return None
-    costs = np.asarray(alphas, dtype=np.float64)
-    if costs.shape != moments.shape:
-        raise ValueError(f"expected alphas of shape {moments.shape}, got {costs.shape}")
-    if np.any(costs < 0):
-        raise ValueError("expected alphas >= 0, got a negative one")
-    if np.any(costs == 0.0):
-        return None
-    return np.where(np.isnan(costs), np.inf, costs)
+        return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0)
+    costs, size = np.where(np.isnan(alphas), inf, alphas), np.abs(epsilons)
+    fixed = costs - DEFAULT_MOMENTS * np.log1p(1.0 / DEFAULT_MOMENTS) - np.log1p(DEFAULT_MOMENTS)
+    exponents = np.min(fixed[None, :] - np.outer(size, DEFAULT_MOMENTS), axis=1)
+    direct = np.exp(np.minimum(exponents, 0.0))
+    reflected = -np.expm1(-size) + np.exp(-size) * direct
+    return np.asarray(np.where(epsilons < 0.0, reflected, direct))
 
 
-def _privacy_losses(
-    guarantees: Sequence[ApproximateGuarantee],
-) -> tuple[FloatArray, FloatArray, float]:
+def privacy_losses(guarantees: Sequence[Guarantee]) -> tuple[FloatArray, FloatArray, float]:
     """Theorem G4: finite losses, their probabilities given that one occurs, and that of infinity.
 
     Where there are too many losses, those that lie close together count as the largest of them,
     which can only raise delta.
     """
-    survived = fsum(log1p(-one.delta) if one.delta < 1.0 else -inf for one in guarantees)
+    survived = fsum(log1p(-used) if used < 1.0 else -inf for _, used in guarantees)
     certain_loss = min(_up(-expm1(survived)) * (1.0 + SAFETY_MARGIN), 1.0)
     losses, weights = np.zeros(1), np.ones(1)
-    for epsilon, number in sorted(Counter(one.epsilon for one in guarantees).items()):
+    for epsilon, number in sorted(Counter(epsilon for epsilon, _ in guarantees).items()):
         wins = np.arange(number + 1)
         new_losses: FloatArray = np.asarray(epsilon * (2.0 * wins - number), np.float64)
         # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). Its rounding is far below
         # SAFETY_MARGIN for as many as there can be.
         exponents = -betaln(number - wins + 1, wins + 1) - log1p(number)
         exponents -= wins * np.log1p(np.exp(-epsilon)) + (number - wins) * np.logaddexp(0, epsilon)
-        new_weights = np.exp(exponents)
-        new_losses, new_weights = _merged(new_losses, new_weights)
+        new_losses, new_weights = _merged(new_losses, np.exp(exponents))
         losses, weights = _merged(
             np.add.outer(losses, new_losses).ravel(), np.outer(weights, new_weights).ravel()
         )
@@ -367,14 +254,15 @@ def closed_form_epsilon(charges: Charges, delta: float) -> float:
     return charge.composed_epsilon(number, delta=delta)
 
 
-def approximate_guarantees(charges: Charges) -> list[ApproximateGuarantee]:
+def approximate_guarantees(charges: Charges) -> list[Guarantee]:
     """Returns a guarantee for each charge without moments; no more than MOST_APPROXIMATE + 1."""
-    guarantees: list[ApproximateGuarantee] = []
+    guarantees: list[Guarantee] = []
     for charge, number in charges.items():
         if charge.approximate is not None:
-            epsilon, its_delta = charge.approximate
-            one = ApproximateGuarantee(epsilon=epsilon, delta=its_delta)
-            guarantees += [one] * min(number, MOST_APPROXIMATE + 1 - len(guarantees))
+            epsilon, delta = charge.approximate
+            validation.between(0, inf, ends="[)", epsilon=epsilon)
+            validation.between(0, 1, ends="[]", delta=delta)
+            guarantees += [(epsilon, delta)] * min(number, MOST_APPROXIMATE + 1 - len(guarantees))
     return guarantees
 
 
@@ -411,8 +299,8 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
 
 
-def dp_event(charge: Charge) -> Any:
-    """Returns a `dp_accounting` event that costs no less than one charge.
+def to_dp_event(charges: Charges) -> Any:
+    """Returns a `dp_accounting` event that costs no less than all charges, a part for each.
 
     Gaussian mechanisms of `noise_multipliers`; or zCDP with rho = epsilon^2 / 8 of a bounded
     range (docs/proofs/theory.md, Proposition D3), or epsilon^2 / 2 of a pure epsilon (Bun and
@@ -420,32 +308,19 @@ def dp_event(charge: Charge) -> Any:
 
     Raises:
         ImportError: if the optional package dp-accounting is missing.
-        ValueError: if there is no such event.
-    """
-    import dp_accounting
-
-    parts = [dp_accounting.GaussianDpEvent(one) for one in charge.noise_multipliers]
-    if not parts and charge.bounded_range is not None:
-        parts = [dp_accounting.ZCDpEvent(rho=charge.bounded_range**2 / 8.0)]
-    elif not parts and charge.pure_epsilon is not None:
-        parts = [dp_accounting.ZCDpEvent(rho=charge.pure_epsilon**2 / 2.0)]
-    if not parts or charge.approximate is not None:
-        raise lacking(charge, "an event of dp-accounting", "dp event")
-    return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
-
-
-def to_dp_event(charges: Charges) -> Any:
-    """Returns one `dp_accounting` event for all charges, a part for each charge.
-
-    Raises:
-        ImportError: if the optional package dp-accounting is missing.
         ValueError: if a charge has no event.
     """
     import dp_accounting
 
-    return dp_accounting.ComposedDpEvent(
-        [
-            dp_accounting.SelfComposedDpEvent(dp_event(charge), number)
-            for charge, number in charges.items()
-        ]
-    )
+    events = []
+    for charge, number in charges.items():
+        parts = [dp_accounting.GaussianDpEvent(sigma) for sigma in charge.noise_multipliers]
+        if not parts and charge.bounded_range is not None:
+            parts = [dp_accounting.ZCDpEvent(rho=charge.bounded_range**2 / 8.0)]
+        elif not parts and charge.pure_epsilon is not None:
+            parts = [dp_accounting.ZCDpEvent(rho=charge.pure_epsilon**2 / 2.0)]
+        if not parts or charge.approximate is not None:
+            raise lacking(charge, "an event of dp-accounting", "dp event")
+        event = parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
+        events.append(dp_accounting.SelfComposedDpEvent(event, number))
+    return dp_accounting.ComposedDpEvent(events)

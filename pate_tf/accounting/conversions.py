@@ -285,14 +285,3 @@ def _least_total(exceeds: Callable[[float], bool], high: float) -> float:
     if not exceeds(low):
         return 0.0
     return least(lambda epsilon: not exceeds(epsilon), low, high) * (1.0 + SAFETY_MARGIN)
-
-
-def strong_composition_epsilon(gamma: float, num_queries: int, delta: float) -> float:
-    """Returns the composition that the PATE paper compares itself with.
-
-    4 T gamma^2 + 2 gamma sqrt(2 T ln(1/delta)) (Papernot et al. 2017, section 3.2): 5.80 for
-    gamma = 0.05, T = 100, delta = 1e-5; about 26 for T = 1000, delta = 1e-6.
-    """
-    validation.between(0, 1, delta=delta)
-    validation.whole(0, num_queries=num_queries)
-    return 4.0 * num_queries * gamma**2 + 2.0 * gamma * sqrt(2.0 * num_queries * log(1.0 / delta))

@@ -27,13 +27,14 @@ smallest is taken (docs/proofs/theory.md, Proposition S2).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf, log, sqrt
+from math import inf, log, nextafter, sqrt
 
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import (
     MOST_APPROXIMATE,
+    Guarantee,
     approximate_guarantees,
     composed_epsilon,
     smallest_epsilon,
@@ -52,9 +53,20 @@ from pate_tf.accounting.conversions import (
 from pate_tf.core import validation
 
 
-def several_teachers_alpha(
-    charge: Charge, moments: FloatArray, *, num_teachers: int = 2
-) -> FloatArray:
+def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
+    """Returns what holds if that many teachers differ at once, rounded up.
+
+    (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), delta at most 1
+    (docs/proofs/stability_gate.md, Theorem G6).
+    """
+    epsilon, delta = guarantee
+    with np.errstate(over="ignore"):
+        factor = float(np.sum(np.exp(epsilon * np.arange(num_teachers)))) * (1.0 + SAFETY_MARGIN)
+    moved = nextafter(min(delta * factor, 1.0), inf) if delta else 0.0
+    return nextafter(epsilon * num_teachers, inf) if epsilon else 0.0, min(moved, 1.0)
+
+
+def several_teachers_alpha(charge: Charge, moments: FloatArray, num_teachers: int) -> FloatArray:
     """Returns the largest cost of one charge if so many teachers change, `[num_moments]`.
 
     From what it says of itself for one teacher; infinite where it says nothing. Without a part
@@ -73,19 +85,13 @@ def several_teachers_alpha(
 
 
 def several_teachers_epsilon(
-    charges: Mapping[Charge, int],
-    *,
-    delta: float,
-    one_teacher_epsilon: Callable[[float], float] | None = None,
-    num_teachers: int = 2,
+    charges: Mapping[Charge, int], *, delta: float, num_teachers: int = 2
 ) -> float:
     """Returns the least epsilon known at delta where so many votes of every query move.
 
     Args:
         charges: how many of each charge, chosen adaptively or not.
         delta: in [0, 1).
-        one_teacher_epsilon: from any delta to the epsilon of the same where one vote of each moves;
-            infinite where none is known. Default: `composition.smallest_epsilon`.
         num_teachers: how many teachers change, at least 2.
 
     Raises:
@@ -95,36 +101,37 @@ def several_teachers_epsilon(
     validation.between(0, 1, ends="[)", delta=delta)
     for number in charges.values():
         validation.whole(0, number=number)
-    asked = {one: number for one, number in charges.items() if number}
-    if not asked:
+    charged = {charge: number for charge, number in charges.items() if number}
+    if not charged:
         return 0.0
-    step = one_teacher_epsilon or (lambda smaller: smallest_epsilon(asked, smaller)[0])
-    found = [group_epsilon(step, delta, num_steps=num_teachers)]
-    alphas = np.zeros_like(DEFAULT_MOMENTS)
-    for charge, number in asked.items():
-        alphas = alphas + number * several_teachers_alpha(
-            charge, DEFAULT_MOMENTS, num_teachers=num_teachers
+    epsilons = [
+        group_epsilon(
+            lambda smaller: smallest_epsilon(charged, smaller)[0], delta, num_steps=num_teachers
         )
-    if guarantees := approximate_guarantees(asked):
+    ]
+    alphas = np.zeros_like(DEFAULT_MOMENTS)
+    for charge, number in charged.items():
+        alphas = alphas + number * several_teachers_alpha(charge, DEFAULT_MOMENTS, num_teachers)
+    if guarantees := approximate_guarantees(charged):
         if len(guarantees) <= MOST_APPROXIMATE:
-            moved = [one.for_moved_teachers(num_teachers) for one in guarantees]
-            rest = alphas if alphas.any() else None
-            found.append(composed_epsilon(moved, delta=delta, alphas=rest))
-        return min(found)
-    found.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
-    pure = [one.pure_epsilon for one in asked if one.pure_epsilon is not None]
-    if len(pure) == len(asked):
+            moved = [moved_guarantee(guarantee, num_teachers) for guarantee in guarantees]
+            others = alphas if alphas.any() else None
+            epsilons.append(composed_epsilon(moved, delta=delta, alphas=others))
+        return min(epsilons)
+    epsilons.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
+    pure = [charge.pure_epsilon for charge in charged if charge.pure_epsilon is not None]
+    if len(pure) == len(charged):
         # Of different scales, all count as the largest.
         largest = num_teachers * max(pure)
-        found.append(pure_composition_epsilon(largest, sum(asked.values()), delta))
-    elif all(one.noise_multipliers and one.answers for one in asked):
+        epsilons.append(pure_composition_epsilon(largest, sum(charged.values()), delta))
+    elif all(charge.noise_multipliers and charge.answers for charge in charged):
         squared = sum(
-            number * _squared_distance(one, num_teachers) for one, number in asked.items()
+            number * _squared_distance(charge, num_teachers) for charge, number in charged.items()
         )
         # A coordinate moved by s votes adds at most s / (LATTICE sigma^2) to the loss of continuous
-        # noise, and s is at most s^2. Plans have another lattice.
-        found.append(gaussian_dp_epsilon(sqrt(squared), delta) + squared / LATTICE)
-    return min(found)
+        # noise, and s is at most s^2. Releases of costs have another lattice.
+        epsilons.append(gaussian_dp_epsilon(sqrt(squared), delta) + squared / LATTICE)
+    return min(epsilons)
 
 
 def replaced_owner_epsilon(charges: Mapping[Charge, int], delta: float) -> float:
@@ -140,7 +147,7 @@ def replaced_owner_epsilon(charges: Mapping[Charge, int], delta: float) -> float
     Raises:
         ValueError: if delta is outside [0, 1), or a number is negative.
     """
-    return several_teachers_epsilon(charges, delta=delta, num_teachers=2)
+    return several_teachers_epsilon(charges, delta=delta)
 
 
 def group_epsilon(
@@ -166,11 +173,11 @@ def group_epsilon(
 
     def epsilon_if_it_holds(depth: float) -> float:
         """The epsilon of one step at d = delta e^-depth, if the sum of e^(i epsilon) d allows."""
-        one = one_teacher_epsilon(float(np.exp(log(delta) - depth)))
-        if one == inf:
+        epsilon = one_teacher_epsilon(float(np.exp(log(delta) - depth)))
+        if epsilon == inf:
             return inf
-        holds = logsumexp(one * np.arange(num_steps)) * (1.0 + SAFETY_MARGIN) <= depth
-        return one if holds else inf
+        holds = logsumexp(epsilon * np.arange(num_steps)) * (1.0 + SAFETY_MARGIN) <= depth
+        return epsilon if holds else inf
 
     low, high = 0.0, 1.0
     deepest = log(delta) + 690.0  # below it exp(log(delta) - depth) is no normal number
@@ -180,8 +187,8 @@ def group_epsilon(
             return inf
     for _ in range(30):
         middle = (low + high) / 2.0
-        if (one := epsilon_if_it_holds(middle)) < inf:
-            high, best = middle, min(best, one)
+        if (epsilon := epsilon_if_it_holds(middle)) < inf:
+            high, best = middle, min(best, epsilon)
         else:
             low = middle
     return num_steps * best * (1.0 + SAFETY_MARGIN)

@@ -17,21 +17,17 @@ proved in docs/proofs/theory.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pate_tf.accounting.charge import lacking
-from pate_tf.accounting.conversions import (
-    DEFAULT_MOMENTS,
-    SAFETY_MARGIN,
-    FloatArray,
-    check_moments,
-    epsilon_from_alphas,
-    excess,
-)
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS as DEFAULT_MOMENTS
+from pate_tf.accounting.conversions import SAFETY_MARGIN, FloatArray, check_moments, excess
+from pate_tf.accounting.conversions import epsilon_from_alphas as epsilon_from_alphas
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import DataDependent, Tail
-from pate_tf.accounting.noisy_max_costs import paper_alpha
 from pate_tf.accounting.outcomes import IntArray, NeighbourOutcomes
 
 # Exact two-sided moments: outcome probabilities at the counts and at every neighbour.
@@ -86,23 +82,9 @@ def directed_alphas(
 def _log_probability(law: FloatArray, multiplicity: FloatArray) -> FloatArray:
     """Returns ln of each probability, through the probability of the rest where it is large."""
     large = law > 0.75
-    rest = np.sum(np.where(large, 0.0, law * multiplicity), axis=1, keepdims=True)
-    return np.where(large, np.log1p(-np.minimum(rest, 0.25)), np.log(law))
+    others = np.sum(np.where(large, 0.0, law * multiplicity), axis=1, keepdims=True)
+    return np.where(large, np.log1p(-np.minimum(others, 0.25)), np.log(law))
 
-
-__all__ = [
-    "BOUNDS",
-    "DEFAULT_MOMENTS",
-    "SAFETY_MARGIN",
-    "bound_tail",
-    "data_dependent_alphas",
-    "epsilon_from_alphas",
-    "is_two_sided",
-    "paper_alpha",
-    "query_costs",
-    "union_bound",
-    "vote_reach",
-]
 
 BOUNDS = ("paper", "tight", "two_sided", "class_aware", "exact")
 
@@ -147,10 +129,7 @@ def bound_tail(bound: str, mechanism: Mechanism) -> Tail:
 def vote_reach(bound: str, mechanism: Mechanism) -> int:
     """Returns by how many votes q and u must be moved before `query_costs` is applied to them.
 
-    1 for `two_sided` on Gaussian mechanisms, else 0: the reverse moment at n is the forward moment
-    at a neighbour n', and the forward formula is nondecreasing in q, so the two-sided cost is the
-    formula at qmax_1(n) (Proposition D5). A cost that must hold k votes away (K_k of Theorem B2)
-    is `query_costs` of the union bound with moved_votes = k + vote_reach.
+    See `Bound.reach`.
     """
     return check_bound(bound, mechanism).bound(bound, DEFAULT_MOMENTS).reach
 
@@ -180,14 +159,14 @@ def query_costs(
         ValueError: if the mechanism has no such bound, or the bound is "exact", which is no
             function of q and u.
     """
-    known = check_bound(bound, mechanism).bound(bound, moments)
+    formula = check_bound(bound, mechanism).bound(bound, moments)
     if bound == "exact":
         raise ValueError("expected a bound in q and u, got 'exact'")
     reached = np.maximum(q, SMALLEST_PROBABILITY)
     largest = np.minimum(np.maximum(u, SMALLEST_PROBABILITY), reached)
     with np.errstate(over="ignore", invalid="ignore"):
-        costs = known.costs(reached, largest)
-    return np.asarray(np.fmin(costs, known.cap))
+        costs = formula.costs(reached, largest)
+    return np.asarray(np.fmin(costs, formula.cap))
 
 
 def union_bound(
@@ -226,7 +205,7 @@ def data_dependent_alphas(
 ) -> FloatArray:
     """Returns the total cost of all queries at the true counts, [num_moments]. Sensitive.
 
-    The order of the classes does not matter. Queries of equal (q, u) are computed once. Rounded up
+    The order of the classes does not matter. Equal histograms are computed once. Rounded up
     by SAFETY_MARGIN. Of a mechanism that withholds labels, `counts` are those of the answered
     queries: an indication, no guarantee, for which ones are answered depends on the votes
     (Proposition D6).
@@ -242,62 +221,37 @@ def data_dependent_alphas(
     Raises:
         ValueError: if the mechanism has no such bound, or no query can go unanswered.
     """
-    asked = check_bound(bound, mechanism)
+    accounted = check_bound(bound, mechanism)
     orders = check_moments(moments)
     if num_unanswered and not mechanism.withholds:
         raise ValueError(f"expected 0 unanswered queries of {mechanism.name}")
-    tests = (len(counts) + num_unanswered) * asked.test_alphas(orders)
-    answering = asked.answering
-    descending = -np.sort(-counts, axis=1)
+    tests = (len(counts) + num_unanswered) * accounted.test_alphas(orders)
     if counts.shape[1] < 2:
         return tests
+    rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
+    answering, total = accounted.answering, np.zeros_like(orders)
     if bound == "exact":
-        total = _exact_alphas(descending, answering, orders, progress)
+        # The sum over queries of the worst neighbour's cost bounds the worst sum. No query costs
+        # more than its `two_sided` bound, also where probabilities underflow.
+        for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):
+            bounded = _bounded_alphas(row[None, :], np.ones(1), answering, orders, "two_sided")
+            total += weight * np.fmin(exact_costs(row, answering, orders), bounded)
+            if progress is not None:
+                progress(done, len(rows))
     else:
-        total = _bounded_alphas(descending, answering, orders, bound)
+        total = _bounded_alphas(rows, weights, answering, orders, bound)
     return (tests + total) * (1.0 + SAFETY_MARGIN)
 
 
 def _bounded_alphas(
-    descending: IntArray, mechanism: DataDependent, moments: FloatArray, bound: str
+    rows: IntArray, weights: NDArray[Any], mechanism: DataDependent, moments: FloatArray, bound: str
 ) -> FloatArray:
-    tail = bound_tail(bound, mechanism)
-    reach = vote_reach(bound, mechanism)
-    rows = max(1, 2**20 // descending.shape[1])
-    parts = [
-        union_bound(tail, descending[start : start + rows], moved_votes=reach)
-        for start in range(0, len(descending), rows)
-    ]
-    if not parts:
-        return np.zeros_like(moments)
-    q, u = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if bound != "class_aware":
-        u = np.zeros_like(q)
-    pairs, weights = np.unique(q + 1j * u, return_counts=True)
+    """Returns the sum of the costs of distinct histograms, each times its weight."""
+    tail, reach = bound_tail(bound, mechanism), vote_reach(bound, mechanism)
     total = np.zeros_like(moments)
-    rows = max(1, CHUNK_ENTRIES // len(moments))
-    for start in range(0, len(pairs), rows):
-        some = pairs[start : start + rows]
-        costs = query_costs(bound, mechanism, some.real, some.imag, moments)
-        total += weights[start : start + rows] @ costs
-    return total
-
-
-def _exact_alphas(
-    descending: IntArray,
-    mechanism: DataDependent,
-    moments: FloatArray,
-    progress: Callable[[int, int], None] | None,
-) -> FloatArray:
-    """Returns the sum over queries of the worst neighbour's cost, an upper bound of the worst sum.
-
-    No query costs more than its `two_sided` bound, also where probabilities underflow.
-    """
-    rows, weights = np.unique(descending, axis=0, return_counts=True)
-    total = np.zeros_like(moments)
-    for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):
-        bounded = _bounded_alphas(row[None, :], mechanism, moments, "two_sided")
-        total += weight * np.fmin(exact_costs(row, mechanism, moments), bounded)
-        if progress is not None:
-            progress(done, len(rows))
+    step = max(1, CHUNK_ENTRIES // max(len(moments), rows.shape[1]))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        q, u = union_bound(tail, rows[part], moved_votes=reach)
+        total += weights[part] @ query_costs(bound, mechanism, q, u, moments)
     return total

@@ -25,18 +25,6 @@ def paper_alpha(gamma: float, moments: FloatArray) -> FloatArray:
     return np.minimum(2.0 * gamma**2 * moments * (moments + 1.0), 2.0 * gamma * moments)
 
 
-def _paper_costs(gamma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
-    """Theorem T0: ln[(1-q) ((1-q)/(1-Eq))^l + q E^l], as a sum of two positive excesses."""
-    rise = np.expm1(2.0 * gamma)
-    ratio = np.log1p(rise * q / (1.0 - (1.0 + rise) * q))
-    return np.asarray(
-        np.log1p(
-            (1.0 - q)[:, None] * np.expm1(np.outer(ratio, moments))
-            + _scaled_expm1(q[:, None], 2.0 * gamma * moments[None, :])
-        )
-    )
-
-
 def _scaled_expm1(scale: FloatArray, exponent: FloatArray) -> FloatArray:
     """Returns scale * (e^exponent - 1), or a little more where e^exponent alone overflows."""
     return np.where(exponent < 700.0, scale * np.expm1(exponent), np.exp(np.log(scale) + exponent))
@@ -47,10 +35,9 @@ def _pair_excess(
     log_ratios: tuple[float, ...],
     moments: FloatArray,
     *,
-    forward: bool,
-    reverse: bool,
+    reverse: bool = True,
 ) -> FloatArray:
-    """Returns the larger excess E[ratio^l] - 1 of the directions asked for.
+    """Returns the larger excess E[ratio^l] - 1 of both directions, or of the forward one.
 
     The pair: classes of probability `masses` ([num_queries] each) under P, each times
     e^log_ratio under P', and one more class that takes the rest of both.
@@ -60,70 +47,27 @@ def _pair_excess(
     there = here * np.exp(ratios)
     winner = np.log1p(here @ np.expm1(ratios) / (1.0 - np.sum(there, axis=1)))
     largest = np.zeros((len(here), len(moments)))
-    directions = [(there, winner, -ratios)] if forward else []
-    directions += [(here, -winner, ratios)] if reverse else []
+    directions = [(there, winner, -ratios)] + [(here, -winner, ratios)] * reverse
     for law, winner_ratio, other_ratios in directions:
-        total = _outer_excess(winner_ratio, moments)
+        # `excess` of every winner, in place: these are long arrays.
+        total = exp_remainder(np.outer(winner_ratio, moments + 1.0))
+        total -= np.outer(exp_remainder(winner_ratio), moments + 1.0)
+        np.maximum(total, 0.0, out=total)
         total *= (1.0 - np.sum(law, axis=1))[:, None]
         total += law @ excess(other_ratios[:, None], moments)
         np.maximum(largest, np.where(np.isnan(total), np.inf, total), out=largest)
     return largest
 
 
-def _outer_excess(log_ratios: FloatArray, moments: FloatArray) -> FloatArray:
-    """Returns `excess` of every pair, [num_log_ratios, num_moments], for long arrays."""
-    total = exp_remainder(np.outer(log_ratios, moments + 1.0))
-    total -= np.outer(exp_remainder(log_ratios), moments + 1.0)
-    return np.asarray(np.maximum(total, 0.0, out=total))
-
-
-def _tight_costs(gamma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
-    """Theorem T1: ln max(f1(q), f2(q))."""
-    up = _pair_excess((q,), (2.0 * gamma,), moments, forward=True, reverse=False)
-    down = _pair_excess((q,), (-2.0 * gamma,), moments, forward=True, reverse=False)
-    return np.asarray(np.log1p(np.maximum(up, down)))
-
-
-def _two_sided_costs(gamma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
-    """Theorem T2: ln max(f1(Eq), f2(q)), the two directions of one pair."""
-    return np.asarray(
-        np.log1p(_pair_excess((q,), (2.0 * gamma,), moments, forward=True, reverse=True))
-    )
-
-
-def _class_aware_costs(
-    gamma: float, q: FloatArray, u: FloatArray, moments: FloatArray
-) -> FloatArray:
-    """Theorem T3: the largest of both directions over its mass vectors and corner ratios."""
-    none, rest = np.zeros_like(q), np.maximum(q - u, 0.0)
-    second = np.minimum(u, rest)
-    remaining = np.maximum(rest - second, 0.0)
-    vectors = (
-        (none, none, q),
-        (u, none, rest),
-        (none, u, rest),
-        (u, second, remaining),
-        (second, u, remaining),
-    )
-    corners = tuple(product((-2.0 * gamma, 0.0), (0.0, 2.0 * gamma), (-gamma, gamma)))
-    largest = np.zeros((len(q), len(moments)))
-    for masses in vectors:
-        different = {
-            tuple(
-                0.0 if mass is none else ratio for mass, ratio in zip(masses, corner, strict=True)
-            )
-            for corner in corners
-        }
-        for ratios in different:
-            cost = _pair_excess(masses, ratios, moments, forward=True, reverse=True)
-            np.maximum(largest, cost, out=largest)
-    return np.asarray(np.log1p(largest))
-
-
 def pure_costs(
     bound: str, gamma: float, q: FloatArray, u: FloatArray, moments: FloatArray
 ) -> FloatArray:
     """Returns the costs of a mechanism with tail F(D - s) <= e^{gamma s} F(D), of each query.
+
+    paper: Theorem T0, ln[(1-q) ((1-q)/(1-Eq))^l + q E^l], as a sum of two positive excesses.
+    tight: Theorem T1, ln max(f1(q), f2(q)).
+    two_sided: Theorem T2, ln max(f1(Eq), f2(q)), the two directions of one pair.
+    class_aware: Theorem T3.
 
     Args:
         bound: "paper", "tight", "two_sided" or "class_aware".
@@ -132,13 +76,42 @@ def pure_costs(
         u: largest single term of q, [num_queries]; read by "class_aware" alone.
         moments: [num_moments].
     """
+    ratio = 2.0 * gamma
     if bound == "paper":
-        return _paper_costs(gamma, q, moments)
-    if bound == "tight":
-        return _tight_costs(gamma, q, moments)
-    if bound == "two_sided":
-        return _two_sided_costs(gamma, q, moments)
-    return _class_aware_costs(gamma, q, u, moments)
+        rise = np.expm1(ratio)
+        winner = np.log1p(rise * q / (1.0 - (1.0 + rise) * q))
+        total = (1.0 - q)[:, None] * np.expm1(np.outer(winner, moments))
+        total += _scaled_expm1(q[:, None], ratio * moments[None, :])
+    elif bound == "tight":
+        total = np.maximum(
+            _pair_excess((q,), (ratio,), moments, reverse=False),
+            _pair_excess((q,), (-ratio,), moments, reverse=False),
+        )
+    elif bound == "two_sided":
+        total = _pair_excess((q,), (ratio,), moments)
+    else:
+        total = _class_aware_excess(gamma, q, u, moments)
+    return np.asarray(np.log1p(total))
+
+
+def _class_aware_excess(
+    gamma: float, q: FloatArray, u: FloatArray, moments: FloatArray
+) -> FloatArray:
+    """Theorem T3: the largest of both directions over its mass vectors and corner ratios."""
+    none, others = np.zeros_like(q), np.maximum(q - u, 0.0)
+    second = np.minimum(u, others)
+    remaining = np.maximum(others - second, 0.0)
+    vectors = (
+        *((none, none, q), (u, none, others), (none, u, others)),
+        *((u, second, remaining), (second, u, remaining)),
+    )
+    corners = tuple(product((-2.0 * gamma, 0.0), (0.0, 2.0 * gamma), (-gamma, gamma)))
+    largest = np.zeros((len(q), len(moments)))
+    for masses in vectors:
+        is_used = [mass is not none for mass in masses]
+        for ratios in {tuple(np.multiply(corner, is_used).tolist()) for corner in corners}:
+            np.maximum(largest, _pair_excess(masses, ratios, moments), out=largest)
+    return largest
 
 
 def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
@@ -178,39 +151,19 @@ _EVERY = 4
 _CHUNK = 2**13
 
 
-class Experiments(NamedTuple):
-    """Pairs of laws of three outcomes.
-
-    Attributes:
-        here: probabilities of the outcomes where the vote has not moved, [num_pairs, 3].
-        there: the same after the move, [num_pairs, 3].
-    """
-
-    here: FloatArray
-    there: FloatArray
-
-
-def joined(parts: list[Experiments]) -> Experiments:
-    """Returns the pairs of all parts in one."""
-    return Experiments(
-        np.concatenate([part.here for part in parts]),
-        np.concatenate([part.there for part in parts]),
-    )
-
-
 class Evaluated(NamedTuple):
-    """Pairs with their moments at the knots, `chord_knots`, of a list of moments.
+    """Pairs of laws of the outcomes, with their moments at the knots of a list of moments.
 
     Attributes:
-        pairs: the pairs.
-        at_knots: `excesses` at those moments, [num_knots, num_pairs].
+        pairs: probabilities where the vote has not moved, and after the move, [num_pairs, 2, 3].
+        at_knots: `excesses` at the moments of `chord_knots`, [num_knots, num_pairs].
     """
 
-    pairs: Experiments
+    pairs: FloatArray
     at_knots: FloatArray
 
 
-def evaluated(pairs: Experiments, moments: FloatArray) -> Evaluated:
+def evaluated(pairs: FloatArray, moments: FloatArray) -> Evaluated:
     """Returns the pairs with their moments at the knots of `moments`."""
     return Evaluated(pairs, excesses(pairs, moments[chord_knots(len(moments))]))
 
@@ -237,7 +190,7 @@ def largest_excess(parts: list[Evaluated], moments: FloatArray) -> FloatArray:
         parts: pairs, evaluated at the knots of `moments`.
         moments: [num_moments], positive, ascending.
     """
-    pairs = joined([part.pairs for part in parts])
+    pairs = np.concatenate([part.pairs for part in parts])
     at_knots = np.concatenate([part.at_knots for part in parts], axis=1)
     knots = chord_knots(len(moments))
     largest = np.zeros(len(moments))
@@ -251,11 +204,11 @@ def largest_excess(parts: list[Evaluated], moments: FloatArray) -> FloatArray:
             share = (moments[inner] - moments[left]) / (moments[right] - moments[left])
             ends = slice(index, index + 2)
             leaders = np.argmax(at_knots[ends], axis=1)
-            reached = np.max(excesses(chosen(pairs, leaders), moments[inner]), axis=1)
+            reached = np.max(excesses(pairs[leaders], moments[inner]), axis=1)
             chords = np.stack([1.0 - share, share], axis=1) @ logs[ends]
             rivals = np.any(chords > np.log1p(reached)[:, None], axis=0)
             rivals[leaders] = True
-            largest[inner] = np.max(excesses(chosen(pairs, rivals), moments[inner]), axis=1)
+            largest[inner] = np.max(excesses(pairs[rivals], moments[inner]), axis=1)
     return largest
 
 
@@ -264,27 +217,23 @@ def chord_knots(num_moments: int) -> NDArray[np.int64]:
     return np.unique(np.append(np.arange(0, num_moments, _EVERY), num_moments - 1))
 
 
-def chosen(pairs: Experiments, which: NDArray[np.int64] | NDArray[np.bool_]) -> Experiments:
-    """Returns some of the pairs, by index or mask."""
-    return Experiments(pairs.here[which], pairs.there[which])
-
-
-def excesses(pairs: Experiments, moments: FloatArray) -> FloatArray:
+def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
     """Returns E_here[(here / there)^l] - 1 of every pair, [num_moments, num_pairs].
 
     An outcome without probability under both laws adds nothing. Infinite on overflow, and where a
     probability came out negative.
     """
+    here, there = pairs[:, 0], pairs[:, 1]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratios = np.log1p((pairs.here - pairs.there) / pairs.there)
-        ratios[(pairs.here == 0.0) & (pairs.there == 0.0)] = 0.0
-        ratios[(pairs.here < 0.0) | (pairs.there < 0.0)] = np.nan
+        ratios = np.log1p((here - there) / there)
+        ratios[(here == 0.0) & (there == 0.0)] = 0.0
+        ratios[(here < 0.0) | (there < 0.0)] = np.nan
         total = np.zeros((len(moments), len(ratios)))
         for start in range(0, len(ratios), _CHUNK):
             part = slice(start, start + _CHUNK)
             for outcome in range(ratios.shape[1]):
                 terms = np.expm1(np.outer(moments, ratios[part, outcome]))
-                terms *= pairs.here[part, outcome]
+                terms *= here[part, outcome]
                 total[:, part] += terms
     return np.asarray(np.where(np.isnan(total), np.inf, np.maximum(total, 0.0)))
 
@@ -368,10 +317,10 @@ def _group_alphas(shift: float, slack: float, moments: FloatArray, reach: float)
     gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
     race = [evaluated(_two_classes(shift, slack, gaps), moments)]
     bounds = []
-    for found in (parts, race):
+    for group in (parts, race):
         # The enclosed probabilities of a pair may add up to more than 1.
-        total = max(float(np.max(np.sum(part.pairs.here, axis=1))) for part in found)
-        bounds.append(np.log1p(largest_excess(found, moments) + max(total - 1.0, 0.0)))
+        total = max(float(np.max(np.sum(part.pairs[:, 0], axis=1))) for part in group)
+        bounds.append(np.log1p(largest_excess(group, moments) + max(total - 1.0, 0.0)))
     inside, two = bounds
     whole = moments * (moments + 1.0) * shift**2
     rare = 4.0 * float(ndtr(slack - _RARE))
@@ -383,20 +332,14 @@ def _group_alphas(shift: float, slack: float, moments: FloatArray, reach: float)
     )
 
 
-def _positions(shift: float, slack: float, x: FloatArray, y: FloatArray) -> Experiments:
-    """Returns pairs at all (x, y): `here` above, `there` below the laws on the lattice."""
-    x_there, y_there = x - shift, y + shift
-    here = (
-        _wins(x + slack, y),
-        _wins(y + slack, x).T,
-        np.outer(ndtr(slack - x), ndtr(slack - y)),
-    )
-    there = (
-        _wins(x_there - slack, y_there),
-        _wins(y_there - slack, x_there).T,
-        np.outer(ndtr(-slack - x_there), ndtr(-slack - y_there)),
-    )
-    return Experiments(*(np.stack([law.ravel() for law in laws], axis=1) for laws in (here, there)))
+def _positions(shift: float, slack: float, x: FloatArray, y: FloatArray) -> FloatArray:
+    """Returns pairs at all (x, y): the first above, the second below the laws on the lattice."""
+    laws = []
+    for a, b, more in ((x, y, slack), (x - shift, y + shift, -slack)):
+        neither = np.outer(ndtr(more - a), ndtr(more - b))
+        outcomes = (_wins(a + more, b), _wins(b + more, a).T, neither)
+        laws.append(np.stack([outcome.ravel() for outcome in outcomes], axis=1))
+    return np.stack(laws, axis=1)
 
 
 def _wins(mine: FloatArray, others: FloatArray) -> FloatArray:
@@ -412,12 +355,12 @@ def _wins(mine: FloatArray, others: FloatArray) -> FloatArray:
     return np.asarray((density * np.tile(weights / 2.0, pieces)) @ ndtr(points[:, None] - others))
 
 
-def _two_classes(shift: float, slack: float, gaps: FloatArray) -> Experiments:
-    """Returns pairs of two classes alone, whose means are `gaps` apart."""
+def _two_classes(shift: float, slack: float, gaps: FloatArray) -> FloatArray:
+    """Returns pairs of two classes alone, whose means are `gaps` apart, [num_pairs, 2, 2]."""
     moved = gaps - 2.0 * shift
     here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]
     there = [ndtr((moved - slack) / sqrt(2.0)), ndtr((-slack - moved) / sqrt(2.0))]
-    return Experiments(np.stack(here, axis=1), np.stack(there, axis=1))
+    return np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
 
 
 # The tight worst case of the noisy maximum with discrete Laplace noise.
@@ -490,7 +433,7 @@ def _inside(gamma: float, moments: FloatArray) -> list[Evaluated]:
             above = evaluated(race.pairs(place, middle, low * high), moments)
             split = np.any(above.at_knots > reached[:, None] * (1.0 + _TOLERANCE), axis=0)
             split &= halvings < _HALVINGS
-            parts.append(Evaluated(chosen(above.pairs, ~split), above.at_knots[:, ~split]))
+            parts.append(Evaluated(above.pairs[~split], above.at_knots[:, ~split]))
             if not np.any(split):
                 break
             place, low, middle, high = place[split], low[split], middle[split], high[split]
@@ -513,20 +456,16 @@ def _beyond(gamma: float, moments: FloatArray) -> FloatArray:
     )
     # max(f1(Eq), f2(q)) - 1 of Theorem T2.
     other = miss * np.exp(2.0 * gamma)
-    found = []
-    for here, there in ((other, miss), (miss, other)):
-        pair = Experiments(
-            np.array([[here, 1.0 - here, 0.0]]), np.array([[there, 1.0 - there, 0.0]])
-        )
-        found.append(excesses(pair, moments)[:, 0])
-    return np.asarray(np.maximum(*found))
+    one, two = [other, 1.0 - other, 0.0], [miss, 1.0 - miss, 0.0]
+    return np.asarray(np.max(excesses(np.array([[one, two], [two, one]]), moments), axis=1))
 
 
-def _one_against_the_others(gamma: float) -> Experiments:
+def _one_against_the_others(gamma: float) -> FloatArray:
     """Returns the pairs with one of the two classes infinitely far behind, inside the window."""
     others = _Race(gamma, True).geometric_tail(np.arange(_window(gamma) + 1.0))
     laws = np.column_stack([1.0 - others, np.zeros_like(others), others])
-    return joined([Experiments(laws[:-1], laws[1:]), Experiments(laws[1:], laws[:-1])])
+    pairs = np.stack([laws[:-1], laws[1:]], axis=1)
+    return np.concatenate([pairs, pairs[:, ::-1]])
 
 
 @dataclass(frozen=True)
@@ -587,9 +526,8 @@ class _Race:
         b_lost = linear * z * self.fall**-gaps + square * squares * self.fall ** (-2.0 * gaps)
         return np.stack([a_before - a_lost, b_before - b_lost, a_lost + b_lost], axis=-1)
 
-    def pairs(self, gaps: FloatArray, z: FloatArray, squares: FloatArray) -> Experiments:
+    def pairs(self, gaps: FloatArray, z: FloatArray, squares: FloatArray) -> FloatArray:
         """Returns pairs at x - y = gaps where (z, squares) = (p^x, p^2x), all [num_pairs]."""
-        return Experiments(
-            self._laws(gaps, z, squares),
-            self._laws(gaps - 2.0, z / self.fall, squares / self.fall**2),
-        )
+        here = self._laws(gaps, z, squares)
+        there = self._laws(gaps - 2.0, z / self.fall, squares / self.fall**2)
+        return np.stack([here, there], axis=1)

@@ -70,7 +70,7 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _alphas_of_one(rate: float, sigma: float, moments: tuple[float, ...]) -> tuple[float, ...]:
+def _alphas_of_round(rate: float, sigma: float, moments: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(_moment(moment, rate, sigma) * (1.0 + SAFETY_MARGIN) + 1e-12 for moment in moments)
 
 
@@ -154,8 +154,10 @@ class NoisyTraining(Training):
         if self.sampling_rate == 1.0:
             # N(1) against N(-1): a Gaussian mechanism of sensitivity 2.
             return self.rounds * 2.0 * moments * (moments + 1.0) / self.noise_multiplier**2
-        found = _alphas_of_one(self.sampling_rate, self.noise_multiplier, tuple(moments.tolist()))
-        return self.rounds * np.array(found)
+        of_round = _alphas_of_round(
+            self.sampling_rate, self.noise_multiplier, tuple(moments.tolist())
+        )
+        return self.rounds * np.array(of_round)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon by the distribution of the privacy loss (dp-accounting), rounded up."""

@@ -5,6 +5,7 @@ Counts are int64 [num_queries, num_classes]; gaps are differences of counts and 
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.conversions import erfc, log_ndtr
+from pate_tf.accounting.conversions import log_ndtr
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -297,47 +298,10 @@ class NeighbourLaws:
         margin: relative excess that covers what the laws leave out of a cost.
     """
 
-    outcomes: NeighbourOutcomes
+    outcomes: NeighbourOutcomes = dataclasses.field(repr=False)
     limit: float = inf
     rare: float = SMALLEST_PROBABILITY
     margin: float = 0.0
-
-    def __repr__(self) -> str:
-        return "NeighbourLaws(<of one histogram>)"
-
-
-def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns Pr[a class `gaps` votes behind overtakes] under continuous Laplace noise.
-
-    (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017. At
-    least what the discrete law has if ties go by random priority (Proposition D1).
-    """
-    scaled = gamma * np.abs(gaps)
-    ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
-    return np.where(gaps >= 0, ahead, 1.0 - ahead)
-
-
-def discrete_laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns Pr[a class `gaps` votes behind reaches or overtakes] under discrete Laplace noise.
-
-    Ties count for the class behind, so that every rule of breaking ties is covered
-    (docs/proofs/theory.md, Proposition D1).
-    """
-
-    def reach(distance: FloatArray) -> FloatArray:
-        fall = np.exp(-gamma)
-        spread = (1.0 + fall + 2.0 * fall**2) / (1.0 + fall)
-        linear = (spread - np.expm1(-gamma) * distance) / (1.0 + fall) ** 2
-        return np.asarray(np.exp(-gamma * distance) * linear)
-
-    behind = reach(np.maximum(gaps, 0.0))
-    ahead = 1.0 - reach(np.maximum(1.0 - gaps, 1.0))
-    return np.where(gaps >= 0, behind, ahead)
-
-
-def gaussian_tail(gaps: FloatArray, sigma: float) -> FloatArray:
-    """Returns erfc(D / (2 sigma)) / 2, Pr[a class `gaps` votes behind overtakes]."""
-    return np.asarray(erfc(gaps / (2.0 * sigma)) / 2.0)
 
 
 def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
@@ -348,21 +312,6 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
         values, group, multiplicity = np.unique(row, return_inverse=True, return_counts=True)
         law[:] = group_outcomes(noise, values, multiplicity)[group]
     return laws[inverse.ravel()]
-
-
-def permute_and_flip_outcomes(counts: IntArray, gamma: float) -> FloatArray:
-    """Returns w_j int_0^1 prod_{k != j} (1 - w_k t) dt, w = e^{-gamma (max - count)}.
-
-    Gauss-Legendre, exact for a polynomial of that degree (docs/proofs/theory.md, Proposition D2).
-    """
-    behind = counts - np.max(counts, axis=1, keepdims=True)
-    accepted = np.exp(gamma * behind)
-    points, weights = np.polynomial.legendre.leggauss(counts.shape[1] // 2 + 1)
-    law = np.zeros(counts.shape)
-    for point, weight in zip((points + 1.0) / 2.0, weights / 2.0, strict=True):
-        passed = np.log1p(-accepted * point)
-        law += weight * np.exp(np.sum(passed, axis=1, keepdims=True) - passed)
-    return np.asarray(accepted * law)
 
 
 def listed_outcomes(row: IntArray, law: Callable[[IntArray], FloatArray]) -> NeighbourOutcomes:

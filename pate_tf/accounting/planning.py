@@ -1,19 +1,22 @@
-"""Plans from public values: least noise for a budget, assumed votes, recommendations."""
+"""Which method, mechanism and noise for an epsilon: from public values alone, so publishable.
+
+Reads no data, no votes and no ledger. The comparison rests on an assumption about how far teachers
+agree; what labels cost does not.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 import textwrap
-from collections.abc import Mapping, Sequence
-from math import ceil, expm1, inf, nextafter
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Sequence
+from math import inf, nextafter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge, from_fields, lacking, rounded_up
-from pate_tf.accounting.conversions import FloatArray, least, ndtri
-from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.cost_release import DEFAULT_PROFILE
+from pate_tf.accounting.delta import DELTA, check_delta, default_delta
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -22,331 +25,187 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     GaussianResidualSums,
     LaplaceClusterCounts,
+    LaplaceNoisyMax,
     Mechanism,
-    Parameter,
     StabilityGate,
     base,
 )
-from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
+from pate_tf.accounting.mechanisms.base import UNITS, ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.feature_sums import CHANGED
-from pate_tf.accounting.moments import check_bound, is_two_sided
-from pate_tf.accounting.outcomes import IntArray
 from pate_tf.core import validation
+from pate_tf.core.settings import Settings, setting
+from pate_tf.core.validation import IntArray
 
-# The least noise, or the most queries, that a data-independent budget allows.
-#
-# One-sided: what is returned has been accounted for, and its epsilon never exceeds the target.
+PATE, FEATURE_SUMS = "pate", "feature_sums"
+DEFAULT_NUM_TEACHERS: Final = 100
+DEFAULT_MARGIN: Final = DEFAULT_PROFILE
+WIDTH: Final = 96
+# Fractions of the assumed margin that a plan is judged at; the last is the worst reasonable case.
+MARGINS: Final = (1.0, 0.5, 0.25)
+NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
+GOOD_SHARE: Final = 0.95
+# Mechanisms whose correct labels differ by less than this fraction of the queries are equally good.
+EQUALLY_GOOD: Final = 0.005
+# Calibrated in no time, and near the best of those that are not.
+_QUICK: Final = (GaussianHistogram, ExponentialMechanism, StabilityGate)
+_SURROGATES: Final[dict[type[Mechanism], type[Mechanism]]] = {
+    GaussianNoisyMax: GaussianHistogram,
+    ConfidentGaussianNoisyMax: GaussianHistogram,
+}
 
+# By how much a record's vector is nearer to the mean of its class than to another.
+FEATURE_MARGIN: Final = 0.12
+# By which fraction of a cluster's records its first class leads the second.
+CLUSTER_MARGIN: Final = 0.9
+WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
+_SCALE: Final = 1000.0  # votes that stand for one standard deviation of the sums' noise
 
-LARGEST_NUM_QUERIES = 2**40
+SUMS_ASSUME: Final = (
+    f"Assumed: an input's features are nearer to those of its own class by {FEATURE_MARGIN:g} of "
+    f"their length, and the first class of a cluster leads the second by {CLUSTER_MARGIN:g} of its "
+    f"records."
+)
 
-
-def least_noise(
-    mechanism_class: type[Mechanism], *, num_queries: int, epsilon: float, delta: float
-) -> Mechanism:
-    """Returns the mechanism with least noise whose num_queries labels cost at most epsilon.
-
-    The smallest scale, `Mechanism.of_scale`, to about nine digits, whose data-independent epsilon
-    at delta is at most the target.
-
-    Raises:
-        ValueError: if the class has no single scale of noise, num_queries is below 1, or no noise
-            between 2^-30 and 2^60 votes meets the target.
-    """
-    if not issubclass(mechanism_class, base.OneScale):
-        raise lacking(mechanism_class, "a single scale of noise", "calibration")
-    target = Target(epsilon=epsilon, delta=delta, num_queries=num_queries)
-    return target.least_noise(mechanism_class.of_scale)
-
-
-def most_queries(mechanism: Mechanism, *, epsilon: float, delta: float) -> int:
-    """Returns the largest number of queries, all answered, that cost at most epsilon at delta.
-
-    0 if not even one is affordable; at most 2^40.
-    """
-    validation.between(0, 1, ends="[)", delta=delta)
-    validation.between(0, inf, ends="(]", epsilon=epsilon)
-
-    def affordable(num_queries: int) -> bool:
-        spent, _ = mechanism.data_independent_epsilon(num_queries=num_queries, delta=delta)
-        return spent <= epsilon
-
-    enough, too_many = 0, 1
-    while affordable(too_many):
-        enough, too_many = too_many, too_many * 2
-        if enough >= LARGEST_NUM_QUERIES:
-            return LARGEST_NUM_QUERIES
-    return least(lambda number: not affordable(number), enough, too_many) - 1
-
-
-# What a user fixes of a release before there are votes, so that no vote can advise it.
-
-
-DEFAULT_PROFILE = 0.8
-KINDS = ("log_cost", "smooth_sensitivity")
+CLUSTERS_OF_CLASS: Final = (1, 2, 3, 5, 10)
+FEWEST_OF_CLUSTER: Final = 20  # inputs of the pool
+# Signal-to-noise ratios: records of a mean cluster over the noise on a count, records of a class
+# over the noise, below which labels would be noise, and from which on sums are released in rounds.
+CLUSTER_RATIO: Final = 6.0
+LEAST_RATIO: Final = 3.0
+ROUNDS: Final = 16
+ROUNDS_RATIO: Final = 400.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlannedRelease:
-    """How the data-dependent cost of a ledger's labels will be released, if ever. Public.
+class PlanSettings(Settings):
+    """What a plan is made from. Public, all of it stated by the user; see `plan`."""
 
-    The ledger keeps it from when it is opened. With mechanism, number of labels, classes and
-    teachers, all public, it decides the `ReleasePlan`.
-
-    >>> import pate_tf
-    >>> pate_tf.PlannedRelease(profile=0.9).release
-    'log_cost'
-
-    Attributes:
-        release: "log_cost" (a sanitised epsilon) or "smooth_sensitivity".
-        profile: lead of the first class over the second, as a share of the teachers, in the
-            hypothetical votes that the plan is made for.
-        moment: of the plan; this and the following default to what planning finds best.
-        smoothness: eta, or beta for "smooth_sensitivity".
-        sigma: of the release's noise, in sensitivities.
-        confidence: that the released epsilon is not too low.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-
-    release: str = "log_cost"
-    profile: float = DEFAULT_PROFILE
-    moment: float | None = None
-    smoothness: float | None = None
-    sigma: float | None = None
-    confidence: float | None = None
+    epsilon: float = setting(
+        group="privacy", above=0.0, help="What the release may cost at --delta, whatever the data."
+    )
+    delta: float | None = setting(None, group="privacy", **DELTA)
+    unit: str = setting(
+        "record",
+        group="privacy",
+        choices=UNITS,
+        help="What is protected: each record, or each owner with all records of that owner.",
+    )
+    num_classes: int = setting(
+        10, group="data", flag="nb_labels", least=2, help="Number of classes."
+    )
+    num_records: int | None = setting(
+        None,
+        group="data",
+        flag="nb_records",
+        least=1,
+        help="About how many private records there are, or owners with --unit=owner, as far as "
+        "that is public. Without it there is no forecast for feature_sums.",
+    )
+    pool_size: int = setting(
+        NUMBERS[-1],
+        group="data",
+        flag="stdnt_share",
+        least=1,
+        help="Number of public inputs, which form the student's pool.",
+    )
+    num_teachers: int = setting(
+        DEFAULT_NUM_TEACHERS,
+        group="method pate",
+        flag="nb_teachers",
+        least=1,
+        help="Number of teachers that vote.",
+    )
+    num_queries: int | None = setting(
+        None,
+        group="method pate",
+        flag="queries",
+        least=1,
+        help=f"Number of labels. Default: planned, up to {NUMBERS[-1]:,}.",
+    )
+    mechanism: str | type[Mechanism] | None = setting(
+        None,
+        group="method pate",
+        choices=tuple(base.offered()),
+        help="The only mechanism to compare. Default: all.",
+    )
+    margin: float = setting(
+        DEFAULT_MARGIN,
+        group="method pate",
+        above=0.0,
+        most=1.0,
+        help="What is assumed of every query: the first class leads the second by this share of "
+        "the teachers. Half and a quarter of it are shown too. A guess, never measured on votes.",
+    )
+    has_augmentation: bool = setting(
+        True,
+        group="data",
+        flag="augmented",
+        help="The inputs are images whose data set names an augmentation. Only then can "
+        "feature_sums count records in clusters of the pool.",
+    )
+    adaptive: bool = False
+    strategy: str = "medoids"
+    purpose: str = ""
 
     def __post_init__(self) -> None:
-        validation.one_of(KINDS, release=self.release)
-        validation.between(0, 1, ends="(]", profile=self.profile)
-        for name in ("moment", "smoothness", "sigma"):
-            if getattr(self, name) is not None:
-                validation.positive(**{name: getattr(self, name)})
-        if self.confidence is not None:
-            validation.between(0.5, 1, confidence=self.confidence)
+        super().__post_init__()
+        if self.delta is None:
+            object.__setattr__(self, "delta", default_delta(self.num_records))
+        if self.num_records is not None:
+            check_delta(self.delta or 0.0, self.num_records, self.unit)
+            if self.num_records < self.num_teachers:
+                raise ValueError(
+                    f"num_teachers: expected at most `num_records`, got {self.num_teachers:,} "
+                    f"teachers for {self.num_records:,} records"
+                )
+        if self.num_queries is not None and self.num_queries > self.pool_size:
+            raise ValueError(
+                f"num_queries: expected from 1 to the pool's {self.pool_size}, got "
+                f"{self.num_queries}"
+            )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values; see `from_dict`."""
-        return dataclasses.asdict(self)
+    def target(self, num_queries: int) -> Target:
+        """Returns what so many queries may cost."""
+        return Target(
+            epsilon=self.epsilon,
+            delta=self.delta or 0.0,
+            num_queries=num_queries,
+            unit=self.unit,
+        )
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> PlannedRelease:
-        """Rebuilds what `to_dict` returned.
+    def counts(self, num_queries: int, share: float = 1.0) -> IntArray:
+        """Returns the assumed votes at a fraction of the margin; class 0 is correct."""
+        row = profile_counts(self.num_teachers, self.num_classes, self.margin * share)
+        return np.repeat(row, num_queries, axis=0)
 
-        Raises:
-            ValueError: if it is none.
-        """
-        return from_fields(cls, fields)
+    def in_words(self) -> str:
+        """Returns what is assumed of votes, as a sentence."""
+        return (
+            f"on every query the correct class leads every other by {100.0 * self.margin:g} % "
+            f"of {self.num_teachers:,} teachers, among {self.num_classes:,} classes"
+        )
 
 
-# Votes that a plan assumes, from public values.
-
-
-# As planned releases assume it. A public guess: what teachers that are right nearly always have in
-# common on inputs that are typical of their class. Data on which people disagree have less.
-DEFAULT_MARGIN: Final = DEFAULT_PROFILE
+# Votes that a plan assumes, and what is expected of labels then.
 
 
 def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntArray:
     """Returns the sorted counts of the profile, int64 [1, num_classes].
 
-    The first class leads the others by the share `profile` of the teachers; what is left is spread
-    evenly over all classes.
+    The first class leads the others by the fraction `profile` of the teachers; what is left is
+    spread evenly over all classes.
 
     Raises:
         ValueError: unless 0 < profile <= 1, num_teachers >= 1 and num_classes >= 1.
     """
     validation.between(0, 1, ends="(]", profile=profile)
     validation.whole(1, num_teachers=num_teachers, num_classes=num_classes)
-    lead = round(profile * num_teachers) if num_classes > 1 else num_teachers
-    each, left = divmod(num_teachers - lead, num_classes)
+    margin = round(profile * num_teachers) if num_classes > 1 else num_teachers
+    each, left = divmod(num_teachers - margin, num_classes)
     counts = np.full((1, num_classes), each, np.int64)
-    counts[0, 0] += lead
+    counts[0, 0] += margin
     counts[0, 1 : 1 + left] += 1
     return -np.sort(-counts, axis=1)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AssumedVotes:
-    """An assumption about votes, not read from any. Public.
-
-    On every query but the exceptions one class, the right one, leads each other class by the same
-    share of the teachers; what is left of them is spread evenly over all classes. On an exception
-    the right class and one other have half of the votes each.
-
-    Attributes:
-        num_teachers: at least 1.
-        num_classes: at least 2.
-        margin: by how many of the teachers, as a share in (0, 1], the first class leads the second.
-        num_exceptions: of the queries, on which teachers are divided. Default 0.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-
-    num_teachers: int
-    num_classes: int
-    margin: float = DEFAULT_MARGIN
-    num_exceptions: int = 0
-
-    def __post_init__(self) -> None:
-        validation.whole(1, num_teachers=self.num_teachers)
-        validation.whole(2, num_classes=self.num_classes)
-        validation.between(0, 1, ends="(]", margin=self.margin)
-        validation.whole(0, num_exceptions=self.num_exceptions)
-
-    def counts(self, num_queries: int) -> IntArray:
-        """Returns the assumed counts, int64 [num_queries, num_classes]; class 0 is right.
-
-        Raises:
-            ValueError: if there are fewer queries than exceptions.
-        """
-        if num_queries < self.num_exceptions:
-            raise ValueError(
-                f"num_exceptions: expected at most the {num_queries} queries, got "
-                f"{self.num_exceptions}"
-            )
-        counts = np.repeat(
-            profile_counts(self.num_teachers, self.num_classes, self.margin), num_queries, axis=0
-        )
-        counts[: self.num_exceptions] = 0
-        counts[: self.num_exceptions, 0] = self.num_teachers // 2
-        counts[: self.num_exceptions, 1] = self.num_teachers - self.num_teachers // 2
-        return counts
-
-    def in_words(self) -> str:
-        """Returns the assumption as one sentence."""
-        but = f" but {self.num_exceptions:,}" if self.num_exceptions else ""
-        return (
-            f"on every query{but} the right class leads every other by {100.0 * self.margin:g} % "
-            f"of {self.num_teachers:,} teachers, among {self.num_classes:,} classes"
-        )
-
-
-# How many queries to ask, from public values alone.
-
-
-# Shares of the assumed margin that a plan is judged at; the last is the worst reasonable case.
-MARGINS: Final = (1.0, 0.5, 0.25)
-NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
-LEAST_LARGE_BATCH: Final = 50
-QUERIES_A_CLASS: Final = 5
-GOOD_SHARE: Final = 0.95
-# Calibrated in no time, and near the best of those that are not.
-_QUICK: Final = (GaussianHistogram, ExponentialMechanism, StabilityGate)
-_STANDS_FOR: Final[dict[type[Mechanism], type[Mechanism]]] = {
-    GaussianNoisyMax: GaussianHistogram,
-    ConfidentGaussianNoisyMax: GaussianHistogram,
-}
-
-
-def planned_num_queries(
-    target: Target,
-    assumed: AssumedVotes,
-    *,
-    kinds: Sequence[type[Mechanism]] | None = None,
-    at_most: int | None = None,
-    adaptive: bool = False,
-) -> int:
-    """Returns the number of queries with most right labels, of which nearly all are right.
-
-    Of 10, 20, 50 and so on up to 1,000: the one with most expected right labels among those of
-    which some mechanism labels 95 % right even in the worst case of `MARGINS`; else among those of
-    which it does at half the margin, then as assumed; else the one with the largest share. A
-    mechanism that labels whole batches is asked for `largest_batch` at most, and counts only where
-    nearly all labels arrive in the worst case.
-
-    Args:
-        target: what the labels may cost; its own number of queries is not read.
-        assumed: the votes that are assumed.
-        kinds: mechanisms to choose from. Default: some that are calibrated quickly.
-        at_most: the most that can be asked.
-        adaptive: whether batches that are fixed beforehand are left out.
-
-    Raises:
-        ValueError: if no number is possible.
-    """
-    limit = NUMBERS[-1] if at_most is None else min(at_most, NUMBERS[-1])
-    numbers = [one for one in NUMBERS if assumed.num_exceptions < one <= limit] or [limit]
-    batch = max(largest_batch(assumed), numbers[0])
-    best, most = numbers[0], (0, 0.0)
-    for kind in kinds or _QUICK:
-        quick = _STANDS_FOR.get(kind, kind)
-        if adaptive and quick.charged_per_batch:
-            continue
-        for number in numbers:
-            if not (quick.charged_per_batch and number > batch):
-                worth = _worth(quick, dataclasses.replace(target, num_queries=number), assumed)
-                best, most = (number, worth) if worth > most else (best, most)
-    return best
-
-
-def largest_batch(assumed: AssumedVotes) -> int:
-    """Returns how many queries a batch has that is charged once: five a class, but at least 50.
-
-    It costs the same whatever its size, but each query more may be the one on which teachers
-    disagree.
-    """
-    return max(LEAST_LARGE_BATCH, QUERIES_A_CLASS * assumed.num_classes)
-
-
-def _planned(kind: type[Mechanism], target: Target, assumed: AssumedVotes) -> Mechanism:
-    if not issubclass(kind, base.Planned):
-        raise lacking(kind, "parameters that follow from a target", "calibration")
-    return kind.for_target(target, assumed.counts(target.num_queries))
-
-
-def _worth(kind: type[Mechanism], target: Target, assumed: AssumedVotes) -> tuple[int, float]:
-    """Returns at how many margins nearly all labels are right, and how many or what share are."""
-    number = target.num_queries
-    try:
-        outlooks = _outlooks(_planned(kind, target, assumed), assumed, number)
-    except ValueError:  # it can't be planned for; who compares them says why
-        return 0, 0.0
-    # Unless nearly all labels arrive in the worst case.
-    if kind.charged_per_batch and outlooks[-1].expected_labels < GOOD_SHARE * number:
-        return 0, 0.0
-    good = [one.expected_right >= GOOD_SHARE * number for one in outlooks]
-    num_good = (*good, False).index(False)
-    right = outlooks[0].expected_right
-    return num_good, right if num_good else right / number
-
-
-# Which mechanism, with how much noise: what came of comparing all of them, before any vote.
-#
-# Everything here is computed from public values. The comparison rests on an assumption about how
-# far
-# teachers agree; what the labels cost does not.
-
-
-WIDTH: Final = 96
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outlook:
-    """What is expected of a batch of queries at one margin. Public.
-
-    Attributes:
-        margin: by how many of the teachers, as a share, the first class leads the second.
-        expected_labels: expected number of queries that get a label at all.
-        expected_right: expected number of queries that get the right one.
-    """
-
-    margin: float
-    expected_labels: float
-    expected_right: float
-
-
-def outlook(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> Outlook:
-    """Returns what a mechanism is expected to label, for votes that are assumed.
-
-    Raises:
-        ValueError: if the mechanism has no known outcome law, or there are fewer queries than
-            exceptions.
-    """
-    right, labels = expected_labels(mechanism, assumed.counts(num_queries))
-    return Outlook(margin=assumed.margin, expected_labels=labels, expected_right=right)
 
 
 def expected_labels(mechanism: Mechanism, counts: IntArray) -> tuple[float, float]:
@@ -359,21 +218,39 @@ def expected_labels(mechanism: Mechanism, counts: IntArray) -> tuple[float, floa
     Raises:
         ValueError: if the mechanism has no known outcome law.
     """
-    if not isinstance(mechanism, base.Expected):
-        raise lacking(mechanism, "an outcome law", "outcome law")
-    right, labels = mechanism.expected_right(counts), float(len(counts))
+    correct, labels = mechanism.expected_correct(counts), float(len(counts))
     if mechanism.withholds:  # the sum over all classes that a label may be; equal columns once
         _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
-        each = (mechanism.expected_right(np.roll(counts, -one, axis=1)) for one in first)
-        labels = float(sum(share * one for share, one in zip(number, each, strict=True)))
-    return right, max(right, min(labels, float(len(counts))))
+        by_class = [mechanism.expected_correct(np.roll(counts, -label, axis=1)) for label in first]
+        labels = float(number @ np.array(by_class))
+    return correct, max(correct, min(labels, float(len(counts))))
 
 
-def _outlooks(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> tuple[Outlook, ...]:
-    return tuple(
-        outlook(mechanism, dataclasses.replace(assumed, margin=assumed.margin * share), num_queries)
-        for share in MARGINS
-    )
+class Outlook(NamedTuple):
+    """What is expected of a batch of queries, or of a pool, at one margin. Public.
+
+    Attributes:
+        margin: by how many of the teachers, as a fraction, the first class leads the second.
+        expected_labels: expected number of queries that get a label at all.
+        expected_correct: expected number of queries that get the correct one.
+    """
+
+    margin: float
+    expected_labels: float
+    expected_correct: float
+
+    @property
+    def accuracy(self) -> float:
+        """Expected accuracy of the labels that arrive."""
+        return self.expected_correct / max(self.expected_labels, 1.0)
+
+    def in_words(self) -> str:
+        """Returns labels that arrive, and their accuracy in per cent, rounded down."""
+        if self.expected_labels < 0.05:
+            return "none"
+        share = self.expected_correct / self.expected_labels
+        accuracy = f"{int(share * 1000.0 + 1e-6) / 10.0:.1f} %"
+        return f"{self.expected_labels:,.1f} {accuracy:>8}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -383,406 +260,113 @@ class Candidate:
     Attributes:
         mechanism: with its noise.
         epsilon: what the labels cost, whatever the votes; never above the target.
-        outlooks: at the assumed margin, and at the lower ones of `MARGINS`.
+        outlooks: at the assumed margin, and at the lower ones of `MARGINS`; empty for sums where
+            the number of records is not known.
     """
 
     mechanism: Mechanism
     epsilon: float
     outlooks: tuple[Outlook, ...]
 
-    @property
-    def expected_right(self) -> float:
-        """Expected number of right labels, if the assumption holds."""
-        return self.outlooks[0].expected_right
-
-    @property
-    def mean_right(self) -> float:
-        """Mean over all margins of the expected number of right labels."""
-        return sum(one.expected_right for one in self.outlooks) / len(self.outlooks)
-
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
-        return {
-            "mechanism": self.mechanism.to_dict(),
-            "epsilon": self.epsilon,
-            "expected_right": self.expected_right,
-            "outlooks": [dataclasses.asdict(one) for one in self.outlooks],
-        }
+        outlooks = [outlook._asdict() for outlook in self.outlooks]
+        return {**vars(self), "mechanism": self.mechanism.to_dict(), "outlooks": outlooks}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Recommendation:
-    """Mechanisms compared within one budget, the recommended one first. Public.
-
-    >>> import pate_tf
-    >>> found = pate_tf.recommend(target_epsilon=2.0, num_teachers=250, num_classes=10)
-    >>> found.candidates[0].mechanism == found.mechanism
-    True
-
-    Attributes:
-        target: what the labels may cost.
-        assumed: the votes that are assumed.
-        candidates: at least one; the first is recommended.
-        is_num_queries_planned: whether the number of queries is a part of the recommendation.
-        strategy: how queries are chosen: typical ones, which what is assumed of votes is about,
-            unless the plan is for others.
-        purpose: what the labels are for, if single labels need not be right; in sentences.
-    """
-
-    target: Target
-    assumed: AssumedVotes
-    candidates: tuple[Candidate, ...]
-    is_num_queries_planned: bool = False
-    strategy: str = "medoids"
-    purpose: str = ""
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """The recommended mechanism."""
-        return self.candidates[0].mechanism
-
-    @property
-    def num_queries(self) -> int:
-        """How many queries to ask."""
-        return self.target.num_queries
-
-    @property
-    def expected_share(self) -> float:
-        """Expected share of the queries that get a right label, if the assumption holds."""
-        return self.candidates[0].expected_right / self.num_queries
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """What to type for the recommended one: flags of `train_student.py`."""
-        if "flags" in self.mechanism.lacks:  # a plan alone gives its numbers
-            typed: tuple[str, ...] = (f"--target_epsilon={self.target.epsilon!r}",)
-        else:
-            typed = mechanism_flags(self.mechanism, delta=self.target.delta)
-            if self.purpose:
-                typed = (f"--query_strategy={self.strategy}", *typed)
-        return (
-            f"--nb_teachers={self.assumed.num_teachers}",
-            f"--queries={self.num_queries}",
-            f"--delta={self.target.delta!r}",
-            *typed,
-        )
-
-    @property
-    def reason(self) -> str:
-        """Why this one, and that no vote had a say; for statements and reports."""
-        number = ", noise and number of queries" if self.is_num_queries_planned else " and noise"
-        return (
-            f"Mechanism{number} were chosen from a plan, not from votes: for epsilon "
-            f"{self.target.epsilon:g} at delta {self.target.delta:g} and {self.num_queries:,} "
-            f"queries, assuming that {self.assumed.in_words()}. Under that assumption "
-            f"{self.mechanism.name} labels {_share(self.expected_share)} of the queries right, and "
-            f"{_share(self.candidates[0].outlooks[-1].expected_right / self.num_queries)} if "
-            f"teachers agree a quarter as well. The assumption is from public values; what the "
-            f"labels cost does not depend on it."
-            f"{' ' if self.purpose else ''}{self.purpose}"
-        )
-
-    def in_words(self, *, with_flags: bool = True) -> str:
-        """Returns the comparison as a table in text, with what it rests on and what to type.
-
-        Args:
-            with_flags: whether the flags of the recommended mechanism are printed, too.
-        """
-        names = [one.mechanism.name for one in self.candidates]
-        width = max(map(len, names))
-        margins = [100.0 * one.margin for one in self.candidates[0].outlooks]
-        lines = [
-            f"Plan for epsilon {self.target.epsilon:g} at delta {self.target.delta:g}, "
-            f"{self._protected()}, and {self.num_queries:,} queries",
-            "",
-            "Expected labels that arrive, and the share of them that noise leaves right, by margin",
-            "",
-            f"  {'mechanism'.ljust(width)}  epsilon"
-            + "".join(f"  {f'margin {margin:g} %':>16}" for margin in margins),
-        ]
-        for name, one in zip(names, self.candidates, strict=True):
-            cells = "".join(f"  {outlook_in_words(each):>16}" for each in one.outlooks)
-            lines.append(f"  {name.ljust(width)}  {self._epsilon(one.epsilon):>7}{cells}")
-        typed = (f"Recommended: {self.mechanism.name}", f"  {' '.join(self.flags)}", "")
-        return "\n".join(
-            [
-                *lines,
-                "",
-                *(typed if with_flags else ()),
-                *(textwrap.fill(sentence, WIDTH) for sentence in self.sentences()),
-            ]
-        )
-
-    __str__ = in_words
-
-    def sentences(self) -> list[str]:
-        """Returns what the comparison rests on, a sentence or two each."""
-        found = [
-            f"Assumed, not measured: {self.assumed.in_words()}. That is a guess from public "
-            f"values, and an optimistic one where people disagree. If teachers agree less, fewer "
-            f"labels are right; epsilon holds whatever the votes."
-        ]
-        if self.mechanism.charged_per_batch and not self.purpose:
-            found.append(
-                f"Labels of {self.mechanism.name} leave together or not at all, and the query that "
-                f"teachers agree on least decides: ask typical ones."
-            )
-        if self.purpose:
-            found.append(self.purpose)
-        elif self.expected_share < 0.9:
-            found.append(
-                "No mechanism labels nine in ten queries right: take more teachers, a larger "
-                "epsilon or fewer queries."
-            )
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values."""
-        return {
-            "target_epsilon": self.target.epsilon,
-            "delta": self.target.delta,
-            "unit": self.target.unit,
-            "num_changed_teachers": self.target.num_changed_teachers,
-            "queries": self.num_queries,
-            "queries_were_planned": self.is_num_queries_planned,
-            "assumed": {**dataclasses.asdict(self.assumed), "in_words": self.assumed.in_words()},
-            "candidates": [one.to_dict() for one in self.candidates],
-            "flags": list(self.flags),
-            "reason": self.reason,
-        }
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.in_words())}</pre>"
-
-    def _protected(self) -> str:
-        number = self.target.num_changed_teachers
-        if self.target.unit == "owner" and number == 2:
-            return "against replacing one owner by another"
-        several = f"{number} {self.target.unit}s at once" if number > 1 else f"{self.target.unit}"
-        return f"for {several if number > 1 else 'every ' + several}"
-
-    def _epsilon(self, epsilon: float) -> str:
-        # Rounding up must not make a number that keeps to the target look as if it did not.
-        shown = rounded_up(epsilon)
-        return shown if float(shown) <= self.target.epsilon else f"{self.target.epsilon:.12g}"
-
-
-def mechanism_flags(mechanism: Mechanism, *, delta: float) -> tuple[str, ...]:
-    """Returns the flags that give a mechanism: `--mechanism=NAME` and its parameters.
-
-    Numbers are rounded to nine digits, towards more noise.
-
-    Args:
-        mechanism: any that is offered.
-        delta: of the labels, which some parameters are unless they are given.
-    """
-    fields = dataclasses.asdict(mechanism)
-    return (
-        f"--mechanism={mechanism.name}",
-        *(
-            f"--{one.flag.name}={one.flag.shown(fields[one.field])}"
-            for one in mechanism.parameters
-            if fields[one.field] != _by_default(one, delta)
-        ),
-    )
-
-
-def _by_default(parameter: Parameter, delta: float) -> float:
-    # Flags that are not about delta are left out at 0, where they do nothing.
-    return parameter.flag.by_default({"delta": delta}) if parameter.flag.same_as else 0.0
-
-
-def outlook_in_words(one: Outlook) -> str:
-    """Returns labels that arrive, and the share of these that is right."""
-    if one.expected_labels < 0.05:
-        return "none"
-    return f"{one.expected_labels:,.1f} {_share(one.expected_right / one.expected_labels):>8}"
-
-
-def _share(value: float) -> str:
-    """Returns a share in per cent; all and nearly all are told apart."""
-    return f"{int(value * 1000.0 + 1e-6) / 10.0:.1f} %"
-
-
-# Compares all mechanisms within one budget, and recommends one.
-
-
-# Mechanisms whose right labels differ by less than this share of the queries count as equally good.
-EQUALLY_GOOD: Final = 0.005
-
-
-def recommend(
-    *,
-    target_epsilon: float,
-    num_teachers: int,
-    num_classes: int,
-    delta: float = DEFAULT_DELTA,
-    num_queries: int | None = None,
-    pool_size: int | None = None,
-    unit: str = "record",
-    num_changed_teachers: int = 1,
-    margin: float = DEFAULT_MARGIN,
-    num_exceptions: int = 0,
-    mechanism: type[Mechanism] | str | None = None,
-    adaptive: bool = False,
-) -> Recommendation:
-    """Compares all mechanisms within a budget, and recommends one. Reads no votes.
-
-    Each gets the least noise whose worst-case epsilon, over all data, keeps to the target. Compared
-    are the expected numbers of right labels that arrive, in the mean over the margin that is
-    assumed of the votes, half and a quarter of it (`MARGINS`). Those that give as many, but for
-    half a hundredth of the queries, are ranked by the worst case. A gate, which labels all of a
-    batch or none of it, is recommended only where nearly all labels arrive in the worst case too,
-    and nothing else labels 95 % of the queries right.
-
-    >>> import pate_tf
-    >>> plan = pate_tf.recommend(target_epsilon=2.0, num_teachers=250, num_classes=10)
-    >>> plan.mechanism.name, plan.num_queries
-    ('gaussian_noisy_max', 50)
-    >>> print(plan)  # the comparison, and what to type
-    Plan for epsilon 2 at delta 1e-05, for every record, and 50 queries
-    ...
-
-    Args:
-        target_epsilon: the most that the labels may cost together.
-        num_teachers: who vote.
-        num_classes: that they choose from.
-        delta: what epsilon holds at. Default 1e-5; 0 leaves mechanisms with a pure epsilon.
-        num_queries: how many labels. Default: planned, `planned_queries.planned_num_queries`.
-        pool_size: the most that can be asked; no limit by default.
-        unit: what is protected, "record" (default) or "owner".
-        num_changed_teachers: how many teachers the change may reach that epsilon protects against:
-            1 (default) for one record replaced, or one owner added or removed; 2 for one owner
-            replaced by another; k for k records of one person.
-        margin: by how many of the teachers, as a share, the first class leads the second on every
-            query: an assumption, never measured on the votes that are to be labelled. Default 0.8:
-            what teachers that are nearly always right have on inputs typical of their class.
-        num_exceptions: queries on which teachers are assumed to be divided. Default 0.
-        mechanism: the only one to calibrate, by class or name. Default: all.
-        adaptive: whether queries will be chosen by earlier noisy labels, which leaves out whatever
-            labels a batch that was fixed beforehand.
+def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries: int) -> Candidate:
+    """Returns a mechanism with the least noise within the target, and what to expect of it.
 
     Raises:
-        ValueError: if a number is out of range, or no mechanism can be planned for.
+        ValueError: if it can't be planned for; says why.
     """
-    assumed = AssumedVotes(
-        num_teachers=num_teachers,
-        num_classes=num_classes,
-        margin=margin,
-        num_exceptions=num_exceptions,
-    )
-    kinds = _kinds(mechanism, adaptive=adaptive)
-    target = Target(
-        epsilon=target_epsilon,
-        delta=delta,
-        num_queries=1 if num_queries is None else num_queries,
-        unit=unit,
-        num_changed_teachers=num_changed_teachers,
-    )
-    if num_queries is None:
-        number = planned_num_queries(
-            target,
-            assumed,
-            kinds=kinds if mechanism else None,
-            at_most=pool_size,
-            adaptive=adaptive,
-        )
-        target = dataclasses.replace(target, num_queries=number)
-    elif pool_size is not None and num_queries > pool_size:
-        raise ValueError(
-            f"num_queries: expected from 1 to the pool's {pool_size}, got {num_queries}"
-        )
-    return Recommendation(
-        target=target,
-        assumed=assumed,
-        candidates=_ranked(
-            _candidates(kinds, target, assumed),
-            target.num_queries,
-            num_in_batch=largest_batch(assumed) if num_queries is None else target.num_queries,
-        ),
-        is_num_queries_planned=num_queries is None,
+    target = settings.target(num_queries)
+    mechanism = kind.for_target(target, settings.counts(num_queries))
+    outlooks = []
+    for share in MARGINS:
+        correct, labels = expected_labels(mechanism, settings.counts(num_queries, share))
+        outlooks.append(Outlook(settings.margin * share, labels, correct))
+    return Candidate(
+        mechanism=mechanism, epsilon=target.epsilon_of(mechanism), outlooks=tuple(outlooks)
     )
 
 
-def _kinds(mechanism: type[Mechanism] | str | None, *, adaptive: bool) -> list[type[Mechanism]]:
-    offered = base.offered()
-    if mechanism is None:
-        return [kind for kind in offered.values() if not (adaptive and kind.charged_per_batch)]
-    if isinstance(mechanism, str):
-        validation.one_of(offered, mechanism=mechanism)
-        mechanism = offered[mechanism]
-    if adaptive and mechanism.charged_per_batch:
-        raise ValueError(
-            f"mechanism: expected one that answers queries chosen by earlier labels, got "
-            f"{mechanism.name}, whose batch is fixed beforehand"
-        )
-    return [mechanism]
+def largest_batch(num_classes: int) -> int:
+    """Returns how many queries a batch has that is charged once: five a class, but at least 50.
+
+    It costs the same whatever its size, but each query more may be the one on which teachers
+    disagree.
+    """
+    return max(50, 5 * num_classes)
 
 
-def _candidates(
-    kinds: Sequence[type[Mechanism]], target: Target, assumed: AssumedVotes
-) -> list[Candidate]:
-    found, refused = [], ""
-    for kind in kinds:
-        try:
-            planned = _planned(kind, target, assumed)
-            found.append(
-                Candidate(
-                    mechanism=planned,
-                    epsilon=target.epsilon_of(planned),
-                    outlooks=_outlooks(planned, assumed, target.num_queries),
-                )
-            )
-        except ValueError as error:  # it says what it lacks
-            refused = str(error)
-    if not found:
-        raise ValueError(f"mechanism: expected one that can be planned for: {refused}")
-    return found
+def planned_num_queries(settings: PlanSettings, kinds: Sequence[type[Mechanism]]) -> int:
+    """Returns the number of queries with most correct labels, of which nearly all are correct.
+
+    Of 10, 20, 50 and so on up to 1,000: the one with most expected correct labels among those of
+    which some mechanism labels 95 % correctly even in the worst case of `MARGINS`; else among those
+    of which it does at half the margin, then as assumed; else the one with the largest fraction. A
+    mechanism that labels whole batches is asked for `largest_batch` at most, and counts only where
+    nearly all labels arrive in the worst case.
+    """
+    limit = min(settings.pool_size, NUMBERS[-1])
+    numbers = [number for number in NUMBERS if number <= limit] or [limit]
+    batch = max(largest_batch(settings.num_classes), numbers[0])
+    best, best_utility = numbers[0], (0, 0.0)
+    for kind in (_SURROGATES.get(kind, kind) for kind in kinds):
+        for number in numbers:
+            if kind.charged_per_batch and (settings.adaptive or number > batch):
+                continue
+            try:
+                outlooks = planned_candidate(kind, settings, number).outlooks
+            except ValueError:  # it can't be planned for; who compares them says why
+                continue
+            good = GOOD_SHARE * number
+            if kind.charged_per_batch and outlooks[-1].expected_labels < good:
+                continue
+            is_good = [outlook.expected_correct >= good for outlook in outlooks]
+            num_good, correct = (*is_good, False).index(False), outlooks[0].expected_correct
+            utility = num_good, correct if num_good else correct / number
+            if utility > best_utility:
+                best, best_utility = number, utility
+    return best
 
 
-def _ranked(
-    candidates: Sequence[Candidate], num_queries: int, *, num_in_batch: int
+def ranked(
+    candidates: Sequence[Candidate], num_queries: int, num_in_batch: int
 ) -> tuple[Candidate, ...]:
-    def is_suited(one: Candidate) -> bool:
-        arrives = one.outlooks[-1].expected_labels >= GOOD_SHARE * num_queries
-        return (num_queries <= num_in_batch and arrives) or not one.mechanism.charged_per_batch
+    """Returns candidates, the recommended one first.
 
-    def is_good(one: Candidate) -> bool:
-        return (
-            not one.mechanism.charged_per_batch and one.expected_right >= GOOD_SHARE * num_queries
-        )
+    Those whose mean number of correct labels is within half a hundredth of the queries of the best
+    are ranked by the worst case. A gate, which labels all of a batch or none of it, comes first
+    only where nearly all labels arrive in the worst case too, and nothing else labels 95 % of the
+    queries correctly.
+    """
+    good = GOOD_SHARE * num_queries
+    single = [each for each in candidates if not each.mechanism.charged_per_batch]
+    correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
+    compared = [each for each in single if correct[each][0] >= good]
+    if not compared and num_queries <= num_in_batch:
+        opening = [each for each in candidates if each.outlooks[-1].expected_labels >= good]
+        compared = [each for each in candidates if each in single or each in opening]
+    compared = compared or single or list(candidates)
+    enough = max(np.mean(correct[each]) for each in compared) - EQUALLY_GOOD * num_queries
 
-    suited = [one for one in candidates if is_suited(one)] or candidates
-    compared = [one for one in suited if is_good(one)] or suited
-    enough = max(one.mean_right for one in compared) - EQUALLY_GOOD * num_queries
-
-    def rank(one: Candidate) -> tuple[bool, float]:
-        is_best = one in compared and one.mean_right >= enough
-        return not is_best, -(one.outlooks[-1].expected_right if is_best else one.mean_right)
+    def rank(candidate: Candidate) -> tuple[bool, float]:
+        mean = float(np.mean(correct[candidate]))
+        is_best = candidate in compared and mean >= enough
+        return not is_best, -(correct[candidate][-1] if is_best else mean)
 
     return tuple(sorted(candidates, key=rank))
 
 
-# Feature sums, or counts of records in clusters of the pool, by public values alone.
-
-# More are never planned: where counts are, records of a class are fewer than 20 deviations of the
-# noise on feature sums, which leaves a mean cluster of 7 a class 6 of its own at a delta of 1e-5.
-CLUSTERS_OF_CLASS: Final = (1, 2, 3, 5, 10)
-FEWEST_OF_CLUSTER: Final = 20  # inputs of the pool
+# Feature sums, or counts of records in clusters of the pool.
 
 
 def cluster_numbers(pool_size: int, num_classes: int) -> list[int]:
     """Returns the numbers of clusters that a pool can have, ascending; at least one."""
     most = max(pool_size // FEWEST_OF_CLUSTER, 1)
-    return sorted({min(each * num_classes, most) for each in CLUSTERS_OF_CLASS})
-
-
-CLUSTER_LEAD: Final = 6.0  # records of a mean cluster, over the noise on a count; at MNIST's pool
-LEAST_LEAD: Final = 3.0  # records of a class over the noise, below which labels would be noise
-# Rounds of residual sums, and from how many records of a class on, over the noise of a single
-# release; chosen on the pool of Fashion-MNIST, where that is from an epsilon of about .5 on.
-ROUNDS: Final = 16
-ROUNDS_LEAD: Final = 400.0
+    return sorted({min(number * num_classes, most) for number in CLUSTERS_OF_CLASS})
 
 
 def planned_sums(
@@ -796,32 +380,32 @@ def planned_sums(
 
     Sums of features with Gaussian noise; or, where that noise is heavy for the number of records,
     counts of records in clusters with Laplace noise, which have no delta: as many clusters as leave
-    a cluster `CLUSTER_LEAD` times the noise. At delta 0 these counts alone.
+    a cluster `CLUSTER_RATIO` times the noise. At delta 0 these counts alone.
 
     Args:
         target: what they may cost.
         num_records: private records, as far as public; None if unknown.
         num_classes: number of classes.
         resolutions: numbers of clusters that can be had; none where clusters are no use.
-        num_rounds: of residual sums; None for `ROUNDS` where a class has `ROUNDS_LEAD` times more
+        num_rounds: of residual sums; None for `ROUNDS` where a class has `ROUNDS_RATIO` times more
             records than a single release has noise, 1 otherwise.
 
     Raises:
-        ValueError: if noise would exceed what the records say, or at delta 0 there are no clusters.
+        ValueError: if noise would exceed the signal, or at delta 0 there are no clusters.
     """
     of_class = (num_records or 0) / num_classes
     scale = nextafter(CHANGED / target.epsilon, inf)
     while nextafter(CHANGED / scale, inf) > target.epsilon:
         scale = nextafter(scale, inf)
     counts = LaplaceClusterCounts(scale=scale)
-    most = max(of_class * num_classes / (CLUSTER_LEAD * counts.standard_deviation), num_classes)
-    fitting = [one for one in resolutions if num_classes <= one <= most] if num_records else []
+    most = max(of_class * num_classes / (CLUSTER_RATIO * counts.standard_deviation), num_classes)
+    fitting = [number for number in resolutions if num_classes <= number <= most]
     released: ReleasesFeatureSums
-    if target.delta or not fitting or (num_rounds or 1) > 1:
+    if target.delta or not (fitting and num_records) or (num_rounds or 1) > 1:
         features = target.least_noise(GaussianFeatureSums.of_scale)
         if num_rounds is None:
-            lead = of_class / features.standard_deviation
-            num_rounds = ROUNDS if lead >= ROUNDS_LEAD else 1
+            is_clear = of_class / features.standard_deviation >= ROUNDS_RATIO
+            num_rounds = ROUNDS if is_clear else 1
         if num_rounds > 1:
             in_rounds = target.least_noise(
                 lambda scale: GaussianResidualSums(sigma=scale, num_rounds=num_rounds)
@@ -830,9 +414,9 @@ def planned_sums(
             if num_records is not None and of_class < least:
                 raise ValueError(
                     f"num_rounds: expected rounds whose noise leaves labels, got {num_rounds} at "
-                    f"epsilon {target.epsilon:g}: about {of_class:,.0f} private records of a "
-                    f"class, were all equally common, where {least:,.0f} are needed. Take fewer "
-                    f"rounds, a larger epsilon or more records"
+                    f"epsilon {target.epsilon:g}: with balanced classes, about {of_class:,.0f} "
+                    f"records per class, where {least:,.0f} are needed. Take fewer rounds, a "
+                    f"larger epsilon or more records"
                 )
             return in_rounds
         if num_records is None or of_class >= features.fewest_of_class:
@@ -840,238 +424,313 @@ def planned_sums(
         released, least = features, features.standard_deviation
     if fitting:
         released = dataclasses.replace(counts, num_clusters=max(fitting))
-        least = LEAST_LEAD * counts.standard_deviation
+        least = LEAST_RATIO * counts.standard_deviation
     if of_class < least:
         raise ValueError(
-            f"epsilon: expected one at which records say more than noise, got {target.epsilon:g}: "
-            f"with about {of_class:,.0f} private records of a class, were all equally common, "
-            f"labels would follow from noise of {least:,.0f}. Take a larger epsilon or more records"
+            f"epsilon: expected one at which records outweigh the noise, got {target.epsilon:g}: "
+            f"with balanced classes, about {of_class:,.0f} records per class, below noise of "
+            f"{least:,.0f}. Take a larger epsilon or more records"
         )
     return released
 
 
-RELEASES = ("log_cost", "gate", "smooth_sensitivity")
-BOUNDS = ("paper", "tight", "two_sided", "class_aware")
-SMOOTH_BOUNDS = ("paper", "tight", "two_sided")
-LEAST_SIGMA, LARGEST_SIGMA = 1e-3, 1e4
+def sums_outlooks(sums: ReleasesFeatureSums, settings: PlanSettings) -> tuple[Outlook, ...]:
+    """Returns what is expected of the labels that feature sums give a pool, by falling margins.
 
-Smoothness = TypeVar("Smoothness", float, FloatArray)
-
-_RELATIVE_SLACK = 1e-6
-_ABSOLUTE_SLACK = 1e-8
-
-
-def integer_step(smoothness: Smoothness) -> Smoothness:
-    """Returns eta', the size of one integer step of ln Cbar: a little more than eta.
-
-    The excess covers that the computed ln Cbar of neighbours may differ by eta and rounding errors.
+    An input's score of a class is its product with the noisy sum of that class: of its own class it
+    is larger by margin times the records of a class, in the mean, and noise of standard deviation
+    sigma is added to each score, as the input's vector has at most norm 1. Of several rounds it is
+    what the first alone would leave. Of counts, the score is that of its cluster: larger by margin
+    times the records of a cluster, with Laplace noise.
     """
-    return smoothness * (1.0 + _RELATIVE_SLACK) + _ABSOLUTE_SLACK
+    if settings.num_records is None:
+        return ()
+    scale, margin, num_sums = sums.standard_deviation, FEATURE_MARGIN, settings.num_classes
+    law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
+    if isinstance(sums, LaplaceClusterCounts):
+        scale, margin, num_sums = sums.scale, CLUSTER_MARGIN, sums.num_clusters
+        law = LaplaceNoisyMax(scale=_SCALE)
+    outlooks = []
+    for share in MARGINS:
+        counts = np.zeros((1, settings.num_classes), np.int64)
+        signal = margin * share * settings.num_records / num_sums / scale
+        counts[0, 0] = round(min(signal, 100.0) * _SCALE)
+        correct = float(law.outcome_probabilities(counts)[0, 0]) * settings.pool_size
+        outlooks.append(Outlook(margin * share, float(settings.pool_size), correct))
+    return tuple(outlooks)
 
 
-def steps_above(sigma: float, failure: float) -> int:
-    """Returns the least s with Pr[discrete Gaussian of scale sigma > s] <= failure.
+# What came of it.
 
-    By summing the probabilities, rounded up: sharper than ceil(b sigma) of the continuous Gaussian
-    by one step or so.
+
+class Forecast(NamedTuple):
+    """Expected accuracy of the labels of a method, from public values. Public.
+
+    Attributes:
+        low: lower end of the range in which it is expected.
+        high: upper end.
+        num_labels: expected labels.
+        by: what the range follows from.
     """
-    steps = np.arange(ceil(39.0 * sigma) + 2, dtype=np.float64)
-    weights = np.exp(-0.5 * (steps / sigma) ** 2)
-    above = np.cumsum(weights[:0:-1])[::-1]
-    allowed = failure * (weights[0] + 2.0 * above[0]) * (1.0 - 1e-9)
-    return int(np.argmax(above <= allowed)) if above[-1] <= allowed else len(above)
 
+    low: float
+    high: float
+    num_labels: float
+    by: str = "by what other data sets had"
 
-def gaussian_smooth_sensitivity_rdp(
-    order: float, *, beta: float, sigma: float, b: float = 0.0
-) -> float:
-    """Returns the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
-
-    U is e^beta-smooth and at least the local sensitivity of R (docs/proofs/theory.md, Theorem B1;
-    exact for b = 0). Infinite where the theorem does not apply: (order - 1)(e^{2 beta} - 1) >= 1.
-
-    Raises:
-        ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
-    """
-    validation.between(1, inf, order=order)
-    validation.between(0, inf, ends="(]", beta=beta, sigma=sigma)
-    validation.between(0, inf, ends="[]", b=b)
-    spread = (order - 1.0) * expm1(2.0 * min(beta, 300.0))
-    if not spread < 1.0:
-        return inf
-    shift = 1.0 + b * sigma * expm1(beta)
-    return float(
-        order * shift**2 / (2.0 * sigma**2 * (1.0 - spread))
-        - beta
-        - np.log1p(-spread) / (2.0 * (order - 1.0))
-    )
-
-
-def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
-    """Returns the mechanism's pure epsilon 2 gamma if Theorem A holds for its bound.
-
-    The theorem needs a cost that is convex in ln q up to where it is flat (Lemma 3), and Lemma 1's
-    q(n') <= E q(n).
-
-    Raises:
-        ValueError: for `class_aware`, for which no smooth sensitivity was derived, for Gaussian
-            mechanisms, whose q grows by more than E, and for bounds the mechanism does not have.
-    """
-    if mechanism.pure_epsilon is None or bound not in SMOOTH_BOUNDS:
-        raise ValueError(
-            f"expected a bound of {list(SMOOTH_BOUNDS)} on a mechanism with a gamma for smooth "
-            f"sensitivity, got {bound!r} on {mechanism.name}"
+    def in_words(self) -> str:
+        """Returns the forecast as a sentence."""
+        middle = (self.low + self.high) / 2.0
+        return (
+            f"about {self.num_labels:,.0f} labels, about {middle:.0%} of them correct "
+            f"({self.low:.0%} to {self.high:.0%}, {self.by})"
         )
-    check_bound(bound, mechanism)
-    return mechanism.pure_epsilon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleasePlan(Charge):
-    """The public numbers of a release; part of the statement that is published with it.
+class Plan:
+    """Both methods within one epsilon, and all mechanisms of the first. Public.
+
+    >>> import pate_tf
+    >>> pate_tf.plan(2.0, num_teachers=250).forecast("pate").num_labels
+    50.0
 
     Attributes:
-        release: "log_cost" (Theorem B2), "gate" (B3) or "smooth_sensitivity" (B1).
-        bound: the cost of a query: "paper", "tight", "two_sided" or "class_aware".
-        moment: l, the Renyi order less one.
-        smoothness: eta of B2 and B3 (how much ln Cbar may change with one teacher), beta of B1.
-        sigma: standard deviation of the noise, in sensitivities: steps of ln Cbar, or U.
-        failure: tau, the probability that the published cost is below the true one; at a gate it
-            is a part of delta.
-        num_queries: number of labelled queries.
-        budget: largest cost at the moment that a gate lets pass, in natural logarithms; None
-            without a gate.
-        profile: the hypothetical votes that the numbers were chosen for.
-
-    Raises:
-        ValueError: if a value is out of its range, or a gate has a bound that covers one direction
-            only.
+        settings: what the plan was made from.
+        num_queries: how many queries to ask teachers.
+        candidates: mechanisms of method pate, the recommended one first.
+        sums: what method feature_sums releases; None where that would be noise. Its outlooks are of
+            noise alone: errors that the features make without it come on top, as the teachers' own
+            errors do with votes.
+        refusal: why there are none.
     """
 
-    release: str
-    bound: str
-    moment: float
-    smoothness: float
-    sigma: float
-    failure: float
+    settings: PlanSettings
     num_queries: int
-    budget: float | None = None
-    profile: str = "set by hand"
-    name: ClassVar[str] = "release"
-    counted: ClassVar[tuple[str, str]] = ("release", "releases")
-    lacks: ClassVar[Mapping[str, str]] = {"dp event": "that library has no smooth sensitivity"}
-
-    def __post_init__(self) -> None:
-        validation.one_of(RELEASES, release=self.release)
-        validation.one_of(BOUNDS, bound=self.bound)
-        validation.positive(moment=self.moment, smoothness=self.smoothness)
-        validation.between(LEAST_SIGMA, LARGEST_SIGMA, ends="[]", sigma=self.sigma)
-        validation.between(0, 0.5, failure=self.failure)
-        validation.whole(1, num_queries=self.num_queries)
-        if self.release == "gate":
-            validation.positive(budget=self.budget)
-            if not is_two_sided(self.bound):
-                raise ValueError(
-                    f"expected a two-sided bound for a gate, got {self.bound!r}: it covers the "
-                    "loss under the true data alone"
-                )
-        elif self.budget is not None:
-            raise ValueError(f"expected no budget without a gate, got {self.budget}")
+    candidates: tuple[Candidate, ...]
+    sums: Candidate | None
+    refusal: str = ""
 
     @property
-    def two_sided(self) -> bool:
-        """Whether what is claimed covers both directions of every neighbouring pair."""
-        return is_two_sided(self.bound)
+    def mechanism(self) -> Mechanism:
+        """The recommended mechanism of method pate."""
+        return self.candidates[0].mechanism
 
     @property
-    def step(self) -> float:
-        """Size of one integer step of ln Cbar, see `integer_step`."""
-        return integer_step(self.smoothness)
+    def expected_share(self) -> float:
+        """Expected fraction of the queries that get a correct label, if the assumption holds."""
+        return self.candidates[0].outlooks[0].expected_correct / self.num_queries
 
     @property
-    def shift(self) -> float:
-        """Of B1, b there: standard deviations added, so that the true cost is seldom undercut."""
-        return -float(ndtri(self.failure))
+    def method(self) -> str:
+        """The recommended method: feature_sums where its labels are as accurate at half the margin.
 
-    def alpha(self, moment: float) -> float:
-        """Returns what one draw costs at a moment, whatever the data: data-independent.
-
-        B2 and the gate draw Y + discrete Gaussian of scale sigma, Y = ceil(ln Cbar / step) a whole
-        number. Replacing one record changes one teacher's votes, ln Cbar by at most eta < step
-        (Theorem B2), hence Y by at most 1, on all data sets and in both directions. Then the Renyi
-        divergence at order l + 1 is at most (l + 1) / (2 sigma^2) (Proposition D4), and alpha is l
-        times that. Everything read from the draw, the sanitised epsilon and a gate's decision, is
-        post-processing. B1 costs what Theorem B1 says. Either adds to the alphas of the labels,
-        also where the plan was made when they were known.
+        It labels the whole pool; votes label some queries.
         """
-        if self.release == "smooth_sensitivity":
-            return moment * gaussian_smooth_sensitivity_rdp(
-                moment + 1.0, beta=self.smoothness, sigma=self.sigma, b=self.shift
-            )
-        return moment * (moment + 1.0) / (2.0 * self.sigma**2)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns `alpha` at each moment, [num_moments]."""
-        return np.array([self.alpha(float(moment)) for moment in moments])
+        if self.settings.mechanism is not None or self.sums is None or not self.sums.outlooks:
+            return PATE
+        is_better = self.sums.outlooks[1].accuracy >= self.candidates[0].outlooks[1].accuracy
+        return FEATURE_SUMS if is_better else PATE
 
     @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        """Of a draw of the noisy log cost, whose sensitivity is 1; none by smooth sensitivity."""
-        return () if self.release == "smooth_sensitivity" else (self.sigma,)
-
-    def summary(self) -> str:
-        """Returns what is released, its kind and its noise."""
-        return f"the data-dependent cost ({self.release}, sigma {self.sigma:.4g})"
-
-    def in_words(self) -> str:
-        """Returns what a draw under the plan publishes."""
+    def reason(self) -> str:
+        """Why this mechanism, and that no vote was read; for statements and reports."""
+        worst = self.candidates[0].outlooks[-1].expected_correct / self.num_queries
         return (
-            "A number about what all labels cost for the votes at hand is published, with random "
-            f"noise of standard deviation {self.sigma:.4g} times what one record can change it by."
+            f"Mechanism, noise and number of queries were chosen from a plan, not from votes: for "
+            f"epsilon {self.settings.epsilon:g} at delta {self.settings.delta:g} and "
+            f"{self.num_queries:,} queries, assuming that {self.settings.in_words()}. Under that "
+            f"assumption {self.mechanism.name} labels {self.expected_share:.1%} of the queries "
+            f"correctly, and {worst:.1%} if teachers agree a quarter as well. The assumption is "
+            f"from public values; what the labels cost does not depend on it."
+            f"{' ' if self.settings.purpose else ''}{self.settings.purpose}"
         )
 
-    @property
-    def cost_floor(self) -> float:
-        """c_0 of Theorem B2, a public constant that keeps ln 0 out."""
-        return 1e-9 * self.num_queries
+    def forecast(self, method: str, num_features: int = 1) -> Forecast | None:
+        """Returns the expected accuracy of a method's labels; None for sums of uncounted records.
 
-    @property
-    def gate_budget(self) -> float:
-        """The budget.
+        Of votes it is what noise leaves correct, at the assumed margin and at a quarter of it,
+        times `WITHOUT_NOISE`. Of feature sums it is `WITHOUT_NOISE`, drawn towards chance by
+        s / (s + a), where s is the number of records of a class over the noise of all features of a
+        sum, and a is 1/2 at best and 2 at worst.
 
-        Raises:
-            ValueError: if the plan is not for a gate.
+        Args:
+            method: "pate" or "feature_sums".
+            num_features: of a record's vector, for feature sums.
         """
-        if self.budget is None:
-            raise ValueError(f"expected a plan for a gate, got one for {self.release!r}")
-        return self.budget
+        settings, candidate = self.settings, self.candidates[0]
+        (lowest, highest), chance = WITHOUT_NOISE, 1.0 / settings.num_classes
+        if method == FEATURE_SUMS:
+            if settings.num_records is None or self.sums is None:
+                return None
+            candidate, sums = self.sums, self.sums.mechanism
+            if isinstance(sums, GaussianFeatureSums):
+                # Of a single release at this cost; rounds are no less accurate.
+                noise = sums.sigma * np.sqrt(num_features / sums.num_rounds) * settings.num_classes
+                signal = settings.num_records / noise
+                least = max(lowest, chance)
+                return Forecast(
+                    low=float(chance + (least - chance) * signal / (signal + 2.0)),
+                    high=float(chance + (highest - chance) * signal / (signal + 0.5)),
+                    num_labels=settings.pool_size,
+                )
+        accuracies = [outlook.accuracy for outlook in candidate.outlooks]
+        return Forecast(
+            low=max(chance, lowest * min(accuracies)),
+            high=highest * max(accuracies),
+            num_labels=candidate.outlooks[1].expected_labels,
+        )
 
-    def check_mechanism(self, mechanism: Mechanism) -> None:
-        """Checks that the plan can release the cost of a mechanism.
+    def commands(self, method: str) -> tuple[str, ...]:
+        """Returns what to type for a method, a line for each command."""
+        settings = self.settings
+        cost = f"--epsilon={settings.epsilon:.12g} --delta={settings.delta:.12g}"
+        if method == FEATURE_SUMS:
+            return (f"pate student --dataset=NAME --method=feature_sums {cost}",)
+        chosen = f"--mechanism={self.mechanism.name} --queries={self.num_queries}"
+        if settings.margin != DEFAULT_MARGIN:
+            chosen += f" --margin={settings.margin:.12g}"
+        teachers = f"--dataset=NAME --nb_teachers={settings.num_teachers}"
+        return f"pate teachers {teachers}", f"pate student {teachers} {cost} {chosen}"
 
-        Raises:
-            ValueError: if the mechanism lacks the bound; for smooth sensitivity, if Theorem A does
-                not hold for it; and for `ConfidentGaussianNoisyMax`, whose answered queries depend
-                on the votes, so that their cost is not that of queries chosen in advance.
+    def in_words(self, *, of_votes: bool = False) -> str:
+        """Returns the comparison as a table in text, with what it rests on.
+
+        Args:
+            of_votes: leaves feature sums and commands out.
         """
-        if mechanism.withholds or not mechanism.bounds:
-            raise ValueError(
-                "expected a mechanism with noise that answers every query, got "
-                f"{mechanism.name}; account for it data-independently"
+        settings, method, best = self.settings, self.method, self.mechanism
+        of_votes = of_votes or settings.mechanism is not None
+        rows = [(candidate.mechanism.name, candidate) for candidate in self.candidates]
+        notes = [
+            f"Assumed, not measured: {settings.in_words()}. That is a guess from public values, "
+            f"and an optimistic one where people disagree. If teachers agree less, fewer labels "
+            f"are correct; epsilon holds whatever the votes."
+        ]
+        if settings.purpose:
+            notes.append(settings.purpose)
+        elif self.expected_share < 0.9:
+            notes.append(
+                "No mechanism labels nine in ten queries correctly: take more teachers, a larger "
+                "epsilon or fewer queries."
             )
-        check_bound(self.bound, mechanism)
-        if self.release == "smooth_sensitivity":
-            check_smooth_sensitivity(self.bound, mechanism)
+        if self.sums is not None and not of_votes:
+            rows.append((FEATURE_SUMS, self.sums))
+            best = self.sums.mechanism if method == FEATURE_SUMS else best
+            notes.append(f"feature_sums asks no teacher and labels the whole pool. {SUMS_ASSUME}")
+        elif not of_votes:
+            notes.append(f"feature_sums is refused: {self.refusal}")
+        width = max(len(name) for name, _ in rows)
+        heads = [f"{100.0 * settings.margin * share:g} %" for share in MARGINS]
+        lines = ["  ".join(["", "margin".ljust(width), "epsilon", *(f"{h:>16}" for h in heads)])]
+        for name, candidate in rows:
+            cells = [f"{outlook.in_words():>16}" for outlook in candidate.outlooks]
+            # Rounding up must not make a number that keeps to the target look as if it did not.
+            epsilon = min(rounded_up(candidate.epsilon), f"{settings.epsilon:.12g}", key=float)
+            cells = cells or ["not known without the number of records"]
+            lines.append("  ".join(["", name.ljust(width), f"{epsilon:>7}", *cells]))
+        lines += ["", f"Recommended: {method}, {best.summary()}"]
+        if not of_votes or settings.mechanism is not None:
+            lines += [f"  {command}" for command in self.commands(method)]
+        if self.sums is not None and not of_votes:
+            other = PATE if method == FEATURE_SUMS else FEATURE_SUMS
+            lines += ["", f"Or {other}", *(f"  {line}" for line in self.commands(other))]
+        return "\n".join(
+            [
+                f"Plan for epsilon {settings.epsilon:g} at delta {settings.delta:g}, for every "
+                f"{settings.unit}, and {self.num_queries:,} queries",
+                *("", "Expected labels that arrive, and their accuracy as far as noise decides:"),
+                *("", *lines, "", *(textwrap.fill(note, WIDTH) for note in notes)),
+            ]
+        )
 
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields; see `plan_from_dict`."""
-        return dataclasses.asdict(self)
+    __str__ = in_words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        settings = self.settings
+        return {
+            "target_epsilon": settings.epsilon,
+            "delta": settings.delta,
+            "unit": settings.unit,
+            "method": self.method,
+            "commands": {method: list(self.commands(method)) for method in (PATE, FEATURE_SUMS)},
+            "queries": self.num_queries,
+            "assumed": settings.in_words(),
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
+            "reason": self.reason,
+            "feature_sums": {"refused": self.refusal} if self.sums is None else self.sums.to_dict(),
+        }
 
 
-def plan_from_dict(fields: Mapping[str, Any]) -> ReleasePlan:
-    """Returns the plan that `ReleasePlan.to_dict` described.
+def plan(epsilon: float, **settings: Any) -> Plan:
+    """Compares both methods, and all mechanisms, within an epsilon, and recommends. Reads no votes.
+
+    Each mechanism gets the least noise whose worst-case epsilon, over all data, keeps to the
+    target. Compared are the expected numbers of correct labels that arrive, in the mean over the
+    margin that is assumed of the votes, half and a quarter of it (`MARGINS`); see `ranked`.
+
+    >>> import pate_tf
+    >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)
+    >>> plan.mechanism.name, plan.num_queries
+    ('gaussian_noisy_max', 50)
+    >>> pate_tf.plan(0.1, num_records=60_000, pool_size=9_000).method
+    'feature_sums'
+    >>> print(plan)
+    Plan for epsilon 2 at delta 1e-05, for every record, and 50 queries
+    ...
+
+    Args:
+        epsilon: the most that the labels may cost together.
+        **settings: delta (default 1e-5, or less of many records; 0 leaves mechanisms with a pure
+            epsilon), unit ("record" or "owner"), num_classes, num_records, pool_size, num_teachers,
+            num_queries (default: planned), mechanism (the only one to compare, by name or class),
+            margin (by how many of the teachers, as a fraction, the first class is assumed to lead
+            the second on every query), has_augmentation, and adaptive (whether queries
+            will be chosen by earlier noisy labels).
 
     Raises:
-        ValueError: if the fields are not exactly a plan's, or not valid.
+        ValueError: if a number is out of range, or no mechanism can be planned for.
     """
-    return from_fields(ReleasePlan, fields)
+    stated = PlanSettings(epsilon=epsilon, **settings)
+    kinds, number, kind = [*base.offered().values()], stated.num_queries, stated.mechanism
+    if kind is not None:
+        kinds = [base.offered()[kind] if isinstance(kind, str) else kind]
+    kinds = [kind for kind in kinds if not (stated.adaptive and kind.charged_per_batch)]
+    if not kinds:
+        raise ValueError(
+            "mechanism: expected one that answers queries chosen by earlier labels, got one whose "
+            "batch must be fixed in advance"
+        )
+    num_in_batch = number or largest_batch(stated.num_classes)
+    number = number or planned_num_queries(stated, kinds if kind is not None else _QUICK)
+    candidates, refusal = list[Candidate](), ""
+    for kind in kinds:
+        try:
+            candidates.append(planned_candidate(kind, stated, number))
+        except ValueError as error:  # it says what it lacks
+            refusal = str(error)
+    if not candidates:
+        raise ValueError(f"mechanism: expected one that can be planned for: {refusal}")
+    target, is_of_records, sums, refusal = stated.target(1), stated.unit == "record", None, ""
+    try:
+        mechanism = planned_sums(
+            target,
+            stated.num_records if is_of_records else None,
+            stated.num_classes,
+            cluster_numbers(stated.pool_size, stated.num_classes) * stated.has_augmentation,
+            None if is_of_records else 1,
+        )
+        outlooks = sums_outlooks(mechanism, stated)
+        sums = Candidate(
+            mechanism=mechanism, epsilon=target.epsilon_of(mechanism), outlooks=outlooks
+        )
+    except ValueError as error:
+        refusal = str(error).removeprefix("epsilon: ").removeprefix("delta: ")
+    return Plan(
+        settings=stated,
+        num_queries=number,
+        candidates=ranked(candidates, number, num_in_batch),
+        sums=sums,
+        refusal=refusal,
+    )

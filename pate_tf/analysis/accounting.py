@@ -10,8 +10,8 @@ import numpy as np
 from pate_tf.accounting import composition, conversions, moments
 from pate_tf.accounting.charge import Charge, lacking
 from pate_tf.accounting.conversions import FloatArray
+from pate_tf.accounting.cost_release import SMOOTH_BOUNDS
 from pate_tf.accounting.delta import DEFAULT_DELTA
-from pate_tf.accounting.planning import SMOOTH_BOUNDS
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
 from pate_tf.core.settings import Settings, setting

@@ -34,10 +34,10 @@ from typing import Any, Final
 import numpy as np
 
 from pate_tf.accounting.conversions import SAFETY_MARGIN
+from pate_tf.accounting.cost_release import CostRelease, release_from_dict
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import data_dependent, data_dependent_alphas
-from pate_tf.accounting.planning import ReleasePlan, plan_from_dict
 from pate_tf.analysis.accounting import single_group
 from pate_tf.analysis.release_planning import GATE, Released, ReleaseRequest
 from pate_tf.analysis.release_results import (
@@ -63,7 +63,7 @@ _COARSE = 2.0**14  # published values per unit of Renyi divergence
 
 
 def _check_release(
-    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, *, adaptive: bool
+    counts: IntArray, mechanism: Mechanism, plan: CostRelease, *, adaptive: bool
 ) -> None:
     """Raises ValueError, whatever the votes, if the plan does not fit what is to be released."""
     if adaptive:
@@ -81,7 +81,7 @@ def _check_release(
 def release_log_cost(
     counts: IntArray,
     mechanism: Mechanism,
-    plan: ReleasePlan,
+    plan: CostRelease,
     *,
     adaptive: bool,
     noise: DiscreteGaussian,
@@ -91,7 +91,7 @@ def release_log_cost(
 
 
 def prepare_log_cost(
-    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, *, adaptive: bool
+    counts: IntArray, mechanism: Mechanism, plan: CostRelease, *, adaptive: bool
 ) -> Callable[[DiscreteGaussian], LogCost]:
     """Computes the smooth cost, which may take long, and returns what draws from it.
 
@@ -134,7 +134,7 @@ def prepare_log_cost(
 def release_epsilon(
     counts: IntArray,
     mechanism: Mechanism,
-    plan: ReleasePlan,
+    plan: CostRelease,
     delta: float,
     *,
     adaptive: bool,
@@ -145,7 +145,7 @@ def release_epsilon(
 
 
 def prepare_epsilon(
-    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float, *, adaptive: bool
+    counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float, *, adaptive: bool
 ) -> Callable[[DiscreteGaussian], SanitisedEpsilon]:
     """Returns what draws an epsilon that may be published: Theorem B2, or B1 if the plan says so.
 
@@ -170,7 +170,7 @@ def _fine_normal(noise: DiscreteGaussian) -> float:
 
 
 def _prepare_by_smooth_sensitivity(
-    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float
+    counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], SanitisedEpsilon]:
     """Theorem B1, with a Gaussian on a lattice so fine that only float rounding remains.
 
@@ -360,20 +360,20 @@ def _opened(source: VoteSource, digest: str, folder: pathlib.Path) -> Iterator[L
         yield ledger
 
 
-def _drawn_elsewhere(ledger: Ledger, source: VoteSource) -> Sequence[ReleasePlan]:
+def _drawn_elsewhere(ledger: Ledger, source: VoteSource) -> Sequence[CostRelease]:
     """Returns draws of a ledger that is gone, and of a file's other ledgers, in other folders."""
     debits = [row for row in ledger.history() if row.kind in DEBITS]
     charges = [charge_of(row)[0] for row in debits if "carried_from" in row.details]
     spending = None if source.source is None else ledger.source_spending()
     if spending is not None:
         charges += (Counter(spending.charges) - ledger.charges).elements()
-    return [charge for charge in charges if isinstance(charge, ReleasePlan)]
+    return [charge for charge in charges if isinstance(charge, CostRelease)]
 
 
 def _check_elsewhere(
     ledger: Ledger,
     source: VoteSource,
-    plan: ReleasePlan,
+    plan: CostRelease,
     request: ReleaseRequest,
     discard_earlier: bool,
 ) -> None:
@@ -396,7 +396,7 @@ def _check_elsewhere(
 
 
 def _prepared(
-    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float
+    counts: IntArray, mechanism: Mechanism, plan: CostRelease, delta: float
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
     """SENSITIVE: computes the exact cost and returns what draws from it."""
     if plan.release == "smooth_sensitivity":
@@ -421,7 +421,7 @@ def _released(
     if set(request.kinds) != {GATE}:
         sanitised = sanitised_epsilon(stored, delta=request.delta, spent=spent)
     return Released(
-        plan=plan_from_dict(stored["key"]["plan"]),
+        plan=release_from_dict(stored["key"]["plan"]),
         sanitised=sanitised,
         gate=gate,
         attempts=request.attempts,

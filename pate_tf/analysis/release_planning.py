@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import FloatArray, epsilon_from_alphas, ndtri
-from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
-from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
-from pate_tf.accounting.planning import (
+from pate_tf.accounting.cost_release import (
     DEFAULT_PROFILE,
+    CostRelease,
     PlannedRelease,
-    ReleasePlan,
     gaussian_smooth_sensitivity_rdp,
     integer_step,
-    profile_counts,
     steps_above,
 )
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
+from pate_tf.accounting.planning import profile_counts
 from pate_tf.analysis.release_results import GateDecision, SanitisedEpsilon
 from pate_tf.analysis.smooth_sensitivity import ball_maxima, local_sensitivities, tail_table
 from pate_tf.core import validation
@@ -62,7 +62,7 @@ def plan_release(
     bound: str | None = None,
     profile: float = DEFAULT_PROFILE,
     attempts: int = 1,
-) -> ReleasePlan:
+) -> CostRelease:
     """Returns the plan of least epsilon for queries that all have the profile's votes.
 
     The epsilon that is minimised, over a grid of moments, smoothness and sigma: the published one
@@ -89,7 +89,7 @@ def plan_release(
     validation.whole(1, attempts=attempts)
     counts = profile_counts(num_teachers, num_classes, profile)
     aware = release != "smooth_sensitivity" and "class_aware" in mechanism.bounds
-    blank = ReleasePlan(
+    blank = CostRelease(
         release=release,
         bound=bound or ("class_aware" if aware else "two_sided"),
         moment=1.0,
@@ -118,7 +118,7 @@ def plan_release(
 
 
 def _profile_totals(
-    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray
+    mechanism: Mechanism, plan: CostRelease, counts: IntArray
 ) -> tuple[IntArray, FloatArray]:
     """Returns numbers of moved votes and K_k at each moment, [num_steps, num_moments]."""
     num_teachers = int(counts.sum())
@@ -130,10 +130,10 @@ def _profile_totals(
 
 
 def _plan_log_cost(
-    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray, delta: float, attempts: int
+    mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float, attempts: int
 ) -> _Candidate:
     smooth = _smooth_steps(*_profile_totals(mechanism, plan, counts))
-    cap = data_independent_alpha(mechanism, _MOMENTS, num_queries=plan.num_queries)
+    cap = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, _MOMENTS)
     gate = plan.release == "gate"
     candidates = []
     for sigma in _SIGMAS:
@@ -181,12 +181,12 @@ def _smooth_steps(
 
 
 def _plan_smooth_sensitivity(
-    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray, delta: float
+    mechanism: Mechanism, plan: CostRelease, counts: IntArray, delta: float
 ) -> _Candidate:
     """Searches shares of the largest beta that Theorem B1 allows at each moment."""
     q, u = union_bound(bound_tail(plan.bound, mechanism), counts)
     costs = plan.num_queries * query_costs(plan.bound, mechanism, q, u, _MOMENTS)[0]
-    caps = data_independent_alpha(mechanism, _MOMENTS, num_queries=plan.num_queries)
+    caps = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, _MOMENTS)
     b = -float(ndtri(plan.failure))
     alphas = np.empty((len(_BETA_SHARES), len(_SIGMAS), len(_MOMENTS)))
     for at, (moment, cost, cap) in enumerate(zip(_MOMENTS, costs, caps, strict=True)):
@@ -269,7 +269,7 @@ class ReleaseRequest:
 
     def plan(
         self, mechanism: Mechanism, *, num_queries: int, num_teachers: int, num_classes: int
-    ) -> ReleasePlan:
+    ) -> CostRelease:
         """Returns the plan; no vote enters.
 
         Raises:
@@ -309,7 +309,7 @@ class Released:
         secure_noise: False if the draw's noise came from a seed.
     """
 
-    plan: ReleasePlan
+    plan: CostRelease
     sanitised: SanitisedEpsilon | None
     gate: GateDecision | None
     attempts: int | None

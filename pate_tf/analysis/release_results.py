@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
     epsilon_from_alphas,
 )
+from pate_tf.accounting.cost_release import CostRelease, release_from_dict, steps_above
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
-from pate_tf.accounting.planning import ReleasePlan, plan_from_dict, steps_above
 from pate_tf.core import validation
 
 
@@ -39,7 +39,7 @@ class SanitisedEpsilon:
     epsilon: float
     delta: float
     confidence: float
-    plan: ReleasePlan
+    plan: CostRelease
     worst_case_epsilon: float
 
 
@@ -59,19 +59,19 @@ class GateDecision:
     passed: bool
     epsilon: float
     delta: float
-    plan: ReleasePlan
+    plan: CostRelease
 
 
-def total_cap(mechanism: Mechanism, plan: ReleasePlan) -> float:
+def total_cap(mechanism: Mechanism, plan: CostRelease) -> float:
     """Returns what the labels cost at most at the plan's moment, whatever the votes."""
     moments = np.array([plan.moment])
-    return float(data_independent_alpha(mechanism, moments, num_queries=plan.num_queries)[0])
+    return float(total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, moments)[0])
 
 
 def sanitised(
     alpha: float,
     mechanism: Mechanism,
-    plan: ReleasePlan,
+    plan: CostRelease,
     delta: float,
 ) -> SanitisedEpsilon:
     """Returns the smaller epsilon of a noisy cost at the plan's moment and of the worst case.
@@ -79,7 +79,7 @@ def sanitised(
     The worst case of labels and release together holds always and may use any moment.
     """
     total = min(alpha, total_cap(mechanism, plan)) + plan.alpha(plan.moment)
-    worst = data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=plan.num_queries)
+    worst = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, DEFAULT_MOMENTS)
     worst = worst + plan.alphas(DEFAULT_MOMENTS)
     worst_epsilon, _ = epsilon_from_alphas(worst * (1.0 + SAFETY_MARGIN), DEFAULT_MOMENTS, delta)
     return SanitisedEpsilon(
@@ -91,7 +91,7 @@ def sanitised(
     )
 
 
-def _epsilon(alpha: float, plan: ReleasePlan, delta: float) -> float:
+def _epsilon(alpha: float, plan: CostRelease, delta: float) -> float:
     return epsilon_from_alphas([alpha * (1.0 + SAFETY_MARGIN)], [plan.moment], delta)[0]
 
 
@@ -111,7 +111,7 @@ class LogCost:
 
     steps: int = dataclasses.field(repr=False)
     mechanism: Mechanism
-    plan: ReleasePlan
+    plan: CostRelease
 
     @property
     def _upper_steps(self) -> int:
@@ -152,7 +152,7 @@ class LogCost:
 
 def gate_epsilon(
     mechanism: Mechanism,
-    plan: ReleasePlan,
+    plan: CostRelease,
     delta: float,
     *,
     attempts: int = 1,
@@ -200,7 +200,7 @@ def sanitised_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -
     if key["delta"] is None:
         found = log_cost(drawn).sanitised_epsilon(delta)
     else:
-        plan = plan_from_dict(key["plan"])
+        plan = release_from_dict(key["plan"])
         found = SanitisedEpsilon(delta=key["delta"], plan=plan, **drawn["drawn"])
     # Those who saw an earlier draw could choose, so every draw may fail.
     return dataclasses.replace(
@@ -215,5 +215,5 @@ def log_cost(drawn: Mapping[str, Any]) -> LogCost:
     return LogCost(
         steps=drawn["drawn"]["steps"],
         mechanism=mechanism_from_dict(drawn["key"]["mechanism"]),
-        plan=plan_from_dict(drawn["key"]["plan"]),
+        plan=release_from_dict(drawn["key"]["plan"]),
     )

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.core import artifacts, validation
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.source import PrivateSource

@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE, FloatArray
+from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax
 from pate_tf.accounting.mechanisms.base import (
     Mechanism,
     ReleasesFeatureSums,
-    UsesStudentPredictions,
     check_mechanism,
 )
 from pate_tf.audit import statistics
@@ -321,7 +321,7 @@ class Sampler:
                 sign = np.where(noisy < 0, -1, 1)
             values = total.ravel() / (mechanism.num_rounds * LATTICE)
             return Outcomes(np.zeros(rows, np.int64), values)
-        if pair.predictions is not None and isinstance(mechanism, UsesStudentPredictions):
+        if pair.predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
             predictions = np.tile(np.array(pair.predictions), (rows, 1))
             answers = mechanism.draw_with(predictions, table, noise)
         else:
@@ -439,7 +439,7 @@ def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
         for most in (top, clear):
             pairs.append(Pair((most, most - 3), (most - 1, most - 2)))
             pairs.append(Pair((most, most - 1), (most - 1, most)))
-        if isinstance(mechanism, UsesStudentPredictions):
+        if isinstance(mechanism, InteractiveGaussianNoisyMax):
             high = 2 * top
             votes = (high, high - 1)
             share = (high - number) / sum(votes)

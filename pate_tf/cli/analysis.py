@@ -2,20 +2,18 @@
 
 Reads the ledger and the votes of a run, of ledgers or of a file, and accounts for them in every way
 there is. What may be published and what may not are two tables and two files. Checks statements.
-With --calibrate it reads no votes and finds noise, mechanism and method for an epsilon.
+With --calibrate it reads no votes and plans noise, mechanism and method for an epsilon.
 """
-
-import dataclasses
 
 from absl import flags
 
 from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.planning import PlanSettings, plan
 from pate_tf.analysis.accounting import AnalysisConfig
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import described
 from pate_tf.run import analysis
-from pate_tf.run.planning import PlanSettings, calibrate, compare_methods
 
 FLAGS = flags.FLAGS
 KINDS = (
@@ -44,8 +42,7 @@ def define() -> None:
         "calibrate",
         False,
         "Compare both methods and all mechanisms for --epsilon from public values, and print the "
-        "commands to type; with --queries alone find the least noise of --mechanism, with its "
-        "noise the most queries. Reads no votes.",
+        "commands to type, as pate plan does. Reads no votes.",
     )
     command_line.shown_in_help("calibrate", "calibration")
     for name in OF_PLAN:
@@ -54,7 +51,7 @@ def define() -> None:
     without = [
         name for name, each in described(PlanSettings).items() if (each.flag or name) in SHARED
     ]
-    own_flags.define(PlanSettings, group="calibration", without=without, num_teachers=None)
+    own_flags.define(PlanSettings, group="calibration", without=without)
     flags.DEFINE_alias("target_epsilon", "epsilon")
     own_flags.define_mechanism_flags(
         default=None,
@@ -114,31 +111,7 @@ def _is_of_mechanism() -> bool:
     if not FLAGS.counts_file:
         return True
     kind = own_flags.chosen_kind(in_analysis=True)
-    return "epsilon" in own_flags.names_of_kind(kind, in_analysis=True)
-
-
-def calibration() -> dict[str, object]:
-    """Finds what the flags of a calibration ask for, prints it, and returns JSON values."""
-    noise = own_flags.given(in_analysis=True)
-    if noise and FLAGS.nb_teachers is not None:
-        raise ValueError(f"{noise[0]}: expected no noise with --nb_teachers, which finds it")
-    if FLAGS.nb_teachers is None and (noise or FLAGS.queries is not None):
-        find = own_flags.chosen if noise else own_flags.chosen_kind
-        found = calibrate(
-            find(in_analysis=True),
-            epsilon=FLAGS.epsilon,
-            num_queries=FLAGS.queries,
-            delta=DEFAULT_DELTA if FLAGS.delta is None else FLAGS.delta,
-        )
-        command_line.print_titled(found.tables[0])
-        return found.values
-    teachers = {} if FLAGS.nb_teachers is None else {"num_teachers": FLAGS.nb_teachers}
-    plan = own_flags.values_of(PlanSettings)
-    plan |= {"num_classes": FLAGS.nb_labels or 10, "mechanism": FLAGS.mechanism}
-    names = {field.name for field in dataclasses.fields(PlanSettings)} - {"num_teachers"}
-    compared = compare_methods(PlanSettings(**{name: plan[name] for name in names}, **teachers))
-    print(compared)
-    return compared.to_dict()
+    return "epsilon" in own_flags.parameters(kind, in_analysis=True)
 
 
 def main() -> None:
@@ -146,7 +119,12 @@ def main() -> None:
     command_line.check_report_file(FLAGS.report_file)
     check_flags()
     if FLAGS.calibrate:
-        values = calibration()
+        if noise := own_flags.given(in_analysis=True):
+            raise ValueError(f"{noise[0]}: expected none with --calibrate, which finds the noise")
+        settings = own_flags.values_of(PlanSettings)
+        planned = plan(**{name: value for name, value in settings.items() if value is not None})
+        print(planned)
+        values = planned.to_dict()
     else:
         report = analysis.run(analysis_run(), command_line.reporting())
         values = report.values

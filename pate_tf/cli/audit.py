@@ -3,7 +3,6 @@
 Exit code 0: passed. 1: a violation was found. 2: it could not be run, or has no power.
 """
 
-import dataclasses
 import difflib
 import pathlib
 import sys
@@ -16,6 +15,7 @@ from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import MECHANISMS
 from pate_tf.audit import mechanism as audits
 from pate_tf.cli import command_line
+from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
@@ -33,18 +33,10 @@ RUN: Final = "Verifies a run folder: an allow-list of files, the ledger, the pri
 
 
 def _define_mechanism(kind: type[Mechanism]) -> None:
-    """Defines the flags of an audit of a mechanism: its own, or its fields where a run plans it."""
-    for flag in (parameter.flag for parameter in kind.parameters):
-        text = f"{flag.help} Default: {flag.default:g}."
-        if flag.is_whole:
-            flags.DEFINE_integer(flag.name, None, text, lower_bound=0)
-        else:
-            flags.DEFINE_float(flag.name, None, text)
-        command_line.shown_in_help(flag.name, "mechanism")
-    for field in _planned_fields(kind):
-        define = flags.DEFINE_integer if field.type == "int" else flags.DEFINE_float
-        define(field.name, None, "Field of the mechanism, which a run plans.")
-        command_line.shown_in_help(field.name, "mechanism")
+    """Defines the flags of an audit of a mechanism."""
+    own_flags.define_parameters(kind)
+    for name in own_flags.parameters(kind).values():
+        command_line.shown_in_help(name, "mechanism")
     if "delta" not in FLAGS:
         flags.DEFINE_float("delta", audits.DEFAULT_DELTA, "Delta that the printed numbers hold at.")
     flags.DEFINE_float(
@@ -55,30 +47,9 @@ def _define_mechanism(kind: type[Mechanism]) -> None:
     flags.DEFINE_integer("draws", None, "Draws for each data set instead of --seconds.")
 
 
-def _planned_fields(kind: type[Mechanism]) -> list[dataclasses.Field[Any]]:
-    known = {parameter.field for parameter in kind.parameters}
-    fields = dataclasses.fields(kind) if "flags" in kind.lacks else ()
-    return [field for field in fields if field.name not in known]
-
-
 def _audit_mechanism(kind: type[Mechanism]) -> Any:
-    values = {}
-    for field in _planned_fields(kind):
-        if FLAGS[field.name].value is not None:
-            values[field.name] = FLAGS[field.name].value
-        elif field.default is dataclasses.MISSING:
-            raise ValueError(f"{field.name}: expected a number, got none")
-    for parameter in kind.parameters:
-        flag = parameter.flag
-        value = FLAGS[flag.name].value
-        if value is None:
-            others = {flag.same_as: FLAGS[flag.same_as].value} if flag.same_as in FLAGS else {}
-            value = flag.by_default(others) if others or not flag.same_as else flag.default
-        elif flag.is_inverse and not value > 0.0:
-            raise ValueError(f"{flag.name}: expected above 0, got {value}")
-        values[parameter.field] = flag.to_field(value)
     return audits.audit_mechanism(
-        kind(**values),
+        own_flags.chosen(kind),
         delta=FLAGS.delta,
         seconds=FLAGS.seconds,
         num_draws=FLAGS.draws,

@@ -3,13 +3,12 @@
     pate coordinator --roster=roster.toml --dataset=digits --queries=100 --address=0.0.0.0:7000
         --certificates=certificates --train_dir=runs/silos
 
-With --method=feature_sums --epsilon=1 --parties=parties.toml silos add up their records' features
-instead, each with a share of the noise, and their epsilon is that of one holder.
+With --method=feature_sums --epsilon=1 silos add up their records' features instead, each with a
+share of the noise, and their epsilon is that of one holder.
 
-It need not be trusted: silos randomise their votes, or share them among parties
-(--aggregation=secure --parties=parties.toml). It may be killed and started again with the same
-flags. Silos and parties dial in; see `pate silo` and `pate party`. Labels, student and statement
-land below TRAIN_DIR/released.
+It need not be trusted: silos randomise their votes, or share them among the roster's aggregators
+(--sigma=40). It may be killed and started again with the same flags. Silos and aggregators dial in;
+see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ def define_flags() -> None:
     """Defines the flags."""
     own_flags.define(CoordinatorRun, group="coordinator")
     own_flags.define(QueryConfig, group="queries", without=("representation",), num_queries=100)
-    own_flags.define(Asking, group="asking")
+    own_flags.define(Asking, group="asking", without=("subset", "least_answers"))
     own_flags.define(StudentSettings, group="student", student="supervised")
 
 
@@ -68,7 +67,7 @@ def main() -> None:
     command_line.print_table(
         "student of many holders",
         [
-            ("silos, parties", f"{report['silos']}, {report['parties']}"),
+            ("silos, aggregators", f"{report['silos']}, {report['aggregators']}"),
             *asked,
             *accuracies,
             ("seconds a round", f"{report['seconds_per_round']:.2f}"),

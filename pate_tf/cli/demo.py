@@ -1,59 +1,131 @@
 """Teachers, a student and the analysis on data that needs no download, in about a minute.
 
-    pate demo [FOLDER]
+    pate demo [FOLDER] [--silos]
 
 Trains 100 teachers on the digits that scikit-learn ships, asks them for 100 noisy labels, trains a
 student on those and prints what it cost. Everything lands in FOLDER, by default `runs/demo`.
+
+With --silos five silos, four aggregators and a coordinator do so as ten processes, over TLS. The
+digits are dealt out among the silos, each of which keeps its own ledger. Each sums its records'
+features by class and adds a share of the noise; aggregators open the total, under secret sharing,
+and nothing else. Every record of every silo has epsilon 1.
 """
 
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import socket
 import subprocess
 import sys
 
 DATA = ("--dataset=digits", "--nb_teachers=100")
-FOLDER = "runs/demo"
+NUM_SILOS, NUM_AGGREGATORS, EPSILON, DELTA, LEAST_SILOS = 5, 4, 1.0, 1e-5, 4
 
 
-def commands(folder: str) -> list[tuple[str, str, list[str]]]:
-    """Returns the steps: the command's name, its module and its flags."""
+def commands(folder: str) -> list[tuple[str, list[str]]]:
+    """Returns the steps of one holder: a command and its flags."""
+    teachers = [*DATA, "--model=cnn", f"--train_dir={folder}"]
+    student = [*DATA, f"--teachers_dir={folder}", f"--train_dir={folder}"]
+    student += ["--queries=100", "--lap_scale=10"]
     return [
-        ("pate teachers", "teachers", [*DATA, "--model=cnn", f"--train_dir={folder}"]),
-        (
-            "pate student",
-            "student",
-            [
-                *DATA,
-                f"--teachers_dir={folder}",
-                f"--train_dir={folder}",
-                "--queries=100",
-                "--lap_scale=10",
-            ],
-        ),
-        ("pate analysis", "analysis", [f"--train_dir={folder}"]),
+        ("teachers", teachers),
+        ("student", student),
+        ("analysis", [f"--train_dir={folder}"]),
     ]
 
 
-def folder_argument(description: str | None, default: str) -> str:
-    """Returns the folder that this process' only argument names; prints help and ends for others.
+def command(name: str, /, *arguments: str, **flags: object) -> list[str]:
+    """Returns how a command of this package is started."""
+    values = [f"--{flag}={value}" for flag, value in flags.items()]
+    return [sys.executable, "-m", f"pate_tf.cli.{name}", *arguments, *values]
 
-    Args:
-        description: what `--help` prints.
-        default: folder without an argument.
-    """
-    arguments = sys.argv[1:]
-    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
-        wants_help = arguments in (["--help"], ["-h"], ["-help"])
-        print(description if wants_help else f"error: expected a folder, got {' '.join(arguments)}")
-        raise SystemExit(0 if wants_help else 2)
-    return (arguments or [default])[0]
+
+def shown(arguments: list[str], **settings: object) -> str:
+    """Prints a command, runs it to its end, returns its output; exits with its code if it fails."""
+    name = arguments[2].rpartition(".")[2]
+    print(f"\n$ pate {name} {' '.join(arguments[3:])}", flush=True)
+    ended = subprocess.run(arguments, text=True, **settings)  # type: ignore[call-overload]
+    if ended.returncode:
+        raise SystemExit(ended.returncode)
+    return str(ended.stdout)
+
+
+def demonstrate_silos(folder: pathlib.Path) -> None:
+    """Runs the demonstration of silos in a folder, which is empty or of this demonstration."""
+    import numpy as np
+
+    from pate_tf.core import artifacts
+    from pate_tf.data import catalogue
+    from pate_tf.ledger.rollback_guard import STATE_VARIABLE
+    from pate_tf.net.certificates import write_demo_certificates
+
+    if folder.exists():
+        if not (folder / "demo-silos").exists() and any(folder.iterdir()):
+            print(f"error: expected an empty folder or one of this demo, got {folder}")
+            raise SystemExit(1)
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / "demo-silos").touch()
+    silos = [f"silo-{number}" for number in range(1, NUM_SILOS + 1)]
+    aggregators = [f"aggregator-{number}" for number in range(1, NUM_AGGREGATORS + 1)]
+    write_demo_certificates(folder / "certificates", [*silos, *aggregators])
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    sums: dict[str, object] = {"method": "feature_sums"}
+    roster = {"roster": folder / "roster.toml", "certificates": folder / "certificates"}
+    entries = [f'run = "demo-silos"\ndelta = {DELTA!r}\n']
+    processes = []
+    private = catalogue.load_private("digits")
+    parts = np.array_split(np.arange(len(private)), NUM_SILOS)
+    for name, rows in zip(silos, parts, strict=True):
+        data = artifacts.make_sensitive_folder(folder / name / artifacts.SENSITIVE) / "records.npz"
+        records = {"inputs": private.inputs[rows], "labels": private.labels[rows]}
+        artifacts.write_arrays(data, records, private=True)
+        policy: dict[str, object] = {"name": name, "coordinator": address, "delta": DELTA, **sums}
+        shown(command("silo", "init", silo_dir=folder / name, epsilon_budget=EPSILON, **policy))
+        made = command("silo", "keys", silo_dir=folder / name)
+        entries.append(shown(made, stdout=subprocess.PIPE))
+        options = {**sums, **roster, "data": data, "representation": "raw"}
+        processes.append(command("silo", "serve", silo_dir=folder / name, **options))
+    for name in aggregators:
+        own: dict[str, object] = {"aggregator_dir": folder / name}
+        entries.append(shown(command("aggregator", name=name, **own), stdout=subprocess.PIPE))
+        processes.append(command("aggregator", coordinator=address, **own, **roster))
+    (folder / "roster.toml").write_text("\n".join(entries))
+    # The demonstration begins anew each time; outside of it a silo's ledger is permanent.
+    environment = {**os.environ, STATE_VARIABLE: str(folder / "state")}
+    with contextlib.ExitStack() as started:
+        for place, arguments in enumerate(processes, 1):
+            log = started.enter_context(open(folder / f"process-{place}.log", "w"))
+            child = started.enter_context(
+                subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            )
+            started.callback(child.kill)
+        options = {**sums, **roster, "representation": "raw", "epsilon": EPSILON}
+        options |= {"least_silos": LEAST_SILOS, "address": address, "train_dir": folder}
+        shown(command("coordinator", max_steps=600, **options))
+    report = json.loads((folder / "report.json").read_text())
+    epsilon = max(report["epsilon_per_silo"].values())
+    print(f"\n{folder / 'report.json'}: epsilon {epsilon:.3f} for each {report['unit']}")
 
 
 def run() -> None:
     """Runs the steps until one fails, and exits with its code."""
-    for name, module, flags in commands(folder_argument(__doc__, FOLDER)):
-        print(f"\n$ {name} {' '.join(flags)}", flush=True)
-        code = subprocess.run([sys.executable, "-m", f"pate_tf.cli.{module}", *flags]).returncode
-        if code:
-            raise SystemExit(code)
+    arguments = [argument for argument in sys.argv[1:] if argument != "--silos"]
+    are_silos = len(arguments) < len(sys.argv) - 1
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        wants_help = arguments in (["--help"], ["-h"], ["-help"])
+        print(__doc__ if wants_help else f"error: expected a folder, got {' '.join(arguments)}")
+        raise SystemExit(0 if wants_help else 2)
+    folder = (arguments or ["runs/demo-silos" if are_silos else "runs/demo"])[0]
+    if are_silos:
+        demonstrate_silos(pathlib.Path(folder))
+        return
+    for name, flags in commands(folder):
+        shown(command(name, *flags))
 
 
 if __name__ == "__main__":

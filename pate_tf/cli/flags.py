@@ -2,13 +2,12 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from absl import flags
 
-from pate_tf.accounting.delta import DEFAULT_DELTA
-from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
+from pate_tf.accounting.mechanisms import Mechanism, base
 from pate_tf.cli import command_line
 from pate_tf.core.settings import Setting, described, value_type
 from pate_tf.data.data_source import FileSource
@@ -168,10 +167,8 @@ def own_files(*, with_private: bool) -> FileSource | None:
 # The flags of `--mechanism` and its parameters, from the registry of mechanisms.
 
 
-LEAST, MOST = 1e-9, 1e9  # of a parameter that must be positive; `noise.check_drawable` has 2**30
-
-
-_SHARED: set[str] = set()  # parameters of mechanisms that are settings of the command, too
+SHARED = ("epsilon",)  # a gate's epsilon is that of the release
+DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # as in the first release
 
 
 def define_mechanism_flags(
@@ -186,48 +183,38 @@ def define_mechanism_flags(
     """
     flags.DEFINE_enum("mechanism", default, list(base.offered()), help_text)
     command_line.shown_in_help("mechanism", "privacy")
-    end = ", or what the ledger says" if in_analysis else ""
-    for flag in _distinct(in_analysis):
-        if flag.name in FLAGS:  # --epsilon is what a release costs, of a gate too
-            _SHARED.add(flag.name)
-            continue
-        command_line.shown_in_help(flag.name, "mechanisms", advanced=True)
-        help_of_flag = f"{flag.help} Default: {default_in_words(flag)}{end}."
-        if flag.is_whole:
-            flags.DEFINE_integer(flag.name, None, help_of_flag, lower_bound=0)
-            continue
-        flags.DEFINE_float(flag.name, None, help_of_flag)
-        if flag.is_positive:
-            flags.register_validator(
-                flag.name,
-                lambda value: value is None or LEAST <= value <= MOST,
-                message=f"expected a number from {LEAST:g} to {MOST:g}",
-            )
-        else:
-            flags.register_validator(
-                flag.name,
-                lambda value: value is None or abs(value) < float("inf"),
-                message="expected a finite number",
-            )
+    for kind in base.offered().values():
+        define_parameters(kind, in_analysis=in_analysis)
 
 
-def default_in_words(flag: Flag) -> str:
-    """Returns what a flag is where it is not given."""
-    if not flag.same_as:
-        return f"{flag.default:g}"
-    share = {1.0: "that", 1.0 / 3.0: "a third"}.get(flag.share, f"{flag.share:g} times that")
-    return f"{share} of --{flag.same_as}"
+def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> None:
+    """Defines a flag for each parameter of a mechanism; without a value where none is given."""
+    without = () if in_analysis else ("gamma",)
+    nothing: dict[str, Any] = dict.fromkeys(described(kind))
+    define(kind, group="mechanisms", without=without, **nothing)
+    if "gamma" in nothing and not in_analysis and "lap_scale" not in FLAGS:
+        flags.DEFINE_float(
+            "lap_scale",
+            None,
+            "Scale b of the noise, in votes: Lap(b), or gamma = 1/b for the other mechanisms with "
+            f"a gamma. Default: {DEFAULTS['lap_scale']:g}.",
+        )
+        command_line.shown_in_help("lap_scale", "mechanisms", advanced=True)
 
 
-def names(*, in_analysis: bool = False) -> list[str]:
-    """Returns the names of the parameters' flags."""
-    return [flag.name for flag in _distinct(in_analysis)]
+def parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> dict[str, str]:
+    """Returns the name of the flag of each parameter of a mechanism, by field."""
+    return {
+        field: "lap_scale" if field == "gamma" and not in_analysis else each.flag or field
+        for field, each in described(kind).items()
+    }
 
 
 def given(*, in_analysis: bool = False) -> list[str]:
     """Returns the names of the parameters' flags that were given."""
-    own = [name for name in names(in_analysis=in_analysis) if name not in _SHARED]
-    return [name for name in own if FLAGS[name].value is not None]
+    tables = [parameters(kind, in_analysis=in_analysis) for kind in base.offered().values()]
+    names = dict.fromkeys(name for table in tables for name in table.values())
+    return [name for name in names if name not in SHARED and FLAGS[name].value is not None]
 
 
 def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
@@ -239,64 +226,56 @@ def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
     Raises:
         ValueError: if a parameter was given that the mechanism does not have.
     """
-    offered, said = base.offered(), set(given(in_analysis=in_analysis))
+    offered, typed = base.offered(), set(given(in_analysis=in_analysis))
     kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
-    kind = offered[FLAGS.mechanism] if FLAGS.mechanism else kinds[0]
-    if not FLAGS.mechanism:
-        kind = next(
-            (one for one in kinds if said <= set(names_of_kind(one, in_analysis=in_analysis))), kind
+    if FLAGS.mechanism:
+        kinds = [offered[FLAGS.mechanism]]
+    names = [set(parameters(kind, in_analysis=in_analysis).values()) for kind in kinds]
+    place = next((place for place, some in enumerate(names) if typed <= some), 0)
+    for name in sorted(typed - names[place]):
+        expected = parameters(kinds[place], in_analysis=in_analysis).values()
+        raise ValueError(
+            f"{name}: expected {' and '.join(f'--{each}' for each in expected)} for "
+            f"{kinds[place].name}, got --{name}"
         )
-    own = names_of_kind(kind, in_analysis=in_analysis)
-    for name in sorted(said - set(own)):
-        expected = " and ".join(f"--{one}" for one in own) or "no parameter"
-        raise ValueError(f"{name}: expected {expected} for {kind.name}, got --{name}")
-    return kind
+    return kinds[place]
 
 
-def chosen(*, in_analysis: bool = False) -> Mechanism:
-    """Returns the mechanism that the flags describe, with defaults for what was not given.
+def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) -> Mechanism:
+    """Returns the mechanism that the flags describe.
+
+    Args:
+        kind: the mechanism; that of `chosen_kind` by default.
+        in_analysis: as of `define_mechanism_flags`.
 
     Raises:
-        ValueError: as `chosen_kind`, or if a parameter is out of range.
+        ValueError: as `chosen_kind`, or if a parameter is missing or out of range.
     """
-    kind = chosen_kind(in_analysis=in_analysis)
-    values = {}
-    for parameter in kind.parameters:
-        flag = _flag(parameter, in_analysis)
-        said = FLAGS[flag.name].value
-        if said is None:
-            others = {"delta": DEFAULT_DELTA}  # of an analysis that was given none
-            if flag.same_as and FLAGS[flag.same_as].value is not None:
-                others[flag.same_as] = FLAGS[flag.same_as].value
-            said = flag.by_default(others)
-        values[parameter.field] = flag.to_field(said)
+    kind = kind or chosen_kind(in_analysis=in_analysis)
+    required = {
+        field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING
+    }
+    values: dict[str, Any] = {}
+    intervals = described(kind)
+    for field, flag in parameters(kind, in_analysis=in_analysis).items():
+        value = FLAGS[flag].value
+        value = DEFAULTS.get(flag) if value is None else value
+        try:
+            intervals[field].check(flag, value)
+        except ValueError as error:
+            raise command_line.FlagValueError(str(error)) from None
+        if value is not None:
+            values["scale" if flag == "lap_scale" else field] = value
+        elif field in required:
+            raise ValueError(f"{flag}: expected a number for {kind.name}, got none")
     return kind(**values)
 
 
 def said_fields() -> dict[str, object]:
     """Returns what an analysis was told of a ledger's mechanism: its name and fields."""
-    said: dict[str, object] = {"name": FLAGS.mechanism} if FLAGS.mechanism else {}
-    for parameter in _parameters(base.offered().values()):
-        flag = _flag(parameter, in_analysis=True)
-        if FLAGS[flag.name].value is not None:
-            said[parameter.field] = flag.to_field(FLAGS[flag.name].value)
-    return said
-
-
-def _parameters(kinds: Iterable[type[Mechanism]]) -> Iterator[Parameter]:
-    for kind in kinds:
-        yield from kind.parameters
-
-
-def _flag(parameter: Parameter, in_analysis: bool) -> Flag:
-    return (parameter.analysis_flag or parameter.flag) if in_analysis else parameter.flag
-
-
-def names_of_kind(kind: type[Mechanism], *, in_analysis: bool = False) -> list[str]:
-    """Returns the names of the flags that a mechanism's parameters have."""
-    return [_flag(parameter, in_analysis).name for parameter in kind.parameters]
-
-
-def _distinct(in_analysis: bool) -> list[Flag]:
-    parameters = _parameters(base.offered().values())
-    return list(dict.fromkeys(_flag(parameter, in_analysis) for parameter in parameters))
+    fields: dict[str, object] = {"name": FLAGS.mechanism} if FLAGS.mechanism else {}
+    for kind in base.offered().values():
+        for field, flag in parameters(kind, in_analysis=True).items():
+            if FLAGS[flag].value is not None:
+                fields[field] = FLAGS[flag].value
+    return fields

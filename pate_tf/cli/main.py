@@ -23,7 +23,7 @@ usage: pate COMMAND [--flag=value ...]
 
 # By name, in the order of use: the module in `pate_tf.cli`, and what it does.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "demo": ("demo", "runs teachers, student and analysis on embedded data, in a minute"),
+    "demo": ("demo", "runs all steps on embedded data, in a minute; --silos: of five holders"),
     "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
     "run": ("whole_run", "does all of it: from two files to a published student"),
     "schema": ("schema", "drafts the schema of a table from its public file"),
@@ -33,9 +33,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "predict": ("predict", "applies a published student to a file, or measures it"),
     "audit": ("audit", "tries to break what a mechanism or a run claims"),
     "report": ("report", "writes one page for the person who signs"),
-    "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),
     "silo": ("silo", "answers public queries for one of several holders, within its budget"),
-    "party": ("party", "adds up the silos' votes under secret sharing, with other parties"),
+    "aggregator": ("aggregator", "adds up silos' sums or votes under secret sharing"),
     "coordinator": ("coordinator", "asks silos, trains a student on the answers, writes it"),
     "dssgd": ("selective_sgd", "trains one model of several participants, by selective SGD"),
 }

@@ -1,15 +1,15 @@
 """Compares methods and mechanisms for an epsilon: `pate plan --epsilon=1 --nb_teachers=250`.
 
-Prints how many labels each is expected to release, how many of these are right, and the commands to
+Prints how many labels each is expected to release, how accurate these are, and the commands to
 type. Everything comes from the numbers that you state: no data, votes or ledger are read, so that
 nothing is spent.
 """
 
 from absl import flags
 
+from pate_tf.accounting.planning import PlanSettings, plan
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.run.planning import PlanSettings, compare_methods
 
 FLAGS = flags.FLAGS
 
@@ -22,13 +22,13 @@ def define() -> None:
 
 
 def main() -> None:
-    """Reads the flags, compares, prints."""
+    """Reads the flags, plans, prints."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError("epsilon: expected what the release may cost, got none")
-    found = compare_methods(own_flags.read(PlanSettings))
-    print(found)
-    command_line.write_report(FLAGS.report_file, found.to_dict())
+    planned = plan(**own_flags.values_of(PlanSettings))
+    print(planned)
+    command_line.write_report(FLAGS.report_file, planned.to_dict())
 
 
 def run() -> None:

@@ -1,23 +1,23 @@
-"""One silo: it keeps its data, answers public queries by its policy, and keeps its own account.
+"""One silo: it keeps its data, answers public queries by its policy, and keeps its own ledger.
 
     pate silo init --name=clinic --silo_dir=clinic --coordinator=HOST:PORT --epsilon_budget=20
     pate silo serve --silo_dir=clinic --dataset=digits --data=records.npz
 
-`init` writes policy.toml, which a privacy officer reads, changes and signs off. `serve` dials the
-coordinator and works as long as it runs; it may be killed and started again at any time, and needs
-no open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
-account (SILO_DIR/sensitive): never restore it from a copy.
+`init` writes policy.toml, which a privacy officer reads, changes and signs off; --policy=FILE has
+lines of it that differ from the defaults. `serve` dials the coordinator and works as long as it
+runs; it may be killed and started again at any time, and needs no open port. What it sends is what
+the policy allows, charged before it is drawn. A silo has one ledger (SILO_DIR/sensitive): never
+restore it from a copy.
 
 With --method=feature_sums no teacher votes: features of the records are summed by class and shared
-with noise. `pate silo keys --silo_dir=clinic >> parties.toml` puts the silo into the list of
-parties for that.
+with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
 
     pate silo certificates --demo --names=clinic,school --certificates=certificates
 
 makes a certificate authority for trying it out. Real ones come from an authority of your own.
 """
 
-import dataclasses
+import importlib
 import pathlib
 import sys
 
@@ -27,38 +27,43 @@ from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
-from pate_tf.silos import serving as silo
+from pate_tf.core.settings import described
+from pate_tf.silos import serving
 from pate_tf.silos.policy import Policy
+from pate_tf.silos.roster import Member
 
 FLAGS = flags.FLAGS
+INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
 
 
 def define_init() -> None:
     """Defines the flags of `pate silo init`."""
     command_line.shown_in_help("silo_dir", "silo")
-    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, account, teacher.")
-    own_flags.define(Policy, group="policy", coordinator=None, delta=1e-6)
+    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, ledger, teacher.")
+    others = set(described(Policy)) - set(INIT)
+    own_flags.define(Policy, group="policy", without=others)
+    command_line.shown_in_help("policy", "policy")
+    flags.DEFINE_string("policy", None, "A TOML file with further lines of the policy.")
     flags.DEFINE_enum(
-        "method", "pate", silo.METHODS, "feature_sums for --mechanisms=secure_feature_sums."
+        "method", "pate", serving.METHODS, "feature_sums allows secure_feature_sums alone."
     )
 
 
 def define_serve() -> None:
     """Defines the flags of `pate silo serve`."""
-    own_flags.define(silo.SiloRun, group="silo")
-    own_flags.define(silo.TeacherRun, group="teacher")
+    own_flags.define(serving.SiloRun, group="silo")
+
+
+def define_keys() -> None:
+    """Defines the flags of `pate silo keys`."""
+    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, ledger, keys.")
 
 
 def define_certificates() -> None:
     """Defines the flags of `pate silo certificates`."""
     flags.DEFINE_string("certificates", "certificates", "Folder that the certificates go to.")
     flags.DEFINE_boolean("demo", False, "Must be given: the authority is one to try out alone.")
-    flags.DEFINE_list("names", None, "Names of silos and parties, separated by commas.")
-
-
-def define_keys() -> None:
-    """Defines the flags of `pate silo keys`."""
-    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, account, keys.")
+    flags.DEFINE_list("names", None, "Names of all who dial, separated by commas.")
 
 
 def require(what: str, *names: str) -> None:
@@ -70,13 +75,21 @@ def require(what: str, *names: str) -> None:
 
 def init() -> None:
     """Makes a silo's folder."""
-    require("it for a new silo", "name", "silo_dir", "coordinator", "epsilon_budget")
-    policy = own_flags.read(Policy)
+    require("it for a new silo", "silo_dir")
+    given = {"silo": "name", **{name: name for name in INIT[1:]}}
+    values = {name: FLAGS[flag].value for name, flag in given.items() if FLAGS[flag].present}
     if FLAGS.method == "feature_sums":
-        policy = dataclasses.replace(policy, allowed=(SecureFeatureSums.name,))
-    path = pathlib.Path(FLAGS.silo_dir) / silo.POLICY
+        values["allowed"] = (SecureFeatureSums.name,)
+    if FLAGS.policy:
+        policy = Policy.read(pathlib.Path(FLAGS.policy), **values)
+    else:
+        require("it for a new silo, or --policy", "name", "coordinator", "epsilon_budget")
+        policy = Policy(**values)
+    path = pathlib.Path(FLAGS.silo_dir) / serving.POLICY
     if path.exists():
-        raise ValueError(f"folder: expected one without {silo.POLICY}, got {path}: edit it instead")
+        raise ValueError(
+            f"folder: expected one without {serving.POLICY}, got {path}: edit it instead"
+        )
     artifacts.make_sensitive_folder(path.parent / artifacts.SENSITIVE)
     policy.write(path)
     print(f"read and sign off {path}; then: pate silo serve --silo_dir={FLAGS.silo_dir}")
@@ -85,8 +98,23 @@ def init() -> None:
 def serve() -> None:
     """Works for a coordinator."""
     require("the folder of the silo", "silo_dir")
-    run = own_flags.read(silo.SiloRun, teacher=own_flags.read(silo.TeacherRun))
-    silo.serve(run, on_event=lambda event: print(event, flush=True))
+    settings = own_flags.read(serving.SiloRun)
+    Policy.read(settings.folder / serving.POLICY)  # before TensorFlow is imported
+    with command_line.quiet_start(FLAGS):
+        importlib.import_module("pate_tf.teachers.teachers")
+    serving.serve(settings, on_event=lambda event: print(event, flush=True))
+
+
+def keys() -> None:
+    """Makes a silo's keys and prints its entry on the roster."""
+    from pate_tf.silos.secure.keys import Keys  # needs cryptography
+
+    require("the folder of the silo", "silo_dir")
+    folder = pathlib.Path(FLAGS.silo_dir)
+    name = Policy.read(folder / serving.POLICY).silo
+    sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
+    identity = Keys.load_or_create(sensitive / serving.KEYS, name).identity
+    print(Member(name=name, identity=identity).entry())
 
 
 def certificates() -> None:
@@ -94,20 +122,9 @@ def certificates() -> None:
     from pate_tf.net.certificates import write_demo_certificates
 
     require("--demo, as these certificates are to try out alone", "demo")
-    require("the silos and parties", "names")
+    require("the names of all who dial", "names")
     files = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
     print(f"{len(files)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
-
-
-def keys() -> None:
-    """Makes a silo's keys and prints its entry in the list of parties."""
-    from pate_tf.silos.secure.keys import PartyKeys, party_entry
-
-    require("the folder of the silo", "silo_dir")
-    folder = pathlib.Path(FLAGS.silo_dir)
-    name = Policy.read(folder / silo.POLICY).silo
-    sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
-    print(party_entry(PartyKeys.load_or_create(sensitive / silo.KEYS, name).identity, "silo"))
 
 
 COMMANDS = {
@@ -130,7 +147,7 @@ def run() -> None:
         raise SystemExit(0 if is_help else command_line.FLAG_ERROR)
     del sys.argv[1]
     main, define_flags = COMMANDS[name]
-    renamed = own_flags.flag_of_argument(Policy, silo.SiloRun, silo.TeacherRun)
+    renamed = own_flags.flag_of_argument(Policy, serving.SiloRun)
     command_line.run(command_line.guarded(main, FLAGS, renamed), define_flags, __doc__)
 
 

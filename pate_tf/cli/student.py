@@ -147,7 +147,7 @@ def label_settings(method: str) -> LabelSettings:
         return own_flags.read(LabelSettings, **choices)
     kind = own_flags.chosen_kind() if FLAGS["mechanism"].present else None
     parameters = own_flags.given()
-    has_epsilon = kind is not None and any(each.flag.name == "epsilon" for each in kind.parameters)
+    has_epsilon = kind is not None and "epsilon" in own_flags.parameters(kind)
     if FLAGS.epsilon is None or (has_epsilon and parameters):
         mechanism = own_flags.chosen()
         return own_flags.read(LabelSettings, mechanism=mechanism, **{**choices, "epsilon": None})

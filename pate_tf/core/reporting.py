@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Row = tuple[str, str]
-UNEVEN = 1.5  # times its even share: above it a report has the commonest class apart
 NOT_MEASURED = "not measured: these public samples have no labels"
 Advance = Callable[[int], object]
 
@@ -56,13 +55,10 @@ class RunReport:
     Attributes:
         values: JSON values.
         rows: the same as rows of a table.
-        failure: why there is no result although something was charged, in one line; None if there
-            is one.
     """
 
     values: dict[str, Any] = dataclasses.field(repr=False)
     rows: list[Row] = dataclasses.field(repr=False)
-    failure: str | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

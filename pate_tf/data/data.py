@@ -60,18 +60,19 @@ def draft_schema(
 
 
 def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
-    """SENSITIVE: returns the records of a `.npz` file of `inputs` and `labels`.
+    """SENSITIVE: returns the records of a `.npz` file of `inputs`, `labels` and maybe `owners`.
 
     Raises:
         ValueError: if it holds none of such a data set.
         OSError: if it can't be read.
     """
     arrays = artifacts.read_arrays(path)
-    if set(arrays) != {"inputs", "labels"}:
+    if set(arrays) - {"owners"} != {"inputs", "labels"}:
         raise ValueError(f"{path}: expected the arrays inputs and labels, got others")
     inputs = to_input_type(arrays["inputs"], dataset, str(path))
     source = PrivateSource.of_file(path)
-    return PrivateExamples(dataset, inputs, arrays["labels"], source=source)
+    owners = arrays.get("owners")
+    return PrivateExamples(dataset, inputs, arrays["labels"], owners=owners, source=source)
 
 
 # Arrays that a user brings, checked and brought into shape.

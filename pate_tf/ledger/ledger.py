@@ -12,8 +12,8 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import least
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.delta import DEFAULT_DELTA
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.journal import (
     DEBITS,
@@ -235,7 +235,7 @@ class Ledger(Store):
     @property
     def planned_release(self) -> PlannedRelease:
         """How the data-dependent cost will be released, if ever."""
-        return PlannedRelease.from_dict(self._planned)
+        return PlannedRelease(**self._planned)
 
     def spent(self, delta: float | None = None) -> Spending:
         """Returns what all debits cost, at a delta or the ledger's own; see `compose`.
@@ -422,7 +422,7 @@ class Ledger(Store):
         Raises:
             BudgetMismatch: if something else was fixed.
         """
-        wanted, fixed = planned.to_dict(), self.planned_release.to_dict()
+        wanted, fixed = vars(planned), vars(self.planned_release)
         differing = [name for name in fixed if wanted[name] != fixed[name]]
         if differing:
             raise BudgetMismatch(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # flags name these files where the packages of the extra are 
     import grpc
 
 COORDINATOR = "coordinator"  # name in its certificate
+CALL_SECONDS = 60.0  # that a call may take, beside what it waits at the server
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge, ReleasedLabels
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.delta import check_delta, default_delta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
-from pate_tf.accounting.planning import DEFAULT_MARGIN, PlannedRelease
+from pate_tf.accounting.planning import DEFAULT_MARGIN
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
@@ -65,7 +66,7 @@ class Labeller:
 
     `pate_tf.Teachers` answer queries; from `pate_tf.FeatureSums`, which need an `epsilon`, labels
     of the whole pool are worked out. With `epsilon`, mechanism, noise and number of queries are
-    planned from public values (`pate_tf.recommend`); `print(labeller.plan(data.pool))` shows the
+    planned from public values (`pate_tf.plan`); `print(labeller.plan(data.pool))` shows the
     comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`, costs
     what it costs.
 
@@ -89,7 +90,6 @@ class Labeller:
         epsilon: float | None = None,
         epsilon_budget: float | None = None,
         margin: float = DEFAULT_MARGIN,
-        num_exceptions: int = 0,
         num_rounds: int | None = None,
         replace_budget: bool = False,
         acknowledge_reset: bool = False,
@@ -110,8 +110,7 @@ class Labeller:
             epsilon: what the labels of one call of `label` may cost; another call costs more.
             epsilon_budget: what everything released from these teachers may ever cost; fixed by the
                 first call that gives one. Default: no limit; what is spent is recorded.
-            margin: as of `pate_tf.recommend`.
-            num_exceptions: as of `pate_tf.recommend`.
+            margin: as of `pate_tf.plan`.
             num_rounds: of feature sums: how many rounds are released within `epsilon`, each later
                 one of what a linear model of the earlier ones misses. Default: planned from
                 epsilon and the number of records.
@@ -142,7 +141,6 @@ class Labeller:
             epsilon=epsilon,
             mechanism=mechanism,
             margin=margin,
-            num_exceptions=num_exceptions,
             num_rounds=num_rounds,
             insecure_seed=insecure_seed,
         )

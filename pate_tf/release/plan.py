@@ -9,23 +9,22 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from pate_tf.accounting import planning
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import check_pure
+from pate_tf.accounting.cost_release import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.delta import DELTA
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     Mechanism,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.base import Planned, Target, check_mechanism
+from pate_tf.accounting.mechanisms.base import Target, check_mechanism
 from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
 from pate_tf.accounting.planning import (
     DEFAULT_MARGIN,
-    DEFAULT_PROFILE,
-    PlannedRelease,
     planned_sums,
     profile_counts,
-    recommend,
 )
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import Settings, setting
@@ -97,14 +96,6 @@ class LabelSettings(Settings):
         advanced=True,
         help="With --epsilon: the vote margin that the plan assumes of every query, as a fraction "
         "of the teachers; never measured on the votes.",
-    )
-    num_exceptions: int = setting(
-        0,
-        group="privacy",
-        flag="exceptions",
-        least=0,
-        advanced=True,
-        help="With --epsilon: queries on which the plan assumes that teachers are divided.",
     )
     insecure_seed: int | None = setting(
         None,
@@ -357,7 +348,7 @@ ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluste
 class JointPlan:
     """Noisy counts that a student learns from together: how many, of which queries, and why."""
 
-    mechanism: type[Planned]
+    mechanism: type[Mechanism]
     num_queries: int
     strategy: str
     purpose: str
@@ -386,7 +377,7 @@ def joint_plan(
         most = min(of_class * num_classes, pool_size, MOST_QUERIES)
         return most if settings.num_queries is None else settings.num_queries
 
-    def relative_noise(mechanism: type[Planned], num_queries: int) -> float:
+    def relative_noise(mechanism: type[Mechanism], num_queries: int) -> float:
         planned = dataclasses.replace(target, num_queries=num_queries)
         assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
         return mechanism.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
@@ -416,7 +407,7 @@ def _plan_of_votes(
 ) -> LabelPlan:
     """Returns the best plan of votes within an epsilon, or that of the mechanism named."""
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit)
-    size = {
+    size: dict[str, Any] = {
         "num_teachers": teachers.num_teachers,
         "num_classes": pool.dataset.num_classes,
         "pool_size": len(pool),
@@ -428,38 +419,32 @@ def _plan_of_votes(
         if is_of_images(config.representation) and pool.dataset.augmentation != "none":
             joint = joint_plan(settings, target, **size)
     kind = joint.mechanism if joint is not None else settings.mechanism
-    recommendation = recommend(
-        target_epsilon=target.epsilon,
+    words = {} if joint is None else {"strategy": joint.strategy, "purpose": joint.purpose}
+    plan = planning.plan(
+        target.epsilon,
         delta=delta,
         num_queries=settings.num_queries if joint is None else joint.num_queries,
         unit=teachers.unit,
         margin=settings.margin,
-        num_exceptions=settings.num_exceptions,
         mechanism=kind if isinstance(kind, type) else None,
         adaptive=settings.strategy is not None and find_strategy(settings.strategy).is_adaptive,
         **size,
+        **words,
     )
-    if joint is not None:
-        recommendation = dataclasses.replace(
-            recommendation,
-            is_num_queries_planned=settings.num_queries is None,
-            strategy=joint.strategy,
-            purpose=joint.purpose,
-        )
-    elif kind is None and recommendation.expected_share < LEAST_ACCURACY:
+    if joint is None and kind is None and plan.expected_share < LEAST_ACCURACY:
         raise ValueError(
-            f"epsilon: expected one that labels at least half of the queries right under the "
-            f"plan's assumption, got {target.epsilon:g}: {recommendation.mechanism.name} would "
-            f"label {recommendation.expected_share:.0%} of {recommendation.num_queries} right. "
+            f"epsilon: expected one that labels at least half of the queries correctly under the "
+            f"plan's assumption, got {target.epsilon:g}: {plan.mechanism.name} would label "
+            f"{plan.expected_share:.0%} of {plan.num_queries} correctly. "
             f"Take more teachers or a larger epsilon, or name a mechanism to release such labels "
             f"all the same"
         )
-    strategy = settings.strategy or recommendation.strategy
+    strategy = settings.strategy or plan.settings.strategy
     return LabelPlan(
-        mechanism=recommendation.mechanism,
-        queries=_queries(settings, teachers, recommendation.num_queries, strategy),
-        reason=recommendation.reason,
-        description=recommendation.in_words(),
+        mechanism=plan.mechanism,
+        queries=_queries(settings, teachers, plan.num_queries, strategy),
+        reason=plan.reason,
+        description=plan.in_words(of_votes=True),
     )
 
 
@@ -505,8 +490,8 @@ def _plan_of_sums(
     if number is not None:
         of_class = number / pool.dataset.num_classes
         reason += (
-            f" There are about {of_class:,.0f} private records of a class, were all equally "
-            f"common, which is {of_class / sigma:,.1f} times the noise on a number of its sum."
+            f" With balanced classes, there are about {of_class:,.0f} records per class: "
+            f"{of_class / sigma:,.1f} standard deviations of the noise."
         )
     return LabelPlan(
         mechanism=mechanism,

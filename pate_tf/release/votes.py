@@ -15,8 +15,12 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon
-from pate_tf.accounting.mechanisms import Mechanism, NoisyWinners, mechanism_from_dict
-from pate_tf.accounting.mechanisms.base import UsesStudentPredictions
+from pate_tf.accounting.mechanisms import (
+    InteractiveGaussianNoisyMax,
+    Mechanism,
+    mechanism_from_dict,
+)
+from pate_tf.accounting.mechanisms.base import NoisyWinners
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError, StoredAnswer
@@ -207,7 +211,7 @@ def release_votes(
             f"mechanism: expected all queries of {mechanism.name} in one batch, which it is "
             f"charged for, fixed beforehand; got queries chosen in rounds"
         )
-    if predictions is not None and not isinstance(mechanism, UsesStudentPredictions):
+    if predictions is not None and not isinstance(mechanism, InteractiveGaussianNoisyMax):
         raise ValueError(
             f"predictions: expected none for {mechanism.name}, which uses none, got some"
         )
@@ -282,7 +286,7 @@ def _charge_and_draw(
     mechanism.check_counts(counts.values)
     fault_point("before_debit")
     debit = ledger.debit(mechanism, queries, secure_noise=noise.is_secure)
-    if predictions is not None and isinstance(mechanism, UsesStudentPredictions):
+    if predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
         drawn = mechanism.draw_with(predictions, counts.values, noise, noisy_winners=noisy_winners)
     else:
         drawn = mechanism.draw(counts.values, noise, noisy_winners=noisy_winners)

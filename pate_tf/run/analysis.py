@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.cost_release import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import (
     Analysis,
@@ -47,7 +47,7 @@ from pate_tf.statement import check
 from pate_tf.statement.silos import SilosStatement
 
 FILE: Final = "analysis.json"
-JOURNAL_FILE: Final = "coordinator.sqlite3"
+JOURNAL_FILE: Final = "rounds"  # the folder of a coordinator has it
 DEFAULT_OUTPUT: Final = pathlib.Path("runs/analysis")
 LEFT_AS_IT_WAS: Final = (
     "left as it was: another ledger, another delta, or queries chosen by noisy labels, which the "
@@ -568,18 +568,18 @@ def _answers_of_silos(
     folder: pathlib.Path, statement: SilosStatement
 ) -> dict[str, Counter[Charge]]:
     """Returns what each silo answered in a run, as its coordinator's journal has it."""
-    from pate_tf.silos.batch_queue import BatchQueue
+    from pate_tf.silos.journal import CoordinatorJournal
     from pate_tf.silos.messages import Refusal
 
     charges: dict[str, Counter[Charge]] = {one.name: Counter() for one in statement.silos}
-    with contextlib.closing(BatchQueue(statement.run_id, list(charges), folder)) as journal:
+    with contextlib.closing(CoordinatorJournal(statement.run_id, list(charges), folder)) as journal:
         for one in journal.rounds():
             replies = journal.replies(one.number)
             if set(one.mechanisms) != set(charges):
                 raise ValueError("statement: expected the silos of the coordinator's journal")
             for name, asked in zip(charges, one.asked, strict=True):
                 if name in replies and not isinstance(replies[name], Refusal):
-                    charges[name][one.charge_of(name)] += int(asked.sum())
+                    charges[name][one.mechanisms[name]] += int(asked.sum())
     return charges
 
 

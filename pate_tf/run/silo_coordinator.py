@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pate_tf.accounting.local import SecureFeatureSums
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import PublicationSettings, setting
@@ -20,8 +20,8 @@ from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
 from pate_tf.queries.rounds import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
-from pate_tf.silos.messages import SECURE_HISTOGRAM
-from pate_tf.silos.roster import Asking, Roster
+from pate_tf.silos.messages import Mechanism
+from pate_tf.silos.roster import Asking, SiloRoster
 from pate_tf.students.config import StudentSettings
 
 REPORT, ENCODER = "report.json", "encoder.npz"
@@ -33,7 +33,7 @@ class CoordinatorRun(PublicationSettings):
     """What a coordinator needs to work. `asking` says how silos are asked but for the mechanism."""
 
     roster: pathlib.Path = setting(
-        pathlib.Path("roster.toml"), help="The silos: name, epsilon and declared queries."
+        pathlib.Path("roster.toml"), help="The silos, and the aggregators with their keys."
     )
     folder: pathlib.Path = setting(
         pathlib.Path("runs/silos"), flag="train_dir", help="Journal, released/ and report.json."
@@ -47,12 +47,6 @@ class CoordinatorRun(PublicationSettings):
     )
     data_dir: pathlib.Path | None = setting(
         None, group="data", help="Where the data lie. Default: TensorFlow Datasets' own folder."
-    )
-    pool_size: int | None = setting(
-        None,
-        group="data",
-        least=1,
-        help="Public samples that form the pool. Default: the data set's own number.",
     )
     method: str = setting(
         "pate",
@@ -85,28 +79,19 @@ class CoordinatorRun(PublicationSettings):
         None,
         help="With feature_sums: what maps records to features. Default: that of the data set.",
     )
-    aggregation: str = setting(
-        "local",
-        group="privacy",
-        choices=("local", "secure"),
-        help="local: each silo randomises its own vote. secure: parties add votes up.",
-    )
-    sigma: float = setting(
-        40.0,
+    sigma: float | None = setting(
+        None,
         group="privacy",
         above=0.0,
-        help="With secure: standard deviation of the noise, in votes.",
+        help="Aggregators add votes up, with noise of this standard deviation, in votes. Default: "
+        "each silo randomises its own vote.",
     )
     threshold: int = setting(
-        1, group="privacy", least=1, help="With parties: how many of them may pool what they know."
+        1,
+        group="privacy",
+        least=1,
+        help="How many aggregators may pool what they know.",
     )
-    parties: pathlib.Path | None = setting(
-        None, group="privacy", help="The list of parties, and of silos with feature_sums."
-    )
-    gather_seconds: float = setting(
-        60.0, above=0.0, help="How long silos may take to call before the first round."
-    )
-    name: str = COORDINATOR
     asking: Asking
     queries: QueryConfig
     student: StudentSettings
@@ -123,44 +108,53 @@ def coordinate(
     Killed and started again with the same arguments it resumes from its journal.
 
     Returns:
-        JSON values, also written to `report.json`: silos, parties, what each silo spent, accuracies
+        JSON values, also written to `report.json`: silos, aggregators, what each spent, accuracies
         (None where no public sample has a label), and seconds of asking per round.
 
     Raises:
-        ValueError: if roster, data, parties and silos do not fit each other.
+        ValueError: if roster, data and settings do not fit each other.
         JournalError: if the journal can't be used.
-        OSError: if a file can't be read, or a party is missing.
+        OSError: if a file can't be read, or an aggregator is missing.
     """
     from pate_tf.queries.rounds import check_queries
     from pate_tf.run.student import Student
-    from pate_tf.silos.server import serve_coordinator
+    from pate_tf.silos.transport import AggregatorService, serve_coordinator
 
-    roster = Roster.read(run.roster)
+    roster = SiloRoster.read(run.roster)
     public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
-    split = public.split(run.pool_size or public.dataset.pool_size)
+    split = public.split(public.dataset.pool_size)
     pool, are_sums = split.pool, run.method == "feature_sums"
     if not are_sums:
         check_queries(run.queries, pool)
     released = run.folder / artifacts.RELEASED
     student = Student.from_settings(run.student, directory=released)
     student.check(pool, released, labels_whole_pool=are_sums)
-    parties, asking, representation = None, run.asking, None
-    if are_sums or run.aggregation == "secure":
-        parties, mechanism, representation = _secure(run, roster, pool, on_event)
+    aggregators, asking, representation = None, run.asking, None
+    if are_sums or run.sigma is not None:
+        number = len(roster.aggregators)
+        aggregators = AggregatorService([identity.name for identity in roster.aggregators])
+        mechanism: Mechanism
+        if are_sums:
+            mechanism, representation = _mechanism_of_sums(run, roster, pool, on_event)
+        else:
+            mechanism = SecureHistogram(
+                sigma=run.sigma or 0.0, num_parties=number, threshold=run.threshold
+            )
         asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,
         folder=run.folder / "coordinator",
         asking=asking,
-        secure=None if parties is None else parties.sums,
+        aggregators=() if aggregators is None else aggregators.asks,
+        on_event=on_event,
         on_progress=on_progress,
     ) as coordinator:
-        files = TlsFiles.of(run.certificates, run.name)
+        files = TlsFiles.of(run.certificates, COORDINATOR)
         with serve_coordinator(
-            run.address, coordinator.queue, files=files, silos=roster.names, parties=parties
+            run.address, coordinator.journal, files=files, aggregators=aggregators
         ) as server:
             on_event(f"listening on port {server.port}")
-            called = coordinator.queue.gather(run.gather_seconds, on_progress)
+            called = coordinator.journal.gather(asking.seconds, on_progress)
             on_event(f"{len(called)} of {len(roster.names)} silos called")
             started = time.monotonic()
             if representation is not None:
@@ -183,13 +177,13 @@ def coordinate(
             purpose=run.purpose,
             run_name=run.run_name,
         )
-        num_rounds = len(coordinator.queue.rounds())
-    statement = published.statement
+        num_rounds = len(coordinator.journal.rounds())
+    statement: Any = published.statement  # of silos
     report = {
         "method": statement.method,
         "unit": statement.unit,
         "silos": len(statement.silos),
-        "parties": 0 if parties is None else len(parties.names),
+        "aggregators": 0 if aggregators is None else len(aggregators.names),
         "label_accuracy": published.measured["label_accuracy"],
         "student_accuracy": published.measured["student_accuracy"],
         "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
@@ -203,47 +197,32 @@ def coordinate(
     return report
 
 
-def _secure(
-    run: CoordinatorRun, roster: Roster, pool: Pool, on_event: Callable[[str], None]
-) -> tuple[Any, dict[str, Any], Any]:
-    """Returns the service for parties, the mechanism, and the representation of feature sums."""
-    from pate_tf.representations import catalogue as representations
-    from pate_tf.silos.secure.keys import read_list
-    from pate_tf.silos.server import PartyService
+def _mechanism_of_sums(
+    run: CoordinatorRun, roster: SiloRoster, pool: Pool, on_event: Callable[[str], None]
+) -> tuple[SecureFeatureSums, Any]:
+    """Returns the mechanism with the least noise within epsilon, and the representation.
 
-    if run.parties is None:
-        raise ValueError("parties: expected the list of parties, got none")
-    listed, silos = read_list(run.parties)
-    parties = PartyService(
-        listed,
-        silos=silos,
-        on_opened=lambda opened: on_event(
-            f"a total opened; left out: {', '.join(opened.left_out) or 'none'}"
-        ),
-    )
-    if run.method != "feature_sums":
-        mechanism = {"name": SECURE_HISTOGRAM, "sigma": run.sigma}
-        return parties, {**mechanism, "num_parties": len(listed), "threshold": run.threshold}, None
-    if missing := set(roster.names) - {silo.name for silo in silos}:
-        raise ValueError(
-            f"parties: expected [[silo]] entries of the roster's silos in {run.parties}, got none "
-            f"of {', '.join(sorted(missing))}"
-        )
-    least = run.least_silos or -(-4 * len(roster.members) // 5)
+    Its weights are written where silos get them.
+    """
+    from pate_tf.representations import catalogue as representations
+
+    least, number = run.least_silos or -(-4 * len(roster.members) // 5), len(roster.aggregators)
+    if len(roster.identities) < len(roster.members):
+        raise ValueError(f"roster: expected keys of every silo in {run.roster}")
     if run.epsilon is None:
         raise ValueError("epsilon: expected a number with feature_sums, got none")
     if least > len(roster.members):
         raise ValueError(f"least_silos: expected at most {len(roster.members)}, got {least}")
-    release_of = functools.partial(
+    mechanism_of = functools.partial(
         SecureFeatureSums.for_epsilon,
         run.epsilon,
         delta=roster.delta,
         least_silos=least,
         colluding=run.colluding,
-        num_parties=len(listed),
+        num_parties=number,
         threshold=run.threshold,
     )
-    release_of(num_features=1)  # raises before anything is trained
+    mechanism_of(num_features=1)  # raises before anything is trained
     name = run.representation or representations.default_of_sums(pool.dataset)
     representation = representations.Representation(name).fit(pool)
     encoder = representation.encoder_
@@ -251,14 +230,13 @@ def _secure(
     if representations.is_known(name):  # else silos have the file or function that it is from
         representations.save_encoder(encoder, path)
     on_event(f"encoder {encoder.digest[:DIGITS]}, for silos: {path}")
-    release = release_of(num_features=encoder.num_features)
-    size = 8 * (encoder.num_features + 1) * pool.dataset.num_classes * len(listed)
+    mechanism: SecureFeatureSums = mechanism_of(num_features=encoder.num_features)
+    size = 8 * (encoder.num_features + 1) * pool.dataset.num_classes * number
     if size > Limits().message_bytes - 2**20:
         raise ValueError(
             f"representation: expected fewer features than {encoder.num_features:,}: with "
             f"{pool.dataset.num_classes:,} classes a silo would send {size:,} bytes"
         )
-    on_event(
-        f"noise of standard deviation {release.total_sigma(len(roster.members)):.3g} on each number"
-    )
-    return parties, release.to_dict(), representation
+    noise = mechanism.total_sigma(len(roster.members))
+    on_event(f"noise of standard deviation {noise:.3g} on each number")
+    return mechanism, representation

@@ -316,7 +316,7 @@ class Student:
         holder: str | None = None,
         purpose: str | None = None,
         run_name: str | None = None,
-    ) -> Published[Any]:
+    ) -> Published[LabelsStatement]:
         """Exports the student as a SavedModel, and states what its labels cost.
 
         >>> import pate_tf

@@ -4,12 +4,12 @@ import dataclasses
 import pathlib
 
 from pate_tf.accounting.delta import DELTA, default_delta
+from pate_tf.accounting.planning import FEATURE_SUMS, PATE, plan
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.release.plan import METHODS
-from pate_tf.run.planning import FEATURE_SUMS, PATE, PlanSettings, compare_methods
 
 AUTO = "auto"
 TEACHER = "ridge"  # in closed form, on a representation: it needs few records
@@ -83,17 +83,15 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         1 if has_owners else run_folder.recommended_num_teachers(len(data.private), dataset)
     )
     delta = default_delta(number_of_records) if settings.delta is None else settings.delta
-    comparison = compare_methods(
-        PlanSettings(
-            epsilon=settings.epsilon,
-            delta=delta,
-            unit="owner" if has_owners else "record",
-            num_classes=dataset.num_classes,
-            num_records=number_of_records,
-            pool_size=len(data.pool),
-            num_teachers=number,
-            has_augmentation=dataset.augmentation != "none",
-        )
+    comparison = plan(
+        settings.epsilon,
+        delta=delta,
+        unit="owner" if has_owners else "record",
+        num_classes=dataset.num_classes,
+        num_records=number_of_records,
+        pool_size=len(data.pool),
+        num_teachers=number,
+        has_augmentation=dataset.augmentation != "none",
     )
     method = settings.method
     if method == AUTO:

@@ -3,102 +3,89 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 import re
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import grpc
 import numpy as np
+import numpy.typing as npt
 
 from pate_tf.core import artifacts, validation
-from pate_tf.net import arrays
-from pate_tf.net.channel import CALL_SECONDS, call, open_channel
-from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles, caller_name
-from pate_tf.net.server import Server as TlsServer
-from pate_tf.selective_sgd import parameters_pb2 as wire
-from pate_tf.selective_sgd import parameters_pb2_grpc
+from pate_tf.net.client import Connection
+from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
+from pate_tf.net.service import Caller, Service, TlsServer
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.run_state import LedgerFacts
-from pate_tf.selective_sgd.server import EARLY, OK, SAME, Parameters, Server
+from pate_tf.selective_sgd.server import EARLY, Parameters, Server
 from pate_tf.selective_sgd.upload import HEADER, FloatArray, RefusedUploadError
 
-_REQUIRED = ("epsilon", "delta", "secure_noise", "was_reset")
-_OPTIONAL = ("num_records", "epsilon_source", "delta_source", "num_ledgers")
+SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
+_PLACE_OF_PARTICIPANT: Final = 3
 _DIGEST = re.compile("[0-9a-f]{64}")
 
-
-def parameters_to_wire(parameters: Parameters, num_parameters: int) -> wire.Parameters:
-    """Returns parameters as a message; all of them without indices."""
-    message = wire.Parameters(
-        version=parameters.version, values=arrays.pack(parameters.values.astype(np.float32))
-    )
-    if len(parameters.indices) < num_parameters:
-        message.indices.CopyFrom(arrays.pack(parameters.indices.astype(np.uint32)))
-    return message
+Answer = TypeVar("Answer")
 
 
-def parameters_of_wire(message: wire.Parameters, num_parameters: int) -> Parameters:
-    """Returns the parameters of a message.
+@dataclasses.dataclass(frozen=True)
+class JoinRequest:
+    """What a participant's ledger says; with privacy no upload is applied before."""
 
-    Raises:
-        ValueError: if it has none of such a model.
+    run: bytes
+    ledger: LedgerFacts | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PullRequest:
+    """Asks for the parameters of the caller's turn."""
+
+    run: bytes
+    round: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PulledParameters:
+    """Parameters on their way; all of them without indices."""
+
+    version: int
+    values: FloatArray
+    indices: npt.NDArray[np.uint32] | None = None
+
+    def parameters(self, num_parameters: int) -> Parameters:
+        """Returns the parameters; raises ValueError unless they are of such a model."""
+        indices = np.arange(num_parameters)
+        if self.indices is not None:
+            indices = self.indices.astype(np.int64)
+        if self.values.ndim != 1 or indices.shape != self.values.shape:
+            raise ValueError("values: expected one for each parameter, got another number")
+        if indices[-1] >= num_parameters or (np.diff(indices) <= 0).any():
+            raise ValueError(f"indices: expected ascending ones below {num_parameters}, got others")
+        return Parameters(version=self.version, indices=indices, values=self.values)
+
+
+def check_facts(facts: LedgerFacts, delta: float) -> None:
+    """Checks what a participant says of its ledger; only its auditors can check more.
+
+    Raises ValueError if a value is out of its range, or it holds at another delta than that.
     """
-    values = arrays.unpack(message.values, "values", dtypes=("<f4",))
-    indices = np.arange(num_parameters)
-    if message.HasField("indices"):
-        indices = arrays.unpack(message.indices, "indices", dtypes=("<u4",)).astype(np.int64)
-    if values.ndim != 1 or indices.shape != values.shape:
-        raise ValueError("values: expected one for each parameter, got another number")
-    if indices[-1] >= num_parameters or (np.diff(indices) <= 0).any():
-        raise ValueError(f"indices: expected ascending ones below {num_parameters}, got others")
-    return Parameters(version=message.version, indices=indices, values=values)
-
-
-def facts_to_wire(facts: LedgerFacts) -> wire.LedgerFacts:
-    """Returns what a participant's ledger says as a message; what is None is left out."""
-    fields = dataclasses.asdict(facts)
-    sequence, digest = fields.pop("ledger_head")
-    return wire.LedgerFacts(ledger_sequence=sequence, ledger_digest=digest, **fields)
-
-
-def facts_of_wire(message: wire.LedgerFacts, delta: float) -> LedgerFacts:
-    """Returns what a participant's ledger says. Only its auditors can check it.
-
-    Raises:
-        ValueError: if a value is out of its range, or it holds at another delta than that.
-    """
-    fields: dict[str, Any] = {name: getattr(message, name) for name in _REQUIRED}
-    fields |= {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
-
-    def of(kind: str) -> dict[str, Any]:
-        return {name: value for name, value in fields.items() if name.startswith(kind)}
-
-    if message.delta != delta:
+    if facts.delta != delta:
         raise ValueError(f"delta: expected {delta} of the ledger, got another")
-    validation.positive(**of("epsilon"))
-    validation.between(0, 1, ends="[)", **of("delta"))
-    validation.whole(1, ledger_sequence=message.ledger_sequence, **of("num"))
-    if len(of("epsilon")) != len(of("delta")):
-        raise ValueError("delta_source: expected epsilon and delta, got one of them")
-    if not _DIGEST.fullmatch(message.ledger_digest):
+    sequence, digest = facts.ledger_head
+    validation.positive(epsilon=facts.epsilon)
+    validation.whole(1, ledger_sequence=sequence)
+    if not _DIGEST.fullmatch(digest):
         raise ValueError("ledger_digest: expected the head of a ledger, got something else")
-    head = (message.ledger_sequence, message.ledger_digest)
-    return LedgerFacts(ledger_head=head, **fields)
+    if (facts.epsilon_source is None) != (facts.delta_source is None):
+        raise ValueError("delta_source: expected epsilon and delta, got one of them")
+    if facts.epsilon_source is not None:
+        validation.positive(epsilon_source=facts.epsilon_source)
+        validation.between(0, 1, ends="[)", delta_source=facts.delta_source)
+    numbers = {"num_records": facts.num_records, "num_ledgers": facts.num_ledgers}
+    validation.whole(1, **{name: value for name, value in numbers.items() if value is not None})
 
 
-SERVICE: Final = "pate_tf.selective_sgd.v1.ParameterServer"
-_ANSWERS: Final = {OK: wire.OK, SAME: wire.SAME, EARLY: wire.EARLY}
-_LOOK_SECONDS: Final = 1.0
-_PLACE_OF_PARTICIPANT: Final = 3
-
-Found = TypeVar("Found")
-
-
-class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
+class ParameterService:
     """Hands parameters out in turn and takes uploads. The caller is who its certificate names.
 
     Safe to use from several threads.
@@ -144,15 +131,13 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
             ValueError: if the address can't be listened on.
             OSError: if a file can't be read.
         """
-        add = functools.partial(parameters_pb2_grpc.add_ParameterServerServicer_to_server, self)
-        names = self._roster.names
-        return TlsServer(
-            address,
-            files=files,
-            services={SERVICE: add},
-            rosters={SERVICE: names},
-            limits=self._limits,
-        )
+        methods: dict[str, Any] = {
+            "Join": (JoinRequest, self.join),
+            "Pull": (PullRequest, self.pull),
+            "Push": (bytes, self.push),
+        }
+        service = Service(name=SERVICE, callers=self._roster.names, methods=methods)
+        return TlsServer(address, files=files, services=[service], limits=self._limits)
 
     def close(self) -> None:
         """Takes nothing any more."""
@@ -172,77 +157,73 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
             self._changed.wait_for(lambda: self._fetched >= names, seconds)
             return frozenset(self._fetched)
 
-    def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:  # noqa: N802
+    def join(self, request: JoinRequest, caller: Caller) -> FloatArray:
         """Returns the parameters where all begin."""
-        name, _ = self._caller(context, request.run)
-        if self._ledgers is not None and request.HasField("ledger"):
-            facts = facts_of_wire(request.ledger, self._roster.privacy.delta)
+        self._number(caller, request.run)
+        if self._ledgers is not None and request.ledger is not None:
+            check_facts(request.ledger, self._roster.privacy.delta)
             with self._changed:
-                if self.facts.get(name) != facts:
-                    found = {**self.facts, name: facts}
-                    fields = {name: dataclasses.asdict(one) for name, one in found.items()}
+                if self.facts.get(caller.name) != request.ledger:
+                    facts = {**self.facts, caller.name: request.ledger}
+                    fields = {name: dataclasses.asdict(each) for name, each in facts.items()}
                     artifacts.write_json(self._ledgers, fields, private=True)
-                    self.facts = found
-        return wire.JoinReply(values=arrays.pack(self._server.initial))
+                    self.facts = facts
+        return self._server.initial
 
-    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> wire.PullReply:  # noqa: N802
-        """Returns the parameters of the caller's turn, or none after a while."""
-        name, number = self._caller(context, request.run)
+    def pull(self, request: PullRequest, caller: Caller) -> PulledParameters | None:
+        """Returns the parameters of the caller's turn, or None after a while."""
+        number = self._number(caller, request.run)
 
-        def pull() -> Parameters | None:
-            found = self._server.pull_in_turn(number, request.round)
-            if found is not None and request.round == self._roster.settings.rounds:
-                self._fetched.add(name)
+        def look() -> Parameters | None:
+            parameters = self._server.pull_in_turn(number, request.round)
+            if parameters is not None and request.round == self._roster.settings.rounds:
+                self._fetched.add(caller.name)
                 self._changed.notify_all()
-            return found
+            return parameters
 
-        found = self._until(pull, context, request.wait_seconds)
-        if found is None:
-            return wire.PullReply()
-        return wire.PullReply(parameters=parameters_to_wire(found, self._server.num_parameters))
+        parameters = self._until(look, caller)
+        if parameters is None:
+            return None
+        is_part = len(parameters.indices) < self._server.num_parameters
+        return PulledParameters(
+            version=parameters.version,
+            values=parameters.values.astype(np.float32),
+            indices=parameters.indices.astype(np.uint32) if is_part else None,
+        )
 
-    def Push(self, request: wire.PushRequest, context: grpc.ServicerContext) -> wire.PushReply:  # noqa: N802
-        """Applies the caller's upload, once; durable before it answers."""
-        name, number = self._caller(context)
-        if len(request.upload) >= HEADER.size:
-            claimed = HEADER.unpack_from(request.upload)[_PLACE_OF_PARTICIPANT]
+    def push(self, upload: bytes, caller: Caller) -> bool:
+        """Applies an upload, once and durably; returns whether it is, else others come first."""
+        number = self._number(caller)
+        if len(upload) >= HEADER.size:
+            claimed = HEADER.unpack_from(upload)[_PLACE_OF_PARTICIPANT]
             if claimed != number and claimed < len(self._roster.names):
                 raise PermissionError("upload: expected one of the certificate's participant")
-        if self._ledgers is not None and name not in self.facts:
+        if self._ledgers is not None and caller.name not in self.facts:
             raise RefusedUploadError("upload: expected one that was charged, got another")
 
-        def push() -> str | None:
-            answer = self._server.push(request.upload)
+        def look() -> str | None:
+            answer = self._server.push(upload)
             self._changed.notify_all()
             return None if answer == EARLY else answer
 
-        answer = self._until(push, context, request.wait_seconds)
-        return wire.PushReply(answer=_ANSWERS[answer or EARLY])
+        return self._until(look, caller) is not None
 
-    def _caller(self, context: grpc.ServicerContext, run: bytes | None = None) -> tuple[str, int]:
-        """Returns name and number of the caller, which has the roster of a run that it names."""
-        name = caller_name(context)
+    def _number(self, caller: Caller, run: bytes | None = None) -> int:
+        """Returns the number of the caller, which has the roster of a run that it names."""
         if run not in (None, self._roster.run_id):
             raise ValueError(
                 "run: expected that of this server's roster, got another; the roster must be the "
                 "same file everywhere"
             )
-        return name, self._roster.number(name)
+        return self._roster.number(caller.name)
 
-    def _until(
-        self, look: Callable[[], Found | None], context: grpc.ServicerContext, asked: float
-    ) -> Found | None:
-        """Returns what `look` finds under the lock, as soon as there is something; a while long."""
-        end = time.monotonic() + min(asked, self._limits.longest_wait)
-        with self._changed:
-            while True:
-                if self._is_closed:
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "the server ends")
-                found = look()
-                left = end - time.monotonic()
-                if found is not None or not left > 0.0 or not context.is_active():
-                    return found
-                self._changed.wait(min(_LOOK_SECONDS, left))
+    def _until(self, look: Callable[[], Answer | None], caller: Caller) -> Answer | None:
+        def look_unless_closed() -> Answer | None:
+            if self._is_closed:
+                raise ConnectionAbortedError("the server ends")
+            return look()
+
+        return caller.wait_for(look_unless_closed, self._changed)
 
 
 def message_limits(num_parameters: int) -> Limits:
@@ -250,8 +231,8 @@ def message_limits(num_parameters: int) -> Limits:
     return Limits(message_bytes=2**16 + 12 * num_parameters)
 
 
-class ParameterConnection:
-    """Connects a participant to a parameter server. It dials, and can't be dialled.
+class ParameterConnection(Connection):
+    """Connects a participant to a parameter server.
 
     Args:
         address: `host:port` of the server.
@@ -276,10 +257,8 @@ class ParameterConnection:
         wait_seconds: float = 20.0,
     ) -> None:
         limits = message_limits(num_parameters)
-        self._channel = open_channel(address, files=files, server=server, limits=limits)
-        self._stub = parameters_pb2_grpc.ParameterServerStub(self._channel)
-        self._run, self._num_parameters = run, num_parameters
-        self._wait_seconds = wait_seconds
+        super().__init__(address, service=SERVICE, files=files, server=server, limits=limits)
+        self._run, self._num_parameters, self._wait_seconds = run, num_parameters, wait_seconds
 
     def join(self, facts: LedgerFacts | None = None) -> FloatArray:
         """Returns the parameters where all begin, float32 `[num_parameters]`.
@@ -293,18 +272,13 @@ class ParameterConnection:
             PermissionError: if it does not know this participant.
             ValueError: if it has other terms.
         """
-        ledger = None if facts is None else facts_to_wire(facts)
-        reply = self._call(self._stub.Join, wire.JoinRequest(run=self._run, ledger=ledger))
-        try:
-            found = arrays.unpack(reply.values, "values", dtypes=("<f4",))
-        except ValueError as error:
-            raise ConnectionError(f"the server sent no parameters: {error}") from None
-        if found.shape != (self._num_parameters,):
+        values: FloatArray = self.call("Join", JoinRequest(self._run, facts), FloatArray)
+        if values.shape != (self._num_parameters,):
             raise ValueError(
                 f"model: expected {self._num_parameters} parameters, the server has another "
                 f"number: its model is another one"
             )
-        return np.array(found, np.float32)
+        return np.array(values)
 
     def pull(self, round_number: int) -> Parameters | None:
         """Returns the parameters of this participant's turn; None if it has not come yet.
@@ -317,14 +291,14 @@ class ParameterConnection:
             PermissionError: if it does not know this participant.
             ValueError: if it refuses.
         """
-        reply = self._call(
-            self._stub.Pull,
-            wire.PullRequest(run=self._run, round=round_number, wait_seconds=self._wait_seconds),
+        request = PullRequest(self._run, round_number)
+        pulled = self.call(
+            "Pull", request, PulledParameters | None, wait_seconds=self._wait_seconds
         )
-        if not reply.HasField("parameters"):
+        if pulled is None:
             return None
         try:
-            return parameters_of_wire(reply.parameters, self._num_parameters)
+            return pulled.parameters(self._num_parameters)
         except ValueError as error:
             raise ConnectionError(f"the server sent no parameters: {error}") from None
 
@@ -339,19 +313,4 @@ class ParameterConnection:
             PermissionError: if it does not know this participant, or the upload names another.
             ValueError: if it refuses the upload.
         """
-        request = wire.PushRequest(upload=content, wait_seconds=self._wait_seconds)
-        return self._call(self._stub.Push, request).answer in (wire.OK, wire.SAME)
-
-    def close(self) -> None:
-        """Hangs up."""
-        self._channel.close()
-
-    def __enter__(self) -> ParameterConnection:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _call(self, method: Any, request: Any) -> Any:
-        seconds = self._wait_seconds + CALL_SECONDS
-        return call(method, request, seconds=seconds, server="server")
+        return bool(self.call("Push", content, bool, wait_seconds=self._wait_seconds))

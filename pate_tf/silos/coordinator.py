@@ -17,26 +17,26 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
-from pate_tf.accounting.local.estimates import ABSENT, class_scores, likeliest_shares
+from pate_tf.accounting.local import ABSENT, SecureFeatureSums, class_scores
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
-from pate_tf.silos.batch_queue import BatchQueue, LocalConnection, Round
+from pate_tf.silos.journal import CoordinatorJournal, LocalConnection, Round
 from pate_tf.silos.messages import (
     Answer,
     RandomisedVotes,
     Refusal,
     Reply,
     SealedShares,
+    is_secure,
     query_digest,
     sums_query,
 )
-from pate_tf.silos.roster import Asking, Roster, choose_silos
+from pate_tf.silos.roster import Asking, SiloRoster, choose_silos
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.silos import SiloSpending, SilosStatement
 
 if TYPE_CHECKING:
-    from pate_tf.silos.secure.opening import PartySums
+    from pate_tf.silos.secure.opening import Ask
 
 WITHHELD = -1
 UNIT = "silo"
@@ -47,47 +47,33 @@ IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 MOST_DEVIATIONS = 7.0
 
 
-def answers_of(round_: Round, replies: Mapping[str, Reply], roster: Roster) -> IntArray:
-    """Returns the randomised votes, int64 `[num_silos, num_queries]`, `ABSENT` where none is."""
-    answers = np.full(round_.asked.shape, ABSENT, np.int64)
-    for place, name in enumerate(roster.names):
-        reply = replies.get(name)
-        if isinstance(reply, RandomisedVotes):
-            answers[place, round_.asked[place]] = reply.labels
-    return answers
-
-
 def plurality(
-    round_: Round, replies: Mapping[str, Reply], roster: Roster, asking: Asking
+    asked: Round, replies: Mapping[str, Reply], roster: SiloRoster, least_answers: int
 ) -> IntArray:
     """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
 
-    The class of the highest score; of truncated geometric answers, the likeliest largest share.
-    Ties are broken at random, from the round's number alone.
+    The class of the highest likelihood. Ties are broken at random, from the round's number alone.
 
     Args:
-        round_: the round.
+        asked: the round.
         replies: to it, by silo.
         roster: all silos.
-        asking: how silos with different epsilons count, and how many answers a label needs.
+        least_answers: how many answers a label needs.
     """
-    answers = answers_of(round_, replies, roster)
-    answered = (answers != ABSENT).any(axis=1)
-    if not answered.any():
-        return np.full(len(round_.queries), WITHHELD, np.int64)
-    answers = answers[answered]
-    randomisers: list[Any] = [
-        round_.charge_of(name)
-        for name, is_there in zip(roster.names, answered, strict=True)
-        if is_there
-    ]
-    if all(isinstance(randomiser, RandomisedResponse) for randomiser in randomisers):
-        scores = class_scores(answers, randomisers, weighting=asking.weighting)
-    else:
-        scores = likeliest_shares(answers, randomisers)
-    order = np.random.default_rng(round_.number).permutation(round_.num_classes)
+    answers, randomisers = [], []
+    for name, row in zip(roster.names, asked.asked, strict=True):
+        reply, mechanism = replies.get(name), asked.mechanisms[name]
+        if isinstance(reply, RandomisedVotes) and not isinstance(mechanism, SecureFeatureSums):
+            answers.append(np.full(len(row), ABSENT, np.int64))
+            answers[-1][row] = reply.labels
+            randomisers.append(mechanism)
+    if not answers:
+        return np.full(len(asked.queries), WITHHELD, np.int64)
+    scores = class_scores(np.stack(answers), randomisers)  # type: ignore[arg-type]
+    order = np.random.default_rng(asked.number).permutation(asked.num_classes)
     winners = order[np.argmax(np.round(scores[:, order], 9), axis=1)]
-    return np.where((answers != ABSENT).sum(axis=0) >= asking.least_answers, winners, WITHHELD)
+    is_enough = (np.stack(answers) != ABSENT).sum(axis=0) >= least_answers
+    return np.where(is_enough, winners, WITHHELD)
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
@@ -125,23 +111,24 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         coordinator = Coordinator("roster.toml", silos=silos, folder="runs/mine")
         labels = coordinator.label(data.pool, num_queries=100)
 
-    Where `asking.mechanism` is `secure_feature_sums`, no query is asked: see `label_from_sums`.
+    Of feature sums no query is asked: see `label_from_sums`.
 
     Attributes:
         roster: who is asked.
         asking: how.
-        queue: what silos call; see `silos.server.serve_coordinator`.
+        journal: what silos call; see `silos.transport.serve_coordinator`.
     """
 
     def __init__(
         self,
-        roster: Roster | str | os.PathLike[str],
+        roster: SiloRoster | str | os.PathLike[str],
         *,
         folder: str | os.PathLike[str] | None,
         silos: Sequence[Silo] | None = None,
         asking: Asking | None = None,
-        secure: PartySums | None = None,
+        aggregators: Sequence[Ask] = (),
         clock: Callable[[], float] = time.time,
+        on_event: Callable[[str], None] = lambda event: None,
         on_progress: Callable[[set[str], set[str]], None] = lambda replied, waited_for: None,
     ) -> None:
         """Opens the journal, and takes up what it holds.
@@ -151,21 +138,25 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             folder: of the journal; None to keep it in memory.
             silos: those of the roster in this process, for a simulation; None over a network.
             asking: how silos are asked; default: randomised response, all silos.
-            secure: the parties; None without secure aggregation.
+            aggregators: how to ask each of the roster, with secure aggregation.
             clock: seconds since 1970.
+            on_event: called with which silos an opened total left out.
             on_progress: called with who replied, and who is waited for.
 
         Raises:
             ValueError: if roster, silos and mechanism do not fit each other.
             JournalError: if the journal can't be used or is of another run.
         """
-        self.roster = roster if isinstance(roster, Roster) else Roster.read(pathlib.Path(roster))
+        if not isinstance(roster, SiloRoster):
+            roster = SiloRoster.read(pathlib.Path(roster))
+        self.roster = roster
         self.asking = Asking() if asking is None else asking
-        self._mechanisms = self.asking.mechanisms(self.roster)
-        self._secure, self._clock, self._on_progress = secure, clock, on_progress
-        if self.asking.is_secure and secure is None:
+        self._aggregators, self._clock = aggregators, clock
+        self._on_event, self._on_progress = on_event, on_progress
+        if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
-                f"secure: expected parties for {self.asking.mechanism['name']}, got none"
+                f"aggregators: expected the {len(roster.aggregators)} of the roster, got "
+                f"{len(aggregators)}"
             )
         num_asked = min(self.asking.subset or len(self.roster.members), len(self.roster.members))
         if num_asked < self._least_silos:
@@ -176,12 +167,12 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        self.queue = BatchQueue(self.roster.run_id, self.roster.names, path, clock=clock)
+        self.journal = CoordinatorJournal(roster.run, roster.names, path, clock=clock)
         self._silos = silos
 
     def close(self) -> None:
         """Closes the journal."""
-        self.queue.close()
+        self.journal.close()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -231,7 +222,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         answered = [place for place, result in enumerate(results) if result is not None]
         labels = np.array([results[place] for place in answered], np.int64)
         counts = None
-        if self.asking.is_secure:
+        if self._is_secure:
             counts = labels.reshape(len(answered), pool.dataset.num_classes)
             labels = counts.argmax(axis=1)
         return ReleasedLabels(
@@ -261,7 +252,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             ValueError: if the mechanism is another, or fewer silos than `least_silos` shared their
                 sums: then nothing opened, and those that did stay charged; or if no records have
                 such a total, because a silo shared something else.
-            ConnectionError: if a party is missing; nothing opened, and it can be asked again.
+            ConnectionError: if an aggregator is missing; nothing opened, and it can be asked again.
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.release.noisy_sums import ReleasedSums
@@ -270,9 +261,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         encoder = representation.encoder_
         round_ = self.open_total(pool, encoder)
         values = self.result_of_sums(round_)
-        replies = self.queue.replies(round_.number).values()
+        replies = self.journal.replies(round_.number).values()
         num_silos = sum(isinstance(reply, SealedShares) for reply in replies)
-        charge = round_.charge_of(self.roster.names[0])
+        charge = round_.mechanisms[self.roster.names[0]]
         if values is None or not isinstance(charge, SecureFeatureSums):
             raise ValueError(
                 f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
@@ -300,14 +291,14 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         Raises as `label_from_sums`; too few silos raise nothing yet.
         """
         mechanism = self.asking.mechanism
-        if not self._least_silos or mechanism.get("num_features") != encoder.num_features:
+        if getattr(mechanism, "num_features", None) != encoder.num_features:
             raise ValueError(
                 f"mechanism: expected secure_feature_sums of {encoder.num_features} features, got "
-                f"{mechanism.get('name')} of {mechanism.get('num_features')}"
+                f"{mechanism}"
             )
         self._finish_open_rounds()
         query = sums_query(encoder.digest, self.asking.unit)
-        for round_ in self.queue.rounds():
+        for round_ in self.journal.rounds():
             if np.array_equal(round_.queries, query) and self.result_of_sums(round_) is not None:
                 return round_
         round_ = self._open(query, pool.dataset.num_classes)
@@ -316,27 +307,29 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
 
     def result_of_sums(self, round_: Round) -> IntArray | None:
         """Returns an opened total, int64 `[num_features + 1, num_classes]`; None if none did."""
-        result = self.queue.result(round_.number)
-        if result is None or not len(result):
-            return None
-        return np.asarray(result.reshape(-1, round_.num_classes), np.int64)
+        values = self.journal.result(round_.number)
+        return None if values is None else values.reshape(-1, round_.num_classes)
+
+    @property
+    def _is_secure(self) -> bool:
+        return self.asking.mechanism is not None and is_secure(self.asking.mechanism)
 
     @property
     def _least_silos(self) -> int:
         """Fewest silos whose sums open; 0 where votes are asked for."""
-        return int(self.asking.mechanism.get("least_silos", 0))
+        return int(getattr(self.asking.mechanism, "least_silos", 0))
 
     def spending(self) -> tuple[SiloSpending, ...]:
         """Returns what each silo's answers in this run cost it, for its whole content."""
         charged: dict[str, Counter[Charge]] = {name: Counter() for name in self.roster.names}
         num_refused: Counter[str] = Counter()
-        for round_ in self.queue.rounds():  # no query stands in two of them
-            replies = self.queue.replies(round_.number)
+        for round_ in self.journal.rounds():  # no query stands in two of them
+            replies = self.journal.replies(round_.number)
             for name, row in zip(self.roster.names, round_.asked, strict=True):
                 if isinstance(replies.get(name), Refusal):
                     num_refused[name] += int(row.sum())
                 elif name in replies:
-                    charged[name][round_.charge_of(name)] += int(row.sum())
+                    charged[name][round_.mechanisms[name]] += int(row.sum())
         epsilons = {  # the same for many silos
             key: smallest_epsilon(dict(key), self.roster.delta)[0]
             for key in {frozenset(charges.items()) for charges in charged.values()}
@@ -358,13 +351,13 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
 
         Raises ValueError if nothing was asked yet.
         """
-        rounds = self.queue.rounds()
+        rounds = self.journal.rounds()
         if not rounds:
             raise ValueError("cost: expected silos that were asked something, got none")
         most = max(self.spending(), key=lambda spent: spent.epsilon)
         charge = max(most.charges, key=lambda kind: most.charges[kind], default=None)
         return Cost(
-            charge=charge or rounds[-1].charge_of(most.name),
+            charge=charge or rounds[-1].mechanisms[most.name],
             number=most.num_answered,
             epsilon=most.epsilon,
             delta=self.roster.delta,
@@ -378,7 +371,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
         """Whether labels of a pool, or the sums that they follow from, are those of this run."""
         if labels.noisy_sums is not None:
-            totals = map(self.result_of_sums, self.queue.rounds())
+            totals = map(self.result_of_sums, self.journal.rounds())
             return any(
                 total is not None and np.array_equal(labels.noisy_sums, total) for total in totals
             )
@@ -397,82 +390,90 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         """
         facts.setdefault("query_strategy", "first")
         return SilosStatement(
-            run_id=self.roster.run_id,
+            run_id=self.roster.run,
             delta=self.roster.delta,
             unit=self._unit,
-            num_queries=sum(len(each.queries) for each in self.queue.rounds()),
+            num_queries=sum(len(each.queries) for each in self.journal.rounds()),
             num_answered=sum(result is not None for result in self._results().values()),
             silos=self.spending(),
             **facts,
         )
 
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
-        rounds = self.queue.rounds()
+        rounds = self.journal.rounds()
         number = 1 + max((earlier.number for earlier in rounds), default=0)
         left = np.array([member.queries for member in self.roster.members])
         for earlier in rounds:
             left -= earlier.asked.sum(axis=1)
         # Under secure aggregation a silo is asked all queries or none.
-        num_together = len(queries) if self.asking.is_secure else 1
+        num_together = len(queries) if self._is_secure else 1
         asked = choose_silos(
             len(queries) // num_together,
             left // num_together,
             subset=self.asking.subset,
-            how=self.asking.how,
             seed=(self.asking.seed, number),
         )
         seconds = self.asking.seconds if self._silos is None else IN_PROCESS_SECONDS
         round_ = Round(
+            run_id=self.roster.run,
             number=number,
             queries=queries,
             asked=np.repeat(asked, num_together, axis=1),
-            mechanisms=self._mechanisms,
+            mechanisms={
+                member.name: self.asking.mechanism_of(member, num_classes)
+                for member in self.roster.members
+            },
             num_classes=num_classes,
             deadline=self._clock() + seconds,
         )
-        self.queue.open_round(round_)
+        self.journal.open_round(round_)
         return round_
 
     def _finish_open_rounds(self) -> None:
-        for round_ in self.queue.rounds():
-            if self.queue.is_open(round_.number):
+        for round_ in self.journal.rounds():
+            if self.journal.is_open(round_.number):
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
         if self._silos is None:
-            self.queue.wait(round_, self._on_progress)
+            self.journal.wait(round_, self._on_progress)
         for silo in self._silos or ():
-            connection = LocalConnection(self.queue, silo.name)
+            connection = LocalConnection(self.journal, silo.name)
             while silo.step(connection) is Answer.OK:
                 pass
-        replies = self.queue.replies(round_.number)
+        replies = self.journal.replies(round_.number)
         if round_.is_secure:
-            result = self._open_histogram(round_, replies)
+            values = self._open_histogram(round_, replies)
         else:
-            result = plurality(round_, replies, self.roster, self.asking)
-        self.queue.close_round(round_.number, result)
+            values = plurality(round_, replies, self.roster, self.asking.least_answers)
+        self.journal.close_round(round_.number, values)
 
-    def _open_histogram(self, round_: Round, replies: Mapping[str, Any]) -> IntArray:
-        shares = {name: reply for name, reply in replies.items() if isinstance(reply, SealedShares)}
-        nothing = np.zeros((0, round_.num_classes), np.int64)
-        if self._secure is None or len(shares) < max(self.asking.least_answers, self._least_silos):
-            return nothing
-        from pate_tf.silos.secure.protocol import TooFewSilosError  # needs cryptography
+    def _open_histogram(self, round_: Round, replies: Mapping[str, Reply]) -> IntArray | None:
+        sealed = {
+            name: reply.sealed for name, reply in replies.items() if isinstance(reply, SealedShares)
+        }
+        if len(sealed) < max(self.asking.least_answers, self._least_silos):
+            return None
+        from pate_tf.silos.secure.opening import open_histogram  # needs cryptography
+        from pate_tf.silos.secure.protocol import BatchTerms, TooFewSilosError
 
-        batch = round_.batch(self.roster.run_id, self.roster.names[0], round_.queries)
+        batch = round_.batch(self.roster.names[0], round_.queries)
+        terms = BatchTerms.of_batch(batch, self.roster.aggregators, self.roster.identities)
         try:
-            return self._secure.histogram(batch, shares)
+            opened = open_histogram(terms, sealed, self._aggregators)
         except TooFewSilosError:
-            return nothing  # and never more: the round ends
+            return None  # and never more: the round ends
+        self._on_event(f"a total opened; left out: {', '.join(opened.left_out) or 'none'}")
+        return opened.noisy_counts
 
     def _results(self) -> dict[bytes, Any]:
         """Returns what came of every query of closed rounds: a label, a row of counts, or None."""
         results: dict[bytes, Any] = {}
-        for round_ in self.queue.rounds():
-            result = self.queue.result(round_.number)
-            if result is None:
+        for round_ in self.journal.rounds():
+            if self.journal.is_open(round_.number):
                 continue
-            rows = result if len(result) else [WITHHELD] * len(round_.queries)
+            values = self.journal.result(round_.number)
+            rows = [WITHHELD] * len(round_.queries) if values is None else values
             for query, row in zip(round_.queries, rows, strict=True):
                 is_withheld = np.ndim(row) == 0 and row == WITHHELD
                 results[query_digest(query)] = None if is_withheld else row

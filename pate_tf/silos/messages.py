@@ -11,29 +11,23 @@ import dataclasses
 import enum
 import hashlib
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.local import (
-    LOCAL_RANDOMISERS,
-    SILO_CHARGES,
-    RandomisedResponse,
-    SecureFeatureSums,
-    SecureHistogram,
-    silo_charge_from_dict,
-)
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.core import validation
 from pate_tf.core.validation import IntArray, check_name, frozen_view, labels_array
+from pate_tf.net.messages import encode
 
-RANDOMISED_RESPONSE: Final = RandomisedResponse.name
-SECURE_HISTOGRAM: Final = SecureHistogram.name
-SECURE_FEATURE_SUMS: Final = SecureFeatureSums.name
-SHARED: Final = (SECURE_HISTOGRAM, SECURE_FEATURE_SUMS)  # what is shared among parties
+Mechanism = RandomisedResponse | SecureHistogram | SecureFeatureSums
+COMMITMENT_BYTES: Final = 32
+
+
+def is_secure(mechanism: Mechanism) -> bool:
+    """Whether votes or feature sums are added up under secret sharing."""
+    return isinstance(mechanism, SecureHistogram | SecureFeatureSums)
 
 
 def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
@@ -57,53 +51,8 @@ def query_digest(query: npt.NDArray[Any]) -> bytes:
     return digest.digest()
 
 
-def checked_mechanism(mechanism: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the mechanism of a batch as a mapping that can't be written.
-
-    Args:
-        mechanism: a name of `SILO_CHARGES`, and exactly the parameters of that charge but its
-            number of classes.
-
-    Raises:
-        ValueError: if the name is unknown, or a parameter is missing, unknown or not a positive
-            finite number.
-    """
-    values = dict(mechanism)
-    name = values.pop("name", None)
-    if not isinstance(name, str) or name not in SILO_CHARGES:
-        raise ValueError(
-            f"mechanism: expected one of {', '.join(sorted(SILO_CHARGES))}, got {str(name)[:40]}"
-        )
-    fields = dataclasses.fields(SILO_CHARGES[name])  # type: ignore[arg-type]
-    types = {field.name: field.type for field in fields if field.name != "num_classes"}
-    if set(values) != set(types):
-        raise ValueError(f"mechanism {name}: expected the parameters {sorted(types)}, got others")
-    for parameter, kind in types.items():
-        value, is_whole = values[parameter], kind in (int, "int")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 < value < math.inf or (is_whole and value != int(value)):
-            expected = "whole number" if is_whole else "number"
-            raise ValueError(f"mechanism {name}: expected {parameter} as a positive {expected}")
-        values[parameter] = int(value) if is_whole else float(value)
-    return MappingProxyType({"name": name, **values})
-
-
-def charge_of(mechanism: Mapping[str, Any], num_classes: int) -> Charge:
-    """Returns what one query is charged as.
-
-    Raises ValueError if the mechanism is none, or a parameter is out of its range.
-    """
-    fields = dict(mechanism)
-    if fields.get("name") in LOCAL_RANDOMISERS:
-        fields["num_classes"] = num_classes
-    return silo_charge_from_dict(fields)
-
-
-WITNESS_BYTES: Final = 32
-
-
 class Reason(enum.Enum):
-    """Why a silo refuses. Follows from its policy, its account's debits and the batch alone."""
+    """Why a silo refuses. Follows from its policy, its ledger's debits and the batch alone."""
 
     MALFORMED = "malformed"
     MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"
@@ -112,7 +61,7 @@ class Reason(enum.Enum):
     DAILY_LIMIT = "daily_limit"
     ANSWERED_OTHERWISE = "answered_otherwise"
     TOO_LATE = "too_late"
-    UNKNOWN_WITNESS = "unknown_witness"
+    UNKNOWN_COMMITMENT = "unknown_commitment"
     OTHER_SUMS = "other_sums"
 
 
@@ -141,31 +90,29 @@ class QueryBatch:
     Attributes:
         run_id: name of the run.
         batch_id: name of the batch within the run.
-        queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite.
-        digests: of each query, see `query_digest`; checked against the queries where they are
-            given.
+        queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite; of feature sums the
+            one of `sums_query`.
         num_classes: number of classes, at least 2.
-        mechanism: `name` and parameters. Of one silo alone: `randomised_response` or
-            `truncated_geometric` with `epsilon` (per query, for this silo). Of all together:
-            `secure_histogram` with `sigma` (votes), `num_parties` and `threshold` (parties that may
-            pool what they know), and `secure_feature_sums` with its charge's fields, whose one
-            query is that of `sums_query`.
+        mechanism: what each query is charged as. Of one silo alone, a local randomiser; of all
+            together, secure aggregation of votes or of feature sums.
         deadline: when the coordinator stops collecting, in seconds since 1970.
-        witness: what the silo sent with its last answer, see `RandomisedVotes.witness`; None for a
-            silo that sent none.
+        commitment: what the silo sent with its last answer, see `RandomisedVotes.commitment`; None
+            for a silo that sent none.
+        digests: of each query, see `query_digest`.
+
+    Raises ValueError if a value is out of its range.
     """
 
     run_id: str
     batch_id: str
     queries: npt.NDArray[Any] = dataclasses.field(repr=False)
     num_classes: int
-    mechanism: Mapping[str, Any]
+    mechanism: Mechanism
     deadline: float
-    digests: tuple[bytes, ...] = dataclasses.field(default=None, repr=False)  # type: ignore[arg-type]
-    witness: bytes | None = dataclasses.field(default=None, repr=False)
+    commitment: bytes | None = dataclasses.field(default=None, repr=False)
+    digests: tuple[bytes, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a value is out of its range or a digest is not its query's."""
         check_name(self.run_id, "run_id")
         check_name(self.batch_id, "batch_id")
         if not isinstance(self.queries, np.ndarray):
@@ -176,25 +123,16 @@ class QueryBatch:
                 f"queries: expected [num_queries, ...], got shape {self.queries.shape}"
             )
         validation.finite(queries=self.queries)
-        digests = tuple(query_digest(query) for query in self.queries)
-        if self.digests is not None and tuple(self.digests) != digests:
-            raise ValueError("digests: expected one of each query, in their order, got others")
         validation.whole(2, 2**16, num_classes=self.num_classes)
         validation.between(-math.inf, math.inf, deadline=self.deadline)
-        _check_witness(self.witness)
+        if getattr(self.mechanism, "num_classes", self.num_classes) != self.num_classes:
+            raise ValueError("mechanism: expected one of the batch's classes, got another")
+        _check_commitment(self.commitment)
         object.__setattr__(self, "queries", frozen_view(self.queries))
-        object.__setattr__(self, "digests", digests)
-        object.__setattr__(self, "mechanism", checked_mechanism(self.mechanism))
+        object.__setattr__(self, "digests", tuple(map(query_digest, self.queries)))
 
     def __len__(self) -> int:
         return len(self.queries)
-
-    def charge(self) -> Charge:
-        """Returns what one query is charged as.
-
-        Raises ValueError if a parameter of the mechanism is out of its range.
-        """
-        return charge_of(self.mechanism, self.num_classes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,9 +143,9 @@ class _Reply:
         run_id: name of the run.
         batch_id: name of the batch.
         silo: name of the silo.
-        witness: 32 bytes that stand for the last row of the silo's account and reveal nothing of
-            it. The coordinator stores the latest and sends it with the next batch; a silo whose
-            account lacks that row refuses. None for a silo without an account on disk.
+        commitment: to the last row of the silo's ledger, 32 bytes that reveal nothing of it. The
+            coordinator stores the latest and sends it with the next batch; a silo whose ledger
+            lacks that row refuses. None for a silo without a ledger on disk.
 
     Raises ValueError if a value is none that it may be.
     """
@@ -215,10 +153,10 @@ class _Reply:
     run_id: str
     batch_id: str
     silo: str
-    witness: bytes | None = dataclasses.field(default=None, repr=False)
+    commitment: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        _check_witness(self.witness)
+        _check_commitment(self.commitment)
         for name in ("run_id", "batch_id", "silo"):
             check_name(getattr(self, name), name)
 
@@ -243,20 +181,18 @@ class RandomisedVotes(_Reply):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SealedShares(_Reply):
-    """Shares of one silo's votes, each sealed to one party.
+    """Secret shares of one silo's votes or sums, each sealed to one aggregator.
 
     Attributes:
-        sealed: one for each party, party 1 first.
+        sealed: one for each aggregator, the first one's first.
     """
 
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sealed = tuple(self.sealed)
-        if not sealed or not all(isinstance(each, bytes) and each for each in sealed):
-            raise ValueError("sealed: expected bytes for each party, got something else")
-        object.__setattr__(self, "sealed", sealed)
+        if not self.sealed or not all(self.sealed):
+            raise ValueError("sealed: expected bytes for each aggregator, got none")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -269,40 +205,24 @@ class Refusal(_Reply):
 
     reason: Reason
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.reason, Reason):
-            raise ValueError("reason: expected one of Reason, got another value")
-
 
 Reply = RandomisedVotes | SealedShares | Refusal
 
 
-def _check_witness(witness: bytes | None) -> None:
-    if witness is not None and not (isinstance(witness, bytes) and len(witness) == WITNESS_BYTES):
-        raise ValueError(f"witness: expected {WITNESS_BYTES} bytes or none, got something else")
+def _check_commitment(commitment: bytes | None) -> None:
+    if commitment is not None and len(commitment) != COMMITMENT_BYTES:
+        raise ValueError(f"commitment: expected {COMMITMENT_BYTES} bytes or none, got others")
 
 
 def reply_digest(reply: Reply) -> bytes:
-    """Returns what tells two replies apart: SHA-256 of all in one but its witness, 32 bytes.
+    """Returns what tells two replies apart: SHA-256 of all in one but its commitment, 32 bytes.
 
     A silo that sends a stored reply again may have answered other batches since.
     """
-    digest = hashlib.sha256()
-    parts: tuple[bytes, ...]
-    if isinstance(reply, RandomisedVotes):
-        parts = (reply.labels.astype("<i8").tobytes(),)
-    elif isinstance(reply, SealedShares):
-        parts = reply.sealed
-    else:
-        parts = (reply.reason.value.encode(),)
-    names = (type(reply).__name__, reply.run_id, reply.batch_id, reply.silo)
-    for part in (*(name.encode() for name in names), *parts):
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.digest()
+    return hashlib.sha256(encode(dataclasses.replace(reply, commitment=None))).digest()
 
 
-class Connection(Protocol):
+class BatchSource(Protocol):
     """What a silo needs of its coordinator. The silo dials.
 
     Both methods raise `ConnectionError` while the coordinator can't be reached.

@@ -3,23 +3,24 @@
 TensorFlow and scikit-learn are imported only by teachers that need them.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 import warnings
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.sensitive import SumsByClass
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.rollback_guard import SensitiveWarning
 from pate_tf.silos.messages import QueryBatch
 
-RECORD: Final = "record"
-BATCH = 500  # queries that a Keras model answers together
+if TYPE_CHECKING:
+    from pate_tf.release.feature_sums import FeatureSums
+
 FALLBACK: Final = 0  # the vote of a teacher that gives none
 
 
@@ -28,93 +29,61 @@ class SiloSums:
     """SENSITIVE: what a silo has in the place of a teacher with method feature_sums.
 
     Attributes:
-        sums: of its records by class, exact.
+        values: sums of its records by class, exact, int64 `[num_features + 1, num_classes]`, in
+            steps of 1 / LATTICE.
         representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
         unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
         source: that the records are of; None where it is not known.
         num_records: how many were summed; private where owners are protected.
     """
 
-    sums: SumsByClass
+    values: IntArray = dataclasses.field(repr=False)
     representation: str
-    unit: str = RECORD
+    unit: str = "record"
     source: PrivateSource | None = dataclasses.field(default=None, repr=False)
     num_records: int | None = dataclasses.field(default=None, repr=False)
 
-
-def as_sums(source: Any) -> SiloSums | None:
-    """Returns `SiloSums` as they are, fitted `pate_tf.FeatureSums` as such; None for a teacher."""
-    if isinstance(source, SiloSums):
-        return source
-    if type(source).__module__ != "pate_tf.release.feature_sums":
-        return None
-    sums = source.identified
-    return SiloSums(
-        sums=sums.sums,
-        representation=sums.representation_digest,
-        unit=sums.unit,
-        source=sums.source,
-        num_records=sums.num_records,
-    )
+    @classmethod
+    def of(cls, sums: FeatureSums) -> Self:
+        """Returns the sums of fitted `pate_tf.FeatureSums`."""
+        return cls(
+            values=sums.sums.values,
+            representation=sums.representation_digest,
+            unit=sums.unit,
+            source=sums.source,
+            num_records=sums.num_records,
+        )
 
 
 class SiloTeacher:
-    """SENSITIVE: a function, an object with `predict`, or a file, as a teacher that votes.
+    """SENSITIVE: a model as a teacher that gives every query a vote.
 
-    Classifiers of scikit-learn get queries as rows of float32, Keras models as float32.
+    Args:
+        model: a function from queries `[num_queries, *input_shape]` to labels `[num_queries]`; or
+            a model or file that `pate_tf.teachers.foreign` takes: with `predict`, of Keras, of
+            scikit-learn, a `.keras` file or a SavedModel's folder.
+        num_classes: number of classes.
+        input_shape: shape of one query; None for any.
+        input_type: "uint8" or "float32"; None for either.
+
+    Raises ValueError if there is no such model.
     """
 
     def __init__(
         self,
         model: Any,
         *,
-        num_classes: int | None,
+        num_classes: int,
         input_shape: tuple[int, ...] | None = None,
         input_type: str | None = None,
     ) -> None:
-        """Takes a model, or loads one.
-
-        Args:
-            model: called with queries `[num_queries, *input_shape]`, itself or its `predict`; gives
-                labels `[num_queries]` or scores `[num_queries, num_classes]`. Or a path: the folder
-                of a SavedModel, as `pate_tf` exports students (signatures from raw inputs to
-                `label`); a file `*.keras` of a Keras model from raw inputs, float32, to scores; or
-                a file `*.skops` of a classifier of scikit-learn.
-            num_classes: number of classes.
-            input_shape: shape of one query; None for any.
-            input_type: "uint8" or "float32"; None for either.
-
-        Raises:
-            ValueError: if there is no such teacher, or no number of classes.
-            OSError: if it can't be read.
-        """
-        if num_classes is None:
-            raise ValueError("num_classes: expected a number of classes, got none")
         self.num_classes, self.input_shape, self.input_type = num_classes, input_shape, input_type
-        if isinstance(model, str | pathlib.Path):
-            model = _loaded(pathlib.Path(model))
-        predict = getattr(model, "predict", model)
-        if isinstance(model, type) or not callable(predict):
-            raise ValueError(
-                f"teacher: expected a function or an object with predict(inputs), got "
-                f"{type(model).__name__}"
-            )
-        bases = {f"{base.__module__}.{base.__name__}" for base in type(model).__mro__}
-        if type(model).__module__.split(".")[0] == "sklearn":
-            from pate_tf.models.classifier import Estimator
+        self._answers = model
+        if isinstance(model, pathlib.Path) or not callable(model) or hasattr(model, "predict"):
+            from pate_tf.teachers.foreign import ForeignModels
 
-            predict = Estimator(model).predict
-        elif "keras.src.models.model.Model" in bases:  # Keras is not imported
-
-            def predict(queries: npt.NDArray[Any]) -> npt.NDArray[Any]:
-                batches = np.array_split(
-                    queries.astype(np.float32), range(BATCH, len(queries), BATCH)
-                )
-                return np.concatenate(
-                    [np.asarray(model(batch, training=False)) for batch in batches]
-                )
-
-        self._predict: Callable[[Any], Any] = predict
+            models = ForeignModels([model], num_classes=num_classes)
+            self._answers = lambda queries: models.votes(queries).labels[0]
 
     def takes(self, batch: QueryBatch) -> bool:
         """Whether a batch has the classes, shape and type that the teacher takes."""
@@ -133,14 +102,11 @@ class SiloTeacher:
         """
         answers: npt.NDArray[Any]
         try:
-            answers = np.asarray(self._predict(queries))
+            answers = np.asarray(self._answers(queries))
         except Exception:  # of a user's model
             answers = np.zeros(0)
-        is_number = answers.dtype.kind in "iuf"
-        if is_number and answers.shape == (len(queries), self.num_classes):
-            answers = np.where(np.isfinite(answers).all(axis=1), answers.argmax(axis=1), -1)
         votes, is_label = np.full(len(queries), FALLBACK), np.zeros(len(queries), np.bool_)
-        if is_number and answers.shape == (len(queries),):
+        if answers.dtype.kind in "iuf" and answers.shape == (len(queries),):
             is_label = (answers >= 0) & (answers < self.num_classes)
             is_label &= answers == np.floor(answers)
             votes[is_label] = answers[is_label]
@@ -153,21 +119,3 @@ class SiloTeacher:
                 stacklevel=2,
             )
         return votes
-
-
-def _loaded(path: pathlib.Path) -> Any:
-    if path.is_dir():
-        from pate_tf.serving.served import ServedStudent
-
-        return ServedStudent(path).classify
-    if path.suffix == ".skops":
-        from pate_tf.models.classifier import from_arrays
-
-        return from_arrays([np.frombuffer(path.read_bytes(), np.uint8)])
-    if path.suffix == ".keras":
-        from pate_tf.models.catalogue import load_keras_file
-
-        return load_keras_file(path)
-    raise ValueError(
-        f"{path}: expected a SavedModel's folder, a .skops or a .keras file, got another"
-    )

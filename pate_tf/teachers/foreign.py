@@ -39,14 +39,13 @@ class ForeignModels(Voter):
     covers both.
     """
 
-    num_classes: int | None = None
-
     def __init__(
         self,
         models: Sequence[Any] | pathlib.Path,
         *,
         unit: str = "record",
         source: PrivateSource | None = None,
+        num_classes: int | None = None,
     ) -> None:
         """Takes models, or a folder of them, in the order of their names.
 
@@ -54,6 +53,7 @@ class ForeignModels(Voter):
             models: one for each teacher.
             unit: what one teacher's records are partitioned by, "record" or "owner".
             source: of the private data.
+            num_classes: how many scores a model may give; None for those of a pool.
 
         Raises:
             ValueError: if there is none, one can't predict, or two files are the same.
@@ -69,6 +69,7 @@ class ForeignModels(Voter):
                     f"at {place}"
                 )
         self.num_teachers, self.unit, self.source = len(self._models), unit, source
+        self.num_classes = num_classes
         if isinstance(models, pathlib.Path):
             digest = artifacts.digest_paths(self._models)
         else:

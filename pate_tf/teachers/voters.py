@@ -198,9 +198,8 @@ class StoredVotes(Voter):
             )
         if progress is not None:
             progress(len(inputs))
-        num_classes = (
-            self.dataset.num_classes if self._columns is not None else int(self._labels.max()) + 1
-        )
+        is_bound = self._columns is not None
+        num_classes = self.dataset.num_classes if is_bound else int(self._labels.max()) + 1
         return Votes(self._labels[:, columns], num_classes)
 
 

@@ -86,34 +86,3 @@ def worst_gate(universe, *, epsilon, delta, numerator, distances, ordered=False)
         )
         for here, there, same in reached_pairs(universe, distances, ordered=ordered)
     ) / Fraction(delta)
-
-
-def tolerant_outcomes(gate, counts, distances):
-    """The exact law of a gate that withholds queries: (withheld, labels of the rest or shut)."""
-    weights = gate.selection_weights(distances)
-    labels = counts.argmax(axis=1)
-    law = {}
-    for least_stable, weight in enumerate(weights):
-        behind = range(len(counts) - least_stable - 1)
-        choices = list(itertools.combinations(behind, gate.num_withheld - least_stable))
-        for others in choices:
-            withheld = gate.withheld_queries(
-                distances, num_least_stable=least_stable, others=others
-            )
-            chosen = Fraction(weight, sum(weights) * len(choices))
-            numerator = gate.pass_numerator(gate.distance(distances, withheld))
-            rest = tuple(np.delete(labels, withheld).tolist())
-            law[tuple(withheld.tolist()), rest] = chosen * Fraction(numerator, CERTAIN)
-            law[tuple(withheld.tolist()), "shut"] = chosen * (1 - Fraction(numerator, CERTAIN))
-    return law
-
-
-def worst_tolerant(universe, gate, distances, *, epsilon):
-    """The largest hockey-stick divergence at e^epsilon of all neighbours over the gate's delta."""
-    growth = exponential_below(epsilon)
-    worst = Fraction(0)
-    for counts in other_counts(*universe):
-        laws = [tolerant_outcomes(gate, table, distances(table)) for table in neighbours(counts)]
-        for here, there in itertools.permutations(laws, 2):
-            worst = max(worst, hockey_stick(here, there, growth))
-    return worst / Fraction(gate.delta)

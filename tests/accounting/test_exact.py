@@ -1,6 +1,5 @@
 """The bounds against exact moments: small universes in full, and a search for trouble."""
 
-import itertools
 import json
 import math
 import pathlib
@@ -24,7 +23,7 @@ from pate_tf.accounting.moments import (
     union_bound,
     vote_reach,
 )
-from pate_tf.accounting.outcomes import NeighbourOutcomes, neighbour_outcomes
+from pate_tf.accounting.outcomes import GaussianNoise, NeighbourOutcomes, neighbour_outcomes
 
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
 MOMENTS = np.array([0.1, 0.5, 1.0, 3.0, 8.0, 30.0])
@@ -88,22 +87,6 @@ def test_the_forward_gaussian_formula_is_no_bound_on_the_reverse_moment():
     assert bounded("two_sided", mechanism, histogram, one)[0] >= exact
 
 
-def test_permute_and_flip_golden_forward_alpha():
-    row = np.array(GOLDEN["H3"])
-    mechanism = PermuteAndFlip(gamma=0.05)
-    moved = []
-    for lose, gain in itertools.permutations(range(10), 2):
-        neighbour = row.copy()
-        neighbour[lose] -= 1
-        neighbour[gain] += 1
-        moved.append(neighbour)
-    there = mechanism.outcome_probabilities(np.array(moved))
-    here = np.tile(mechanism.outcome_probabilities(row[None, :]), (len(moved), 1))
-    forward, _ = alphas_between(here, there, np.array([8.0]))
-    golden = float(GOLDEN["values"]["PF exact alpha fwd(l=8; H3)"])
-    assert forward[0] == pytest.approx(golden, rel=1e-12, abs=0.0)
-
-
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("universe", UNIVERSES)
 @pytest.mark.parametrize("kind", [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism])
@@ -122,24 +105,6 @@ def test_bounds_dominate_the_exact_moments_of_every_histogram(kind, universe, ga
         forward, _ = alphas_between(np.tile(here, (len(there), 1)), there)
         assert np.all(forward <= bounded("tight", mechanism, histogram) * ROUNDING)
         assert np.all(bounded("tight", mechanism, histogram) <= two_sided * ROUNDING)
-
-
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("universe", UNIVERSES)
-def test_bounds_hold_for_a_fixed_order_of_priority_too(universe, gamma):
-    """The tail counts ties against the plurality, so that lowest-index ties are covered."""
-    mechanism = LaplaceNoisyMax(gamma=gamma)
-    votes, classes = universe
-    law = {
-        counts: np.array(reference.lowest_index_law(counts, gamma))
-        for counts in itertools.product(range(votes + 1), repeat=classes)
-        if sum(counts) == votes
-    }
-    for counts, here in law.items():
-        there = np.array([law[moved] for moved in reference.neighbours(counts)])
-        forward, reverse = alphas_between(np.tile(here, (len(there), 1)), there)
-        limit = bounded("class_aware", mechanism, sorted(counts, reverse=True))
-        assert np.all(np.maximum(forward, reverse) <= limit * ROUNDING)
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -209,24 +174,6 @@ def test_no_adversarial_histogram_exceeds_a_bound():
     assert check_search(rounds=250, seed=1) > 0.9
 
 
-@pytest.mark.long
-def test_no_adversarial_histogram_exceeds_a_bound_in_a_long_search():
-    assert check_search(rounds=6_000, seed=2) > 0.98
-
-
-@pytest.mark.parametrize("gamma", [0.05, 0.5])
-def test_exact_costs_do_not_depend_on_the_order_of_classes(gamma):
-    for mechanism in (
-        LaplaceNoisyMax(gamma=gamma),
-        PermuteAndFlip(gamma=gamma),
-        GaussianNoisyMax(sigma=1 / gamma),
-    ):
-        costs = exact_costs(np.array([9, 4, 4, 0]), mechanism, MOMENTS)
-        for order in itertools.permutations([9, 4, 4, 0]):
-            moved = exact_costs(np.array(order), mechanism, MOMENTS)
-            np.testing.assert_allclose(moved, costs, rtol=1e-13)
-
-
 def test_underflow_costs_at_most_the_bound_and_at_least_nothing_is_lost():
     """Every rival of this winner has a probability that no float can hold."""
     row = np.array([[1000, 0, 0]])
@@ -261,7 +208,7 @@ def test_the_lattice_moves_a_gaussian_cost_by_less_than_sixteen_steps(histogram,
         here = np.tile(law(counts), (len(there), 1))
         lattice = np.maximum(*alphas_between(here, there, np.array([0.5, 2.0, 8.0])))
         values, multiplicity = np.unique(counts, return_counts=True)
-        laws = neighbour_outcomes(GaussianNoisyMax(sigma=sigma).noise, values, multiplicity)
+        laws = neighbour_outcomes(GaussianNoise(sigma), values, multiplicity)
         smooth = np.maximum(
             *directed_alphas(laws, np.array([0.5, 2.0, 8.0]), limit=math.inf, rare=1e-290)
         )

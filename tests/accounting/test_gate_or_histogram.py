@@ -1,6 +1,5 @@
 """Labels without noise, else noisy counts: what both together tell of one teacher, and no less."""
 
-import dataclasses
 import functools
 import itertools
 from fractions import Fraction
@@ -14,19 +13,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     GaussianHistogram,
-    StabilityGate,
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.mechanisms.stability_gate import (
+    BELOW,
     CERTAIN,
     PLANNED_CHANCE,
     PLANNED_SHARE,
-    DrawnWhileShut,
     pass_numerator,
     stability_distances,
 )
@@ -87,9 +84,13 @@ def test_gates_that_open_too_often_and_counts_with_too_little_noise_are_rejected
         return pass_numerator(EPSILON, mechanism.gate_delta, distance)
 
     def as_if_counts_were_rarer(distance):
-        drawn = mechanism._drawn_while_shut
-        wrong = dataclasses.replace(drawn, delta=min(3 * drawn.delta, 1.0))
-        return pass_numerator(EPSILON, mechanism.gate_delta, distance, while_shut=wrong)
+        return pass_numerator(
+            EPSILON,
+            mechanism.gate_delta,
+            distance,
+            while_shut=mechanism.guarantees_of_counts,
+            total_delta=min(3 * mechanism.delta, 1.0),
+        )
 
     def thrice_the_first(distance):
         return mechanism.pass_numerator(distance) * (3 if distance == 1 else 1)
@@ -106,7 +107,7 @@ def test_gates_that_open_too_often_and_counts_with_too_little_noise_are_rejected
 @EXAMPLES
 @given(
     st.floats(1e-4, 5.0),
-    st.lists(st.tuples(st.floats(0.01, 0.99), st.floats(0.0, 8.0)), max_size=6),
+    st.lists(st.tuples(st.floats(0.01, 0.99), st.floats(0.0, 8.0)), min_size=1, max_size=6),
     st.floats(1e-12, 0.5),
     st.integers(1, 60),
 )
@@ -117,9 +118,8 @@ def test_the_integers_satisfy_both_inequalities_exactly(epsilon, drawn, delta, f
         (epsilon * share, min(delta * factor, 1.0))
         for share, factor in zip(shares, factors, strict=True)
     )
-    while_shut = DrawnWhileShut(guarantees=guarantees, delta=delta)
     numerators = [
-        pass_numerator(epsilon, delta, distance, while_shut=while_shut)
+        pass_numerator(epsilon, delta, distance, while_shut=guarantees, total_delta=delta)
         for distance in range(farthest + 1)
     ]
     growth, slack = gate_universes.exponential_below(epsilon), Fraction(delta) * CERTAIN
@@ -137,19 +137,15 @@ def test_the_integers_satisfy_both_inequalities_exactly(epsilon, drawn, delta, f
         )
 
 
-def test_what_satisfies_all_of_epsilon_at_no_delta_leaves_a_plain_gate_but_for_delta():
-    nothing = DrawnWhileShut(guarantees=((0.0, 0.0),), delta=1e-4)
+def test_what_costs_nothing_leaves_a_plain_gate_but_for_delta():
     plain, other = (
-        [pass_numerator(0.5, 1e-4, d, while_shut=drawn) / CERTAIN for d in range(60)]
-        for drawn in (None, nothing)
+        [
+            pass_numerator(0.5, 1e-4, distance, while_shut=drawn, total_delta=1e-4) / CERTAIN
+            for distance in range(60)
+        ]
+        for drawn in ((), ((0.0, 0.0),))
     )
     assert all(0 <= one - two <= 2e-3 for one, two in zip(plain, other, strict=True))
-
-
-def test_what_satisfies_too_little_keeps_a_gate_shut():
-    for guarantees in ((), ((0.1, 2e-4),)):
-        drawn = DrawnWhileShut(guarantees=guarantees, delta=1e-4)
-        assert pass_numerator(0.5, 1e-4, 1_000, while_shut=drawn) == 0
 
 
 def planned(num_teachers=2_000, num_queries=100, **changes):
@@ -162,15 +158,18 @@ def planned(num_teachers=2_000, num_queries=100, **changes):
 def test_the_rarer_counts_are_drawn_the_faster_their_chance_falls():
     """Beside what a single guarantee of the counts allows; numbers of the theory's page."""
     _, mechanism = planned()
-    drawn = mechanism._drawn_while_shut
-    first = next(pair for pair in reversed(drawn.guarantees) if pair[1] <= drawn.delta)
-    alone = DrawnWhileShut(guarantees=(first,), delta=drawn.delta)
+    drawn, delta = mechanism.guarantees_of_counts, mechanism.delta * BELOW
+    first = next(pair for pair in reversed(drawn) if pair[1] <= delta)
     with_one, with_all = (
         [
-            1 - pass_numerator(0.1, mechanism.gate_delta, distance, while_shut=shut) / CERTAIN
+            1
+            - pass_numerator(
+                0.1, mechanism.gate_delta, distance, while_shut=shut, total_delta=delta
+            )
+            / CERTAIN
             for distance in (50, 100, 200, 300)
         ]
-        for shut in (alone, drawn)
+        for shut in ((first,), drawn)
     )
     assert all(np.array(with_all) <= with_one)
     assert mechanism.sigma == pytest.approx(551, abs=0.5)
@@ -190,50 +189,6 @@ def test_a_plan_spends_its_target_and_opens_as_often_as_planned():
     assert smallest_epsilon({GaussianHistogram(sigma=found.sigma): 100}, left)[0] == pytest.approx(
         0.1
     )
-
-
-def test_a_plan_protects_owners_and_several_teachers():
-    target, found = planned(num_teachers=10_000, unit="owner")
-    assert target.epsilon_of(found) <= target.epsilon
-    assert replaced_owner_epsilon({found: 1}, 1e-5) < inf
-    target, found = planned(num_teachers=10_000, num_changed_teachers=2)
-    assert target.epsilon_of(found) <= target.epsilon
-
-
-@pytest.mark.parametrize(("num_teachers", "epsilon"), [(250, 0.25), (2_000, 0.05)])
-def test_where_too_little_would_be_left_to_the_counts_there_is_no_plan(num_teachers, epsilon):
-    with pytest.raises(ValueError, match="expected more teachers or a larger epsilon"):
-        planned(num_teachers=num_teachers, epsilon=epsilon)
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"sigma": 1.0}, "sigma: expected noise with which counts of 10 queries cost less"),
-        ({"sigma": 0.0}, "sigma: expected in"),
-        ({"epsilon": 0.0}, "epsilon: expected in"),
-        ({"epsilon": inf}, "epsilon: expected in"),
-        ({"delta": 0.0}, "delta"),
-        ({"most_queries": 0}, "most_queries: expected a whole number"),
-        ({"most_queries": 1.5}, "most_queries"),
-    ],
-)
-def test_what_holds_no_guarantee_is_refused(fields, expected):
-    usual = {"epsilon": 0.5, "delta": 1e-5, "sigma": 200.0, "most_queries": 10}
-    StabilityGateOrHistogram(**usual)
-    with pytest.raises(ValueError, match=expected):
-        StabilityGateOrHistogram(**{**usual, **fields})
-
-
-def test_a_batch_that_is_too_large_or_of_unequal_votes_is_refused_and_a_smaller_one_is_not():
-    mechanism = of_counts(0.8, 3)
-    row = [7, 0]
-    mechanism.check_counts(np.array([row] * 3))
-    mechanism.check_counts(np.array([row]))
-    with pytest.raises(ValueError, match="most_queries: expected a batch of at most 3"):
-        mechanism.check_counts(np.array([row] * 4))
-    with pytest.raises(ValueError, match="unequal totals"):
-        mechanism.check_counts(np.array([[7, 0], [6, 0]]))
 
 
 @pytest.mark.parametrize("distance", [2, 4, 6])
@@ -261,20 +216,3 @@ def test_it_draws_labels_as_often_as_its_law_says_and_counts_with_its_noise(dist
         spread = (noise**2).sum() / (factor * mechanism.sigma) ** 2
         p_value = 2 * min(stats.chi2.cdf(spread, noise.size), stats.chi2.sf(spread, noise.size))
         assert (p_value > FALSE_ALARM) == fits
-
-
-def test_expected_right_labels_are_of_both_ways():
-    mechanism = of_counts(0.8, 3)
-    sure, tied = np.tile([60, 0], (3, 1)), np.tile([30, 30], (3, 1))
-    assert mechanism.expected_right(sure) == pytest.approx(3.0, abs=1e-3)
-    counts_alone = GaussianHistogram(sigma=mechanism.sigma).expected_right(tied)
-    assert mechanism.expected_right(tied) == pytest.approx(counts_alone)
-
-
-def test_it_costs_what_a_gate_of_the_same_guarantee_does_beside_other_charges():
-    mechanism, gate = of_counts(0.8, 3), StabilityGate(epsilon=EPSILON, delta=DELTA)
-    other = {GaussianHistogram(sigma=40.0): 10}
-    assert (
-        smallest_epsilon({mechanism: 1, **other}, 0.05)[0]
-        == smallest_epsilon({gate: 1, **other}, 0.05)[0]
-    )

@@ -51,54 +51,6 @@ def test_no_more_than_the_share_goes_to_the_teachers_and_the_first_go_first():
         assert labels == [0] * most + [None] * (10 - most)
 
 
-@pytest.mark.parametrize(
-    ("predictions", "message"),
-    [
-        (PREDICTIONS[:3], r"predictions: expected \[4, 3\], got \[3, 3\]"),
-        (PREDICTIONS * np.nan, "predictions: expected probabilities"),
-        (PREDICTIONS - 0.5, "predictions: expected probabilities"),
-    ],
-)
-def test_predictions_that_are_none_are_refused(predictions, message):
-    with pytest.raises(ValueError, match=message):
-        QUIET.draw_with(predictions, COUNTS, SeededNoise(1))
-
-
-def test_a_threshold_may_be_zero_or_below():
-    for threshold in (0.0, -3.5):
-        assert (
-            ConfidentGaussianNoisyMax(threshold=threshold, sigma_threshold=1.0, sigma=1.0).threshold
-            == threshold
-        )
-        assert (
-            InteractiveGaussianNoisyMax(
-                threshold=threshold, sigma_threshold=1.0, sigma=1.0
-            ).threshold
-            == threshold
-        )
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"threshold": math.nan},
-        {"sigma": 0.0},
-        {"sigma_threshold": math.inf},
-        {"student_confidence": 0.0},
-        {"student_confidence": 1.1},
-        {"label_share": 0.0},
-        {"label_share": 1.5},
-        {"label_share": math.nan},
-    ],
-    ids=str,
-)
-def test_parameters_out_of_range_are_refused(wrong):
-    with pytest.raises(ValueError, match="expected"):
-        InteractiveGaussianNoisyMax(
-            **{"threshold": 1.0, "sigma_threshold": 1.0, "sigma": 1.0, **wrong}
-        )
-
-
 def law(one, table, predictions) -> dict[tuple, float]:
     """The law of all answers to a batch, by following every path: written from the paper."""
     most = math.floor(one.label_share * len(table))

@@ -1,7 +1,6 @@
 """What noisy shared training costs, against slow twins and dp-accounting."""
 
 import dataclasses
-import tracemalloc
 
 import dp_accounting
 import mpmath
@@ -54,13 +53,6 @@ def test_moments_are_those_of_the_twin(rate, sigma, moment):
     expected = twin(moment, rate, sigma)
     assert alpha == pytest.approx(expected, rel=2e-8, abs=2e-12)
     assert alpha >= expected
-
-
-def test_moments_at_rate_one_are_those_of_the_limit():
-    whole = NoisyTraining(sampling_rate=1.0, noise_multiplier=4.0, rounds=3)
-    nearly = NoisyTraining(sampling_rate=1.0 - 1e-12, noise_multiplier=4.0, rounds=3)
-    moments = np.array([0.1, 1.0, 8.0, 100.0])
-    np.testing.assert_allclose(whole.alphas(moments), nearly.alphas(moments), rtol=1e-6)
 
 
 @pytest.mark.parametrize("training", TRAININGS[:3])
@@ -138,14 +130,6 @@ def test_the_noise_found_is_the_least(target):
     assert less.epsilon(1e-5) > target
 
 
-def test_a_target_out_of_reach_is_refused():
-    with pytest.raises(ValueError, match=r"^target_epsilon: expected"):
-        noise_for(1e-4, delta=1e-5, sampling_rate=1.0, rounds=10_000)
-    for epsilon in (0.0, -1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match=r"^target_epsilon: expected"):
-            noise_for(epsilon, delta=1e-5, sampling_rate=0.1, rounds=1)
-
-
 def test_sigma_too_small_for_a_quadrature_costs_infinity_not_zero():
     tiny = NoisyTraining(sampling_rate=0.5, noise_multiplier=1e-3, rounds=1)
     assert np.isinf(tiny.alphas(DEFAULT_MOMENTS)[-1])
@@ -189,26 +173,6 @@ def test_the_sparse_vector_is_composed():
 
 
 @pytest.mark.parametrize(
-    "training", [TRAININGS[0], SparseVectorTraining(epsilon_each=0.1, num_uploaded=5, rounds=2)]
-)
-@pytest.mark.parametrize("delta", [1.0, -1e-5, np.nan])
-def test_a_delta_out_of_range_is_refused(training, delta):
-    with pytest.raises(ValueError, match="delta: expected"):
-        training.composed_epsilon(1, delta=delta)
-
-
-def test_losses_take_little_memory_however_little_the_noise():
-    tracemalloc.start()
-    try:
-        little = NoisyTraining(sampling_rate=0.5, noise_multiplier=0.1, rounds=1)
-        assert np.isfinite(little.composed_epsilon(1, delta=1e-5))
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 2**24
-
-
-@pytest.mark.parametrize(
     "training", [*TRAININGS, SparseVectorTraining(epsilon_each=0.1, num_uploaded=5, rounds=2)]
 )
 def test_records_give_charges_back(training):
@@ -216,29 +180,3 @@ def test_records_give_charges_back(training):
     assert training.in_words()
     with pytest.raises(ValueError, match="expected fields"):
         training_from_dict({**training.to_dict(), "more": 1})
-
-
-@pytest.mark.parametrize("fields", [{"num_uploaded": 0}, {"rounds": 0}, {"epsilon_each": 0.0}])
-def test_values_of_the_sparse_vector_are_checked(fields):
-    given = {"epsilon_each": 0.1, "num_uploaded": 1, "rounds": 1}
-    SparseVectorTraining(**given)
-    with pytest.raises(ValueError, match="expected"):
-        SparseVectorTraining(**{**given, **fields})
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"sampling_rate": 0.0},
-        {"sampling_rate": 1.1},
-        {"noise_multiplier": 0.0},
-        {"noise_multiplier": np.nan},
-        {"rounds": 0},
-        {"unit": "owner"},
-        {"unit": "participant"},
-    ],
-)
-def test_values_are_checked(fields):
-    given = {"sampling_rate": 0.1, "noise_multiplier": 1.0, "rounds": 2, **fields}
-    with pytest.raises(ValueError, match="expected"):
-        NoisyTraining(**given)

@@ -14,44 +14,27 @@ from typing import ClassVar, Self
 import numpy as np
 
 from pate_tf.accounting.conversions import FloatArray, pure_alpha
-from pate_tf.accounting.mechanisms import (
-    LATTICE,
-    AdditiveNoisyMax,
+from pate_tf.accounting.mechanisms import LATTICE, AdditiveNoisyMax, Mechanism, register
+from pate_tf.accounting.mechanisms.base import (
     Answers,
-    Flag,
-    Mechanism,
-    NoiseSource,
+    NoiseDraws,
     NoisyWinners,
-    Parameter,
+    OfSigma,
+    OneScale,
     largest_sums,
+    parameter,
 )
-from pate_tf.accounting.mechanisms.base import OfSigma, OneScale
-from pate_tf.accounting.outcomes import IntArray
-
-TOY_EPS = Parameter(
-    field="epsilon",
-    flag=Flag(
-        name="toy_eps",
-        help="Pure epsilon of a toy label.",
-        default=0.5,
-        more_is_noisier=False,
-        unit="",
-    ),
-)
+from pate_tf.core.validation import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToyNoisyMax(OneScale, AdditiveNoisyMax):
     """Discrete Laplace noise of scale 2 / epsilon: one vote moves two counts by one."""
 
-    epsilon: float
+    epsilon: float = parameter(flag="toy_eps", above=0.0, help="Pure epsilon of a toy label.")
     name: ClassVar[str] = "toy_noisy_max"
-    parameters: ClassVar[tuple[Parameter, ...]] = (TOY_EPS,)
-    words: ClassVar[str] = "Toy noise of epsilon {epsilon} is added to every number of votes."
-    lacks: ClassVar[Mapping[str, str]] = {
-        "bounds": "none was derived for a toy",
-        "outcome law": "none was derived for a toy",
-    }
+    words: ClassVar[str] = "Toy noise of epsilon {self.epsilon:g} is added to numbers of votes."
+    lacks: ClassVar[Mapping[str, str]] = {"bounds": "none was derived for a toy"}
 
     @classmethod
     def of_scale(cls, scale: float) -> Self:
@@ -68,7 +51,7 @@ class ToyNoisyMax(OneScale, AdditiveNoisyMax):
     def alphas(self, moments: FloatArray) -> FloatArray:
         return pure_alpha(self.epsilon, moments)
 
-    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+    def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         drawn = noise.laplace_integers(self.noise_scales["2/epsilon"], num_queries * num_classes)
         return drawn.reshape(num_queries, num_classes) * LATTICE
 
@@ -78,8 +61,8 @@ class ToyHistogram(OfSigma):
     """Releases every noisy count, and the largest one's class as label."""
 
     name: ClassVar[str] = "toy_histogram"
-    words: ClassVar[str] = "Noisy numbers of votes leave, sigma {sigma}."
-    lacks: ClassVar[Mapping[str, str]] = {"bounds": "a toy", "outcome law": "a toy"}
+    words: ClassVar[str] = "Noisy numbers of votes leave, sigma {self.sigma:g}."
+    lacks: ClassVar[Mapping[str, str]] = {"bounds": "a toy"}
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
@@ -89,7 +72,7 @@ class ToyHistogram(OfSigma):
         return moments * (moments + 1.0) / self.sigma**2
 
     def draw(
-        self, counts: IntArray, noise: NoiseSource, *, noisy_winners: NoisyWinners = largest_sums
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         drawn = noise.gaussian_integers(self.sigma * LATTICE, counts.size).reshape(counts.shape)
         return Answers(noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
@@ -104,12 +87,10 @@ class ToyGate(Mechanism):
     name: ClassVar[str] = "toy_gate"
     charged_per_batch: ClassVar[bool] = True
     withholds: ClassVar[bool] = True
-    words: ClassVar[str] = "All labels of a batch leave, or none. Charged {epsilon} and {delta}."
+    words: ClassVar[str] = "All labels of a batch leave, or none: {self.epsilon}, {self.delta}."
     lacks: ClassVar[Mapping[str, str]] = {
         "flags": "no one types a toy gate",
-        "calibration": "it has no scale",
         "bounds": "a toy",
-        "outcome law": "a toy",
         "dp event": "that library has none",
     }
 
@@ -121,7 +102,7 @@ class ToyGate(Mechanism):
         return np.zeros_like(moments)
 
     def draw(
-        self, counts: IntArray, noise: NoiseSource, *, noisy_winners: NoisyWinners = largest_sums
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         gaps = np.diff(np.sort(counts, axis=1)[:, -2:], axis=1)
         noisy = int(gaps.min(initial=10**6)) + int(noise.laplace_integers(2.0 / self.epsilon, 1)[0])
@@ -135,7 +116,5 @@ TOYS = (ToyNoisyMax, ToyHistogram, ToyGate)
 
 def register_toys() -> None:
     """In a process of its own: for good."""
-    from pate_tf.accounting.mechanisms import register
-
     for toy in TOYS:
         register(toy)

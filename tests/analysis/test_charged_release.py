@@ -22,8 +22,8 @@ from analysis_helpers import (
 )
 from statement_helpers import state
 
+from pate_tf.accounting.cost_release import PlannedRelease
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.analysis import release as analysis_release
 from pate_tf.analysis.release_planning import ReleaseRequest
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError

@@ -7,7 +7,6 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
 from pate_tf.analysis.accounting import (
     AnalysisConfig,
@@ -67,5 +66,3 @@ def test_mixtures_add_up():
 def test_edges():
     assert epsilon_by_dp_accounting({}, DELTA) == 0.0
     assert epsilon_by_dp_accounting({LaplaceNoisyMax(gamma=0.1): 0}, DELTA) == 0.0
-    with pytest.raises(ValueError, match="with noise"):
-        epsilon_by_dp_accounting({Plurality(): 1}, DELTA)

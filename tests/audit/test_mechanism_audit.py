@@ -23,7 +23,6 @@ from pate_tf.accounting.mechanisms import (
     LaplaceClusterCounts,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
     StabilityGate,
     StabilityGateOrHistogram,
 )
@@ -176,7 +175,6 @@ def test_rounds_that_cost_more_than_they_claim_are_a_violation(registered, wrong
 @pytest.mark.parametrize(
     "mechanism, settings, words",
     [
-        (Plurality(), {}, "draws noise"),
         (GaussianNoisyMax(sigma=2.0), {"delta": 0.0}, "delta"),
         (GaussianNoisyMax(sigma=2.0), {"num_draws": 10}, "num_draws: expected at least"),
         (GaussianNoisyMax(sigma=2.0), {"seconds": math.inf}, "seconds: expected"),

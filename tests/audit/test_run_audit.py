@@ -22,7 +22,7 @@ from pate_tf.audit import audit_run, report_page
 from pate_tf.audit.mechanism import PASSED, VIOLATION
 from pate_tf.audit.search import WINDOW
 from pate_tf.core import artifacts
-from pate_tf.silos import Coordinator, Member, Roster
+from pate_tf.silos import Coordinator, Member, SiloRoster
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
 PATE = "pate_tf/cli/main.py"
@@ -130,16 +130,13 @@ def of_owners(root, data, method):
 
 def of_silos(root):
     """A coordinator's folder, and that of a silo."""
-    silos = [
-        new_silo(root / f"silo{one}", silo=f"s{one}", most_epsilon_per_query=9.0)
-        for one in range(3)
-    ]
+    silos = [new_silo(root / f"silo{one}", silo=f"s{one}", most_epsilon=9.0) for one in range(3)]
     members = tuple(Member(name=one.name, epsilon=3.0, queries=1_000) for one in silos)
     inputs = queries(0, 200)
     data = pate_tf.Data.from_arrays(
         inputs[:10], silo_teacher(inputs[:10]), inputs, num_classes=5, value_range=(0.0, 1_000.0)
     )
-    roster = Roster(run_id="r", delta=1e-6, members=members)
+    roster = SiloRoster(run="r", delta=1e-6, members=members)
     with Coordinator(roster, silos=silos, folder=root / "run" / "coordinator") as coordinator:
         labels = coordinator.label(data.pool, num_queries=50, strategy="random", seed=3)
         labels.save(root / "run" / "released")

@@ -89,7 +89,7 @@ def published_digits(tmp_path_factory):
         labels = labeller.label(data.pool)
         assert labeller.spent().epsilon <= 8.0
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
-    return pate_tf.publish(student, folder / "released").student_folder, data
+    return student.publish(folder / "released").student_folder, data
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
-    mechanism_from_dict,
 )
 from pate_tf.analysis.release_planning import ReleaseRequest
 from pate_tf.ledger import Ledger
@@ -551,11 +550,9 @@ def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1
         ["--calibrate", "--target_epsilon=1", "--nb_teachers=0"],
         ["--calibrate", "--target_epsilon=1", "--nb_teachers=9", "--margin=0"],
         ["--calibrate", "--target_epsilon=1", "--nb_teachers=9", "--margin=1.1"],
-        ["--calibrate", "--target_epsilon=1", "--nb_teachers=9", "--exceptions=-1"],
         ["--counts_file={h1}", "--nb_teachers=9"],
         ["--counts_file={h1}", "--release=sanitised", "--confidence=0.3"],
         ["--counts_file={h1}", "--margin=0.5"],
-        ["--counts_file={h1}", "--exceptions=2"],
     ],
     ids=" ".join,
 )
@@ -803,35 +800,9 @@ def test_a_run_is_read_before_its_ledger_is_charged(succeed, run, tmp_path):
 # Calibration
 
 
-@pytest.mark.parametrize("name", ["laplace_noisy_max", "permute_and_flip", "gaussian_noisy_max"])
-def test_least_noise_meets_the_target_as_printed(succeed, name):
-    ended = succeed("--calibrate", "--target_epsilon=2", "--queries=300", f"--mechanism={name}")
-    found = mechanism_from_dict(ended.report["mechanism"])
-    assert 1.99 < found.data_independent_epsilon(num_queries=300, delta=DELTA)[0] <= 2.0
-    printed = dict(line.strip().split("  ", 1) for line in ended.out.strip().splitlines()[1:])
-    if name == "gaussian_noisy_max":
-        again = GaussianNoisyMax(sigma=float(printed["sigma"].split()[0]))
-    else:
-        again = type(found)(scale=float(printed["lap_scale"].split()[0]))
-        gamma = float(printed["noise_eps (gamma)"])
-        found = type(found)(gamma=gamma)
-        assert found.data_independent_epsilon(num_queries=300, delta=DELTA)[0] <= 2.0
-    assert again.data_independent_epsilon(num_queries=300, delta=DELTA)[0] <= 2.0
-
-
-def test_most_queries_meet_the_target(succeed):
-    report = succeed("--calibrate", "--target_epsilon=2", "--noise_eps=0.01").report
-    mechanism, queries = LaplaceNoisyMax(gamma=0.01), report["queries"]
-    assert mechanism.data_independent_epsilon(num_queries=queries, delta=DELTA)[0] <= 2.0
-    assert mechanism.data_independent_epsilon(num_queries=queries + 1, delta=DELTA)[0] > 2.0
-    report = succeed("--calibrate", "--target_epsilon=2", "--sigma=40", "--delta=1e-6").report
-    assert report["mechanism"] == {"name": "gaussian_noisy_max", "sigma": 40.0}
-    assert report["epsilon_data_independent"] <= 2.0
-
-
 def test_without_noise_methods_and_mechanisms_are_compared(succeed, run):
     ended = succeed("--calibrate", "--epsilon=1", "--nb_teachers=60", "--delta=1e-6")
-    assert {one["mechanism"]["name"] for one in ended.report["plan"]["candidates"]} > {
+    assert {one["mechanism"]["name"] for one in ended.report["candidates"]} > {
         "stability_gate",
         "gaussian_histogram",
     }

@@ -7,8 +7,6 @@ import pytest
 from script_processes import NUM_TEACHERS, run_script
 from toy_mechanisms import register_toys
 
-from pate_tf.accounting.mechanisms import stability_gate
-from pate_tf.cli import flags as mechanism_flags
 from pate_tf.ledger import Ledger
 
 FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
@@ -60,7 +58,7 @@ def test_a_parameter_of_another_mechanism_is_refused_before_anything_is_charged(
         ["--mechanism=toy_noisy_max"],
         ["--mechanism=confident_gaussian_noisy_max", "--threshold=nan"],
         ["--mechanism=confident_gaussian_noisy_max", "--threshold=inf"],
-        ["--mechanism=confident_gaussian_noisy_max", "--sigma_threshold=0"],
+        ["--mechanism=gaussian_noisy_max", "--sigma=0"],
     ],
 )
 def test_what_is_not_offered_or_out_of_range_is_a_wrong_flag(teachers, flags):
@@ -120,10 +118,3 @@ def test_the_ledger_contradicts_what_was_said_of_any_parameter(teachers):
     assert "mechanism: the ledger has threshold 9.0" in refused.err
     with Ledger.read(teachers / "run/sensitive") as ledger:
         assert ledger.num_queries == 20
-
-
-def test_a_gate_takes_a_third_of_delta_unless_told_otherwise():
-    flag = stability_gate.DELTA.flag
-    assert flag.by_default({"delta": 3e-6}) == pytest.approx(1e-6)
-    assert mechanism_flags.default_in_words(flag) == "a third of --delta"
-    assert mechanism_flags.default_in_words(stability_gate.EPSILON.flag) == "0.25"

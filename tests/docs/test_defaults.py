@@ -3,7 +3,7 @@
 import pytest
 from code_blocks import DOCS
 
-from pate_tf.accounting.planning import ROUNDS, ROUNDS_LEAD
+from pate_tf.accounting.planning import ROUNDS, ROUNDS_RATIO
 from pate_tf.core.dataset import Dataset
 from pate_tf.models.catalogue import default_model
 from pate_tf.release.plan import DEFAULT_NUM_QUERIES, LabelSettings
@@ -39,7 +39,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
     [
         (
             "explanation/feature_sums.md",
-            f"more than {ROUNDS_LEAD:g} times as many records as this noise, there are "
+            f"more than {ROUNDS_RATIO:g} times as many records as this noise, there are "
             f"{'sixteen' if ROUNDS == 16 else ROUNDS} rounds",
         ),
         (

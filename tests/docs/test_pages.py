@@ -21,7 +21,7 @@ COMMANDS = [
     CLI / f"{name}.py"
     for name in (
         *("teachers", "student", "analysis", "flags"),
-        *("selective_sgd", "silo", "party", "coordinator"),
+        *("selective_sgd", "silo", "aggregator", "coordinator"),
         *("predict", "audit", "report"),
     )
 ]
@@ -32,6 +32,8 @@ OF_OTHERS = {
     # of benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
     *("stored", "output_dir"),
+    # of `pate demo`
+    "silos",
     # of Apache Beam
     *("runner", "direct_num_workers", "direct_running_mode", "flink_master"),
     "direct_runner_bundle_repeat",

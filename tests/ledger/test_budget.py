@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_helpers import DELTA, MECHANISM, answers_of, label, open_ledger
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
@@ -20,9 +21,7 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.ledger import (
     BudgetExceeded,
     BudgetMismatch,
@@ -66,7 +65,7 @@ def test_costs_of_mixed_mechanisms_add_up_moment_by_moment(tmp_path):
         alphas = np.zeros_like(DEFAULT_MOMENTS)
         for mechanism in MECHANISMS:
             debit(ledger, mechanism, 30)
-            alphas += data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=30)
+            alphas += total_alphas({mechanism: 30}, DEFAULT_MOMENTS)
         for delta in (None, 1e-6):
             spent = ledger.spent(delta)
             expected = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta or DELTA)
@@ -111,10 +110,7 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
                 assert ledger.spent().epsilon == before
             # A mixture may lose a single mechanism's closed form, so it is held to moments.
             moments, _ = epsilon_from_alphas(
-                sum(
-                    data_independent_alpha(m, DEFAULT_MOMENTS, num_queries=n)
-                    for m, n in ledger.charges.items()
-                )
+                sum(total_alphas({m: n}, DEFAULT_MOMENTS) for m, n in ledger.charges.items())
                 + np.zeros_like(DEFAULT_MOMENTS),
                 DEFAULT_MOMENTS,
                 DELTA,
@@ -122,7 +118,7 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
             assert ledger.spent().epsilon <= min(budget, moments)
 
 
-@pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(gamma=1e308)])
+@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(gamma=1e308)])
 def test_a_mechanism_without_a_finite_guarantee_is_refused_without_a_budget_too(
     tmp_path, mechanism
 ):

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_helpers import DELTA, MECHANISM, label, open_ledger
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
-from pate_tf.accounting.planning import ReleasePlan, gaussian_smooth_sensitivity_rdp
+from pate_tf.accounting.cost_release import CostRelease, gaussian_smooth_sensitivity_rdp
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
-PLAN = ReleasePlan(
+PLAN = CostRelease(
     release="log_cost",
     bound="two_sided",
     moment=20.0,
@@ -22,7 +22,7 @@ PLAN = ReleasePlan(
     failure=0.01,
     num_queries=20,
 )
-BY_SENSITIVITY = ReleasePlan(
+BY_SENSITIVITY = CostRelease(
     release="smooth_sensitivity",
     bound="two_sided",
     moment=10.0,
@@ -53,7 +53,7 @@ def renyi(order, sigma, shift):
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.4, 20.0), st.floats(0.1, 30.0), st.sampled_from([-1, 1]))
 def test_a_draw_costs_no_less_than_the_divergence_of_neighbours(sigma, moment, shift):
-    plan = ReleasePlan(**{**PLAN.to_dict(), "sigma": sigma})
+    plan = CostRelease(**{**PLAN.to_dict(), "sigma": sigma})
     divergence = renyi(moment + 1.0, sigma, shift)
     assert moment * divergence <= plan.alpha(moment) * (1.0 + 1e-9) + 1e-9
     # And not much more, so that another formula is noticed.
@@ -74,7 +74,7 @@ def test_labels_and_draws_add_up_moment_by_moment(tmp_path, plan):
         label(ledger, 0, 20)
         before = ledger.spent()
         assert release(ledger, plan) == 4
-        alphas = data_independent_alpha(MECHANISM, DEFAULT_MOMENTS, num_queries=20)
+        alphas = total_alphas({MECHANISM: 20}, DEFAULT_MOMENTS)
         alphas = alphas + plan.alphas(DEFAULT_MOMENTS)
         expected, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, DELTA)
         assert ledger.spent().epsilon == pytest.approx(expected, rel=1e-12)
@@ -125,8 +125,8 @@ def test_a_draw_that_has_left_is_recorded_above_the_budget(tmp_path):
 def test_a_draw_without_a_finite_cost_is_refused_also_without_a_budget(tmp_path):
     for sigma in (1e-200, 1e-155, 0.0):
         with pytest.raises(ValueError, match="sigma: expected in"):
-            ReleasePlan(**{**PLAN.to_dict(), "sigma": sigma})
-    worst = ReleasePlan(**{**BY_SENSITIVITY.to_dict(), "smoothness": 100.0})
+            CostRelease(**{**PLAN.to_dict(), "sigma": sigma})
+    worst = CostRelease(**{**BY_SENSITIVITY.to_dict(), "smoothness": 100.0})
     with open_ledger(tmp_path) as ledger:
         before = ledger.history()
         with ledger.exclusive():

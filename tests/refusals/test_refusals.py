@@ -112,7 +112,6 @@ OF_PLACES = [
         )
     ),
     # Where others should be, nothing is made.
-    teach("--merge_from=nosuch", told="merge_from: expected trained teachers in nosuch/sensitive"),
     Case(
         script=STUDENT,
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),

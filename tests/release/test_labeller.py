@@ -12,7 +12,6 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
@@ -136,7 +135,7 @@ def test_a_batch_that_does_not_fit_is_neither_charged_nor_voted_on(tmp_path, vot
             labeller(pool(affordable), mechanism=MECHANISMS[0])
 
 
-@pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(gamma=1e-10)])
+@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(gamma=1e-10)])
 def test_mechanisms_that_cannot_be_drawn_are_refused_before_charging(ledger, voter, mechanism):
     with pytest.raises(ValueError, match="expected"):
         make(ledger, voter)(pool(1, 2), mechanism=mechanism)

@@ -15,7 +15,6 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
 from pate_tf.release.noise import SeededNoise, SystemNoise, check_drawable
 
@@ -196,7 +195,6 @@ def test_seeded_noise_repeats_and_says_that_it_is_not_secure():
 @pytest.mark.parametrize(
     "mechanism",
     [
-        Plurality(),
         LaplaceNoisyMax(gamma=1e-10),
         GaussianNoisyMax(sigma=1e10),
         ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=1e10, sigma=40.0),

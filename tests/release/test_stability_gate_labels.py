@@ -114,14 +114,6 @@ def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
         check_statement({**statement.to_dict(), "charged_before": []}, ledger)
 
 
-def test_exceptions_are_withheld_and_their_epsilon_is_charged(ledger):
-    gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=2, selection_epsilon=0.5)
-    released = labeller_on(ledger, tied=[3, 7])(pool(*range(10)), mechanism=gate)
-    assert released.query_indices.tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
-    assert released.labels.tolist() == [0, 1, 2, 1, 2, 0, 2, 0]
-    assert released.cost.epsilon == ledger.spent().epsilon == 0.75
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [(GATE, GATE), (GATE, LaplaceNoisyMax(gamma=0.05)), (LaplaceNoisyMax(gamma=0.05), GATE)],
@@ -166,7 +158,7 @@ def test_owners_are_checked_beside_the_debit_too(ledger):
 def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplog):
     """Distance, weights and k are seen by the draw alone; the counts lie with the other votes."""
     caplog.set_level(logging.DEBUG)
-    gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=1, selection_epsilon=0.5)
+    gate = StabilityGate(epsilon=0.25, delta=DELTA)
     secrets = []
     real = gate_module.StabilityGate.pass_numerator
     monkeypatch.setattr(

@@ -23,24 +23,23 @@ from vote_tables import (
     universe,
 )
 
+from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
+from pate_tf.accounting.cost_release import (
+    CostRelease,
+    gaussian_smooth_sensitivity_rdp,
+    release_from_dict,
+    steps_above,
+)
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
-from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.accounting.moments import data_dependent_alphas, query_costs
-from pate_tf.accounting.planning import (
-    ReleasePlan,
-    gaussian_smooth_sensitivity_rdp,
-    plan_from_dict,
-    profile_counts,
-    steps_above,
-)
+from pate_tf.accounting.planning import profile_counts
 from pate_tf.analysis.release import release_epsilon, release_log_cost
 from pate_tf.analysis.release_planning import plan_release
 from pate_tf.analysis.release_results import LogCost, gate_epsilon
@@ -71,7 +70,7 @@ def plan_by_hand(**changes):
         "failure": 0.05,
         "num_queries": 2,
     }
-    return ReleasePlan(**(fields | changes))
+    return CostRelease(**(fields | changes))
 
 
 def gate_by_hand(**changes):
@@ -421,7 +420,7 @@ def test_released_epsilon_is_never_above_the_worst_case_of_both():
     released = LogCost(steps=10**6, mechanism=mechanism, plan=plan).sanitised_epsilon(1e-5)
     alone, _ = mechanism.data_independent_epsilon(num_queries=1, delta=1e-5)
     assert alone < released.epsilon < plan.alpha(100.0) / 100.0
-    worst = data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=1)
+    worst = total_alphas({mechanism: 1}, DEFAULT_MOMENTS)
     worst = worst + DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1) / (2 * plan.sigma**2)
     improved = (
         worst / DEFAULT_MOMENTS
@@ -572,7 +571,7 @@ def test_gate_with_a_fallback_is_private_on_all_pairs():
     mechanism, fallback = LaplaceNoisyMax(gamma=0.6), ExponentialMechanism(gamma=0.2)
     for budget in (0.05, 0.3, 1.0):
         plan = gate_by_hand(moment=4.0, smoothness=0.6, sigma=2.0, failure=0.01, budget=budget)
-        alpha = data_independent_alpha(fallback, np.array([4.0]), num_queries=2)[0]
+        alpha = total_alphas({fallback: 2}, np.array([4.0]))[0]
         decision = LogCost(steps=0, mechanism=mechanism, plan=plan).gate(
             delta, fallback_alpha=alpha
         )
@@ -620,7 +619,7 @@ def test_gate_epsilon_is_that_of_theorem_b3():
         expected(0.4 + own, 5e-6), **close
     )
     large = gate_by_hand(moment=10.0, sigma=5.0, failure=5e-6, budget=1e9, num_queries=100)
-    cap = data_independent_alpha(mechanism, np.array([10.0]), num_queries=100)[0]
+    cap = total_alphas({mechanism: 100}, np.array([10.0]))[0]
     assert gate_epsilon(mechanism, large, 1e-5) == pytest.approx(expected(cap + own, 5e-6), **close)
 
 
@@ -696,7 +695,7 @@ def test_smooth_release_is_that_of_theorem_b1():
         counts, mechanism, plan, 1e-5, adaptive=False, noise=lambda sigma: draws[sigma]
     )
     cost = data_dependent_alphas(counts, mechanism, np.array([moment]), bound="two_sided")[0]
-    cap = data_independent_alpha(mechanism, np.array([moment]), num_queries=2)[0]
+    cap = total_alphas({mechanism: 2}, np.array([moment]))[0]
     sensitivity = smooth_sensitivity(counts, mechanism, moment=moment, beta=0.03, bound="two_sided")
     divergence = (cost + 5.0 * (sensitivity + 1e-6 * cap) * (0.75 + b)) / moment
     assert divergence < cap / moment
@@ -792,7 +791,7 @@ def test_planned_numbers_beat_their_neighbours_on_the_profile(mechanism, release
     for name, factor in itertools.product(
         ("moment", "smoothness", "sigma"), (0.6, 0.86, 1.16, 1.6)
     ):
-        changed = plan_from_dict(fields | {name: fields[name] * factor})
+        changed = release_from_dict(fields | {name: fields[name] * factor})
         assert epsilon(changed) > best * 0.994
 
 
@@ -890,7 +889,7 @@ def test_extreme_questions_get_a_plan(mechanism, release, public):
 
 @pytest.mark.parametrize("plan", [plan_by_hand(), gate_by_hand(), smooth_plan()])
 def test_plans_survive_json(plan):
-    assert plan_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert release_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 def test_plan_describes_its_profile():
@@ -933,7 +932,7 @@ def test_plans_refuse_what_is_out_of_range(changes):
 
 def test_plans_refuse_unknown_fields():
     with pytest.raises(ValueError, match="expected fields"):
-        plan_from_dict(plan_by_hand().to_dict() | {"colour": 1})
+        release_from_dict(plan_by_hand().to_dict() | {"colour": 1})
 
 
 @pytest.mark.parametrize(
@@ -983,7 +982,6 @@ def test_adaptive_queries_are_refused_before_noise_is_drawn(plan):
             ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=4.0),
             {"bound": "two_sided"},
         ),
-        (Plurality(), {}),
         (GaussianNoisyMax(sigma=4.0), {}),
         (PermuteAndFlip(gamma=0.1), {"bound": "paper"}),
         (LaplaceNoisyMax(gamma=0.1), {"num_queries": 3}),

@@ -19,16 +19,15 @@ from vote_tables import (
     universe,
 )
 
+from pate_tf.accounting.cost_release import gaussian_smooth_sensitivity_rdp
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
-    Plurality,
 )
 from pate_tf.accounting.moments import query_costs
-from pate_tf.accounting.planning import gaussian_smooth_sensitivity_rdp
 from pate_tf.analysis.smooth_sensitivity import (
     BallMinima,
     ball_maxima,
@@ -383,7 +382,6 @@ def test_a_million_teachers():
         (PermuteAndFlip(gamma=0.1), "paper"),
         (GaussianNoisyMax(sigma=10.0), "two_sided"),
         (ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=4.0), "two_sided"),
-        (Plurality(), "two_sided"),
     ],
 )
 def test_bounds_without_a_smooth_sensitivity_are_refused(mechanism, bound):

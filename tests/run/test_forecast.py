@@ -7,8 +7,7 @@ import pate_tf
 
 def forecast(method, num_features=20, **changes):
     values = {"epsilon": 1.0, "num_classes": 3, "num_records": 10_000, "num_teachers": 250}
-    settings = pate_tf.PlanSettings(**{**values, **changes})
-    return pate_tf.compare_methods(settings).forecast(method, num_features)
+    return pate_tf.plan(**{**values, **changes}).forecast(method, num_features)
 
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])

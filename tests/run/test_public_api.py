@@ -183,7 +183,7 @@ WRONG = {
     ),
     "a function that fails": (
         lambda data, folder: pate_tf.Teachers(lambda: 3, directory=folder).fit(data.private),
-        "net: expected a function of one argument, the data set, got one of ()",
+        "model: function <lambda> raised TypeError",
     ),
     "data in place of records": (
         lambda data, folder: pate_tf.Teachers("mlp", directory=folder).fit(data),

@@ -5,25 +5,25 @@ import logging
 import pathlib
 import threading
 
-import grpc
 import numpy as np
 import pytest
 from shared_helpers import INITIAL, SETTINGS, SIZE, malformed
 from shared_helpers import content as content_of
 
-from pate_tf.net import arrays
 from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.selective_sgd import parameters_pb2 as wire
+from pate_tf.net.messages import decode, encode
 from pate_tf.selective_sgd.network import (
+    JoinRequest,
     ParameterConnection,
     ParameterService,
+    PulledParameters,
     message_limits,
-    parameters_of_wire,
 )
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.run_state import LedgerFacts
 from pate_tf.selective_sgd.server import Server
 from pate_tf.selective_sgd.settings import Privacy
+from pate_tf.selective_sgd.upload import FloatArray
 
 NAMES = ("clinic", "hospital", "school")
 LIMITS = dataclasses.replace(message_limits(SIZE), calls_per_second=10_000.0, calls_at_once=100)
@@ -100,7 +100,7 @@ def lines(server, certificates):
     found = [connect(server, certificates[name]) for name in NAMES]
     yield found
     for one in found:
-        one.close()
+        one.__exit__()
 
 
 def test_turns_go_round(lines, made):
@@ -223,35 +223,22 @@ def test_a_server_that_ends_takes_nothing_any_more(made, certificates):
     assert made.version == 0
 
 
-def array(values, dtype="<f4") -> arrays.Array:
-    return arrays.pack(np.array(values, dtype))
-
-
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("values", "indices", "expected"),
     [
-        (wire.Parameters(version=1), "values: expected a type"),
-        (wire.Parameters(values=array([np.nan] * SIZE)), "values: expected finite"),
-        (wire.Parameters(values=array([[1.0] * SIZE])), "values: expected one for each"),
-        (wire.Parameters(values=array([1.0])), "values: expected one for each"),
-        (wire.Parameters(values=array([1.0] * SIZE, "<f8")), "values: expected a type"),
-        (
-            wire.Parameters(values=array([1.0] * 2), indices=array([1, SIZE], "<u4")),
-            "indices: expected ascending ones",
-        ),
-        (
-            wire.Parameters(values=array([1.0] * 2), indices=array([2, 1], "<u4")),
-            "indices: expected ascending ones",
-        ),
-        (
-            wire.Parameters(values=array([1.0] * 2), indices=array([1, 2], "<i8")),
-            "indices: expected a type",
-        ),
+        ([np.nan] * SIZE, None, "finite"),
+        ([[1.0] * SIZE], None, "values: expected one for each"),
+        ([1.0], None, "values: expected one for each"),
+        (np.ones(SIZE), None, "the type <f4"),
+        ([1.0] * 2, np.array([1, SIZE], np.uint32), "indices: expected ascending ones"),
+        ([1.0] * 2, np.array([2, 1], np.uint32), "indices: expected ascending ones"),
+        ([1.0] * 2, np.array([1, 2]), "the type <u4"),
     ],
 )
-def test_a_participant_takes_no_nonsense_from_a_server(message, expected):
+def test_a_participant_takes_no_nonsense_from_a_server(values, indices, expected):
+    values = np.array(values, None if isinstance(values, np.ndarray) else np.float32)
     with pytest.raises(ValueError, match=expected):
-        parameters_of_wire(message, SIZE)
+        decode(PulledParameters, encode(PulledParameters(1, values, indices))).parameters(SIZE)
 
 
 def test_synchronous_uploads_are_applied_in_order_though_a_later_one_comes_first(certificates):
@@ -271,7 +258,7 @@ def test_synchronous_uploads_are_applied_in_order_though_a_later_one_comes_first
         waiting.join(60.0)
         assert made.version == 3
         for line in lines:
-            line.close()
+            line.__exit__()
 
 
 def test_with_privacy_nothing_is_taken_before_it_was_charged(tmp_path, certificates):
@@ -288,17 +275,12 @@ def test_with_privacy_nothing_is_taken_before_it_was_charged(tmp_path, certifica
         with pytest.raises(ValueError, match=r"delta: expected 1e-05"):
             line.join(dataclasses.replace(FACTS, delta=0.5))
         for wrong in (
-            *({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x"}),
-            *({"epsilon_source": 1.0}, {"delta_source": 0.5}),
-            {"epsilon_source": float("inf"), "delta_source": 0.5},
+            *({"epsilon": float("nan")}, {"ledger_head": (0, "a" * 64)}, {"ledger_head": (1, "x")}),
+            *({"delta_source": None}, {"epsilon_source": None}, {"epsilon_source": float("inf")}),
         ):
-            given = {"epsilon": 1.0, "delta": 1e-5, "ledger_sequence": 1, "ledger_digest": "a" * 64}
-            request = wire.JoinRequest(
-                run=roster.run_id, ledger=wire.LedgerFacts(**{**given, **wrong})
-            )
-            with pytest.raises(grpc.RpcError) as caught:
-                line._stub.Join(request, timeout=10.0)
-            assert caught.value.details().partition(": ")[2].startswith("expected")
+            request = JoinRequest(roster.run_id, dataclasses.replace(FACTS, **wrong))
+            with pytest.raises(ValueError, match="expected"):
+                line.call("Join", request, FloatArray)
         line.join(FACTS)
         assert line.push(one)
     assert service_of(made, roster=roster, ledgers=path).facts == {NAMES[0]: FACTS}

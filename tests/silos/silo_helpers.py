@@ -11,16 +11,19 @@ import time
 import numpy as np
 import pytest
 
+from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos import Policy, Silo
+from pate_tf.silos import Member, Policy, Silo, SiloRoster, SiloSums, SiloTeacher
 from pate_tf.silos.messages import QueryBatch
+from pate_tf.silos.secure.keys import Keys
 
 NUM_CLASSES = 5
 SHAPE = (4,)
-RANDOMISED = {"name": "randomised_response", "epsilon": 1.0}
-SECURE = {"name": "secure_histogram", "sigma": 40.0, "num_parties": 4, "threshold": 1}
+RANDOMISED = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=1.0)
+SECURE = SecureHistogram(sigma=40.0, num_parties=4, threshold=1)
+AGGREGATORS = tuple(Keys.generate(f"aggregator-{number}").identity for number in range(1, 5))
 
 
 def queries(first, last):
@@ -47,18 +50,13 @@ def teacher(inputs):
     return inputs[:, 0].astype(np.int64) % NUM_CLASSES
 
 
-class FakeSealer:
-    """Seals nothing: what it returns tells a fresh sealing from an earlier one."""
-
-    def __init__(self):
-        self.number = 0
-
-    def fits(self, batch):
-        return True
-
-    def seal(self, votes, batch, *, silo):
-        self.number += 1
-        return [f"{silo} {batch.batch_id} {self.number} {party}".encode() for party in range(4)]
+def roster(*names, queries=200, **fields):
+    """A roster of those silos and four aggregators."""
+    members = tuple(
+        Member(name=name, epsilon=1.0, queries=queries) for name in names or ("clinic",)
+    )
+    fields = {"run": "r", "delta": 1e-6, "aggregators": AGGREGATORS, **fields}
+    return SiloRoster(members=members, **fields)
 
 
 def pool(number=200):
@@ -101,24 +99,16 @@ def policy(**changes):
     return Policy(**fields)
 
 
-def silo(
-    folder,
-    *,
-    model=teacher,
-    sealer=None,
-    noise=None,
-    clock=time.time,
-    acknowledge_reset=False,
-    **changes,
-):
-    """A silo with that teacher."""
+def silo(folder, *, model=teacher, noise=None, clock=time.time, acknowledge_reset=False, **changes):
+    """A silo with that teacher, or with other content; it knows the four aggregators."""
+    if not isinstance(model, SiloSums):
+        model = SiloTeacher(model, num_classes=NUM_CLASSES, input_shape=SHAPE)
+    own = {name: changes.pop(name) for name in ("roster", "keys") if name in changes}
     return Silo(
         policy(**changes),
         model,
         folder=folder,
-        num_classes=NUM_CLASSES,
-        input_shape=SHAPE,
-        sealer=sealer,
+        **{"roster": roster(), **own},
         noise=noise,
         clock=clock,
         acknowledge_reset=acknowledge_reset,

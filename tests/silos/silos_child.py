@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import silo_helpers
 
-from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.silos import Asking, Coordinator
 
 NAMES = ("a", "b", "c")
 PER_ROUND = 20
@@ -19,12 +19,11 @@ PER_ROUND = 20
 
 def coordinator(folder):
     silos = [silo_helpers.silo(folder / name, silo=name) for name in NAMES]
-    members = tuple(Member(name=name, epsilon=1.0, queries=200) for name in NAMES)
     return Coordinator(
-        Roster(run_id="r", delta=1e-6, members=members),
+        silo_helpers.roster(*NAMES),
         folder=folder / "coordinator",
         silos=silos,
-        asking=Asking(subset=2, how="balanced"),
+        asking=Asking(subset=2),
     ), silos
 
 

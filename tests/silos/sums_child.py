@@ -11,14 +11,13 @@ import numpy as np
 import silo_helpers
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.core.sensitive import SumsByClass
-from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
+from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloSums
 from pate_tf.silos.messages import QueryBatch, sums_query
-from pate_tf.silos.secure.keys import PartyKeys
-from pate_tf.silos.secure.opening import simulated_parties
-from pate_tf.silos.teachers import SiloSums
+from pate_tf.silos.secure.aggregator import Aggregator
+from pate_tf.silos.secure.keys import Keys
 
 NAMES = ("a", "b", "c", "d", "e")
+AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
 ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
 POOL = types.SimpleNamespace(dataset=types.SimpleNamespace(num_classes=silo_helpers.NUM_CLASSES))
 OTHERS = {"num_features": 3, "least_silos": 4, "colluding": 1, "num_parties": 4, "threshold": 1}
@@ -35,27 +34,31 @@ def policy(name, **changes):
     return Policy(silo=name, **fields)
 
 
-def silo_keys(folder):
-    return {name: PartyKeys.load_or_create(folder / f"{name}.keys", name) for name in NAMES}
+def keys_of(folder, name):
+    return Keys.load_or_create(folder / "keys" / f"{name}.json", name)
 
 
-def open_silo(folder, name, sealer, *, sums=None, **changes):
-    """A silo on its folder; None for a folder that it forgets."""
-    found = sums or SiloSums(sums=SumsByClass(sums_of(name)), representation=ENCODER.digest)
-    return Silo(policy(name, **changes), found, folder=folder, sealer=sealer)
+def roster(folder):
+    """The roster of five silos and four aggregators, whose keys lie in a folder."""
+    members = tuple(
+        Member(name=name, queries=5, identity=keys_of(folder, name).identity) for name in NAMES
+    )
+    identities = tuple(keys_of(folder, name).identity for name in AGGREGATORS)
+    return SiloRoster(run="r", delta=1e-6, members=members, aggregators=identities)
 
 
-def parties(folder):
-    """Sealers of the silos by name, and the parties' sums."""
-    keys = silo_keys(folder)
-    identities = [one.identity for one in keys.values()]
-    sealer, sums = simulated_parties(folder / "parties", silos=identities)
-    return {name: sealer.with_keys(one) for name, one in keys.items()}, sums
+def aggregators(folder):
+    """How to ask each aggregator."""
+    opened = [Aggregator(keys_of(folder, name), folder / "of" / name) for name in AGGREGATORS]
+    return [each.answer for each in opened]
 
 
-def roster():
-    members = tuple(Member(name=name, epsilon=1.0, queries=5) for name in NAMES)
-    return Roster(run_id="r", delta=1e-6, members=members)
+def open_silo(folder, name, *, sums=None, **changes):
+    """A silo on its folder below the one of all."""
+    content = sums or SiloSums(values=sums_of(name), representation=ENCODER.digest)
+    given = {"roster": roster(folder), "keys": keys_of(folder, name)}
+    given |= {field: changes.pop(field) for field in ("roster", "keys") if field in changes}
+    return Silo(policy(name, **changes), content, folder=folder / name, **given)
 
 
 def batch(number=1, *, query=None, mechanism=None, **fields):
@@ -65,19 +68,21 @@ def batch(number=1, *, query=None, mechanism=None, **fields):
         run_id="r",
         batch_id=f"round-{number}",
         num_classes=fields.pop("num_classes", silo_helpers.NUM_CLASSES),
-        mechanism=RELEASE.to_dict() if mechanism is None else mechanism,
+        mechanism=RELEASE if mechanism is None else mechanism,
         deadline=4e9,
         **fields,
     )
 
 
-def coordinator(folder):
+def coordinator(folder, silos=..., **asking):
     """A coordinator with its silos, all on their folders."""
-    sealers, sums = parties(folder)
-    silos = [open_silo(folder / name, name, sealers[name]) for name in NAMES]
-    asking = Asking(mechanism=RELEASE.to_dict())
+    silos = [open_silo(folder, name) for name in NAMES] if silos is ... else silos
     running = Coordinator(
-        roster(), folder=folder / "coordinator", silos=silos, asking=asking, secure=sums
+        roster(folder),
+        folder=folder / "coordinator",
+        silos=silos,
+        asking=Asking(mechanism=RELEASE, **asking),
+        aggregators=aggregators(folder),
     )
     return running, silos
 

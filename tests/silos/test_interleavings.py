@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, answer_until, queries, silo
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, answer_until, queries, roster, silo
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.silos.batch_queue import BatchQueue, Round
+from pate_tf.silos.journal import CoordinatorJournal, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 
 BUDGET, A_DAY = 9.0, 13
@@ -35,11 +35,12 @@ class Interleavings(RuleBasedStateMachine):
         os.environ["PATE_TF_STATE"] = str(self.folder / "state")  # a fixture puts it back
         self.now = 1_000.0
         self.ahead = dict.fromkeys(NAMES, 0.0)  # of a silo's clock
-        self.sealers = {name: FakeSealer() for name in NAMES}
         self.sealed = {name: {} for name in NAMES}  # sealed shares that ever left, by batch
         self.sealed_in = {name: {} for name in NAMES}  # the one batch that a query is sealed in
         self.silos = {name: self.open_silo(name) for name in NAMES}
-        self.cores = {run: self.open_core(run) for run in ("r1", "r2")}
+        self.cores = {}
+        for run in ("r1", "r2"):
+            self.restart_coordinator(run)
         self.numbers = itertools.count(1)
         self.left = {name: {} for name in NAMES}  # everything that ever left a silo, by query
         self.drawn = []
@@ -49,14 +50,11 @@ class Interleavings(RuleBasedStateMachine):
         return silo(
             self.folder / name,
             silo=name,
-            sealer=self.sealers[name],
+            roster=roster(*NAMES),
             epsilon_budget=BUDGET,
             queries_per_day=A_DAY,
             clock=lambda: self.now + self.ahead[name],
         )
-
-    def open_core(self, run):
-        return BatchQueue(run, NAMES, self.folder / run, clock=lambda: self.now)
 
     def teardown(self):
         for one in self.silos.values():
@@ -74,10 +72,11 @@ class Interleavings(RuleBasedStateMachine):
     def ask(self, run, first, size, mechanism):
         self.cores[run].open_round(
             Round(
+                run_id=run,
                 number=next(self.numbers),
                 queries=queries(first, first + size),
                 asked=np.ones((2, size), bool),
-                mechanisms={name: mechanism for name in NAMES},
+                mechanisms=dict.fromkeys(NAMES, mechanism),
                 num_classes=NUM_CLASSES,
                 deadline=self.now + 50.0,
             )
@@ -180,8 +179,10 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(("r1", "r2")))
     def restart_coordinator(self, run):
-        self.cores[run].close()
-        self.cores[run] = self.open_core(run)
+        if run in self.cores:
+            self.cores[run].close()
+        clock = lambda: self.now  # noqa: E731
+        self.cores[run] = CoordinatorJournal(run, NAMES, self.folder / run, clock=clock)
 
     @rule(seconds=st.sampled_from((-30.0, 1.0, 60.0)))
     def clock_jumps(self, seconds):
@@ -209,7 +210,7 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=60,
+    max_examples=30,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

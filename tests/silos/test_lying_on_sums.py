@@ -1,4 +1,4 @@
-"""Those who lie where silos add up feature sums: coordinator, parties, and a silo.
+"""Those who lie where silos add up feature sums: coordinator, aggregators, and a silo.
 
 What random liars can read is `secure/test_lying.py`'s subject; here are the lies that have a name.
 """
@@ -12,24 +12,30 @@ import pytest
 import sums_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from secure_helpers import asked, open_parties, run_until, sealed_sums, some_keys, sums_terms, tasks
+from secure_helpers import (
+    asked,
+    open_aggregators,
+    run_until,
+    sealed_sums,
+    some_keys,
+    sums_terms,
+    tasks,
+)
 from silo_helpers import Silent
 from sums_child import ENCODER, NAMES, POOL, RELEASE, open_silo, sums_of
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.core.sensitive import SumsByClass
 from pate_tf.models.encoder import record_vectors
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import sums_by_class
-from pate_tf.silos import Asking, Coordinator
+from pate_tf.silos import SiloSums
 from pate_tf.silos.coordinator import check_total
 from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.aggregator import AnsweredOtherwiseError
+from pate_tf.silos.secure.keys import Keys
 from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.party import AnsweredOtherwiseError
 from pate_tf.silos.secure.protocol import ProtocolError, Step
-from pate_tf.silos.secure.shares import seal_shares, vote_shares
-from pate_tf.silos.teachers import SiloSums
+from pate_tf.silos.secure.sealing import deal, seal_shares
 
 TABLES = {name: sums_of(name) for name in NAMES}
 
@@ -37,13 +43,13 @@ TABLES = {name: sums_of(name) for name in NAMES}
 @pytest.fixture
 def setting(tmp_path):
     """Parties, silos' keys, terms, and what each silo shared."""
-    keys, silos = some_keys(), {name: PartyKeys.generate(name) for name in NAMES}
+    keys, silos = some_keys(), {name: Keys.generate(name) for name in NAMES}
     terms = sums_terms(keys, silos, RELEASE, num_classes=20)
     sealed = sealed_sums(silos, terms, TABLES, dict.fromkeys(silos, Silent()))
-    parties = open_parties(keys, tmp_path)
-    yield parties, silos, terms, sealed
-    for party in parties.values():
-        party.close()
+    aggregators = open_aggregators(keys, tmp_path)
+    yield aggregators, silos, terms, sealed
+    for aggregator in aggregators.values():
+        aggregator.close()
 
 
 def without(sealed, *names):
@@ -60,27 +66,27 @@ def test_a_silo_is_not_dropped_after_parties_spoke(setting, last):
 
     The difference of two totals would be the table of one silo.
     """
-    parties, _, terms, sealed = setting
-    run_until(parties, terms, sealed, last)
+    aggregators, _, terms, sealed = setting
+    run_until(aggregators, terms, sealed, last)
     with pytest.raises(AnsweredOtherwiseError):
-        open_histogram(terms, without(sealed, "c"), asked(parties))
-    opened = open_histogram(terms, sealed, asked(parties))
+        open_histogram(terms, without(sealed, "c"), asked(aggregators))
+    opened = open_histogram(terms, sealed, asked(aggregators))
     assert opened.noisy_counts.reshape(-1).tolist() == total_of(NAMES)
 
 
 def test_parties_that_are_told_of_different_silos_open_those_that_all_know(setting):
-    """One party is not told of silo c, another one not of d: of the others there are too few."""
-    parties, _, terms, sealed = setting
+    """One is not told of silo c, another one not of d: of the others there are too few."""
+    aggregators, _, terms, sealed = setting
     told = {1: without(sealed, "c"), 2: without(sealed, "d"), 3: sealed, 4: sealed}
     commitments = tuple(
-        parties[number].answer(tasks(terms, told[number], Step.COMMIT)[number])
+        aggregators[number].answer(tasks(terms, told[number], Step.COMMIT)[number])
         for number in terms.numbers
     )
     messages = commitments
     with pytest.raises(ProtocolError, match="or more whose shares open"):
         for step in (Step.REVEAL, Step.MASK, Step.CHECK, Step.AGREE):
             asking = tasks(terms, {}, step, messages)
-            messages = tuple(parties[number].answer(asking[number]) for number in terms.numbers)
+            messages = tuple(aggregators[number].answer(asking[number]) for number in terms.numbers)
 
 
 @pytest.mark.parametrize(
@@ -96,39 +102,40 @@ def test_parties_that_are_told_of_different_silos_open_those_that_all_know(setti
     ids=lambda changes: next(iter(changes)),
 )
 def test_shares_open_under_no_other_terms(setting, changes):
-    """The coordinator tells parties something else than silos, or replays shares."""
-    parties, _, terms, sealed = setting
+    """The coordinator tells aggregators something else than silos, or replays shares."""
+    aggregators, _, terms, sealed = setting
     other = dataclasses.replace(terms, **changes)
     with pytest.raises(ProtocolError, match="at least one silo that open"):
-        open_histogram(other, sealed, asked(parties))
+        open_histogram(other, sealed, asked(aggregators))
 
 
 def test_parties_that_swap_open_nothing(setting):
-    parties, _, terms, sealed = setting
+    aggregators, _, terms, sealed = setting
     swapped = {name: (each[1], each[0], *each[2:]) for name, each in sealed.items()}
     with pytest.raises(ProtocolError, match="at least one silo that open"):
-        open_histogram(terms, swapped, asked(parties))
+        open_histogram(terms, swapped, asked(aggregators))
     others = dataclasses.replace(
-        terms, batch_id="c", parties=(terms.parties[1], terms.parties[0], *terms.parties[2:])
+        terms,
+        batch_id="c",
+        aggregators=(terms.aggregators[1], terms.aggregators[0], *terms.aggregators[2:]),
     )
-    in_place = {1: parties[2].answer, 2: parties[1].answer, 3: parties[3].answer}
-    in_place[4] = parties[4].answer
+    in_place = [aggregators[number].answer for number in (2, 1, 3, 4)]
     with pytest.raises(ProtocolError, match="at least one silo that open"):
         open_histogram(others, sealed, in_place)
 
 
 def test_a_share_that_is_replaced_leaves_its_silo_out(setting):
-    """The attack that read a silo's votes: one party gets a share of the adversary's making.
+    """The attack that read a silo's votes: one aggregator gets a share of the adversary's making.
 
-    Party 4 and the coordinator know that share; were it added up with the others' true ones, the
-    other parties' sums would tell the silo's table.
+    Aggregator 4 and the coordinator know that share; were it added up with the others' true ones,
+    the other aggregators' sums would tell the silo's table.
     """
-    parties, silos, terms, sealed = setting
-    made = vote_shares(shamir.from_integers(np.zeros(terms.shape, np.int64)), terms, SystemNoise())
-    for keys in (None, PartyKeys.generate("c"), silos["d"]):
+    aggregators, silos, terms, sealed = setting
+    made = deal(shamir.from_integers(np.zeros(terms.shape, np.int64)), terms, SystemNoise())
+    for keys in (None, Keys.generate("c"), silos["d"]):
         forged = seal_shares(made, terms, silo="c", keys=keys)
         changed = {**sealed, "c": (forged[0], *sealed["c"][1:])}
-        opened = open_histogram(terms, changed, asked(parties))
+        opened = open_histogram(terms, changed, asked(aggregators))
         assert set(opened.left_out) == {"c"}
         assert opened.noisy_counts.reshape(-1).tolist() == total_of("abde")
         terms = dataclasses.replace(terms, batch_id=terms.batch_id + "b")
@@ -137,52 +144,35 @@ def test_a_share_that_is_replaced_leaves_its_silo_out(setting):
 
 def test_a_total_that_no_records_have_is_refused(tmp_path):
     """A silo that shares huge numbers spoils the total, and is noticed before anyone trusts it."""
-    sealers, sums = sums_child.parties(tmp_path)
     tables = {name: np.full((4, 5), 10**6) for name in NAMES}
     tables["c"] = np.full((4, 5), -(2**62))
-    silos = [
-        open_silo(
-            tmp_path / name,
-            name,
-            sealers[name],
-            sums=SiloSums(sums=SumsByClass(tables[name]), representation=ENCODER.digest),
-        )
-        for name in NAMES
-    ]
-    arguments = {"folder": tmp_path / "c", "silos": silos, "secure": sums}
-    asking = Asking(mechanism=RELEASE.to_dict())
+    sums = {name: SiloSums(values=tables[name], representation=ENCODER.digest) for name in NAMES}
+    silos = [open_silo(tmp_path, name, sums=sums[name]) for name in NAMES]
     representation = types.SimpleNamespace(encoder_=ENCODER)
-    with Coordinator(sums_child.roster(), asking=asking, **arguments) as running:
+    running, _ = sums_child.coordinator(tmp_path, silos)
+    with running:
         for _ in range(2):
             with pytest.raises(ValueError, match="silos: expected a total of records' features"):
                 running.label_from_sums(POOL, representation)
-        assert len(running.queue.rounds()) == 1
+        assert len(running.journal.rounds()) == 1
     for silo in silos:
         silo.close()
 
 
 def test_a_round_that_two_silos_spoil_ends_and_others_are_asked(tmp_path):
     """Four of five suffice; two deal what fits no polynomial, in the first round alone."""
-    sealers, sums = sums_child.parties(tmp_path)
-    asking = Asking(mechanism=RELEASE.to_dict())
-    silos = [open_silo(tmp_path / name, name, sealers[name]) for name in NAMES]
-    sealed = {silo.name: silo._sealed for silo in silos}
-
-    def spoilt(batch, sealer):
-        made = shamir.uniform((4, 22), SystemNoise().words)
-        return seal_shares(
-            made, sealer._terms(batch), silo=sealer._keys.identity.name, keys=sealer._keys
-        )
-
+    running, silos = sums_child.coordinator(tmp_path)
+    honest = {silo.name: silo._sealed for silo in silos}
     for silo in silos[:2]:
-        silo._sealed = spoilt
-    arguments = {"folder": tmp_path / "c", "silos": silos, "secure": sums}
-    with Coordinator(sums_child.roster(), asking=asking, **arguments) as running:
+        silo._sealed = lambda terms, batch, silo=silo: seal_shares(
+            shamir.uniform((4, 22), SystemNoise().words), terms, silo=silo.name, keys=silo._keys
+        )
+    with running:
         assert sums_child.total(running) is None
         for silo in silos:
-            silo._sealed = sealed[silo.name]
+            silo._sealed = honest[silo.name]
         assert sums_child.total(running) is not None
-        assert [one.number for one in running.queue.rounds()] == [1, 2]
+        assert [each.number for each in running.journal.rounds()] == [1, 2]
     for silo in silos:
         assert silo.account.charges == {RELEASE: 2}
         silo.close()
@@ -199,13 +189,6 @@ def test_a_total_of_records_is_never_refused(seed, number, noise):
     owners = random.integers(0, 5, number) if random.random() < 0.5 else None
     total = sums_by_class(vectors, labels, num_classes=3, owners=owners) / LATTICE
     check_total(total + random.normal(scale=noise, size=total.shape), noise)
-
-
-def test_fewer_silos_than_can_open_are_not_asked(tmp_path):
-    _, sums = sums_child.parties(tmp_path)
-    asking = Asking(mechanism=RELEASE.to_dict(), subset=3)
-    with pytest.raises(ValueError, match="least_silos: expected at most the 3 silos"):
-        Coordinator(sums_child.roster(), folder=None, asking=asking, secure=sums)
 
 
 def test_one_record_moves_a_silo_s_table_by_at_most_2():

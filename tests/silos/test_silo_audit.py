@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from silo_helpers import silo
+from silo_helpers import batch, policy
 
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.silos.messages import QueryBatch, RandomisedVotes
+from pate_tf.silos import Silo, SiloTeacher
 
 # Of one audit: that it finds more than is true. Of randomised response at the claim, so that a
 # silo of that law passes but with this probability.
@@ -18,32 +18,19 @@ NUM_CLASSES, EPSILON, AT_ONCE = 10, 1.0, 10_000
 
 def histogram(vote, number):
     """How often each class is answered, asked of a silo that always votes so."""
-    one = silo(
-        None,
-        model=lambda queries: np.full(len(queries), vote),
-        epsilon_budget=1e9,
-        queries_per_day=10**7,
-    )
-    one._teacher.num_classes, one._teacher.input_shape = NUM_CLASSES, (2,)
-    found = np.zeros(NUM_CLASSES, np.int64)
+    mechanism = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=EPSILON)
+    teacher = SiloTeacher(lambda queries: np.full(len(queries), vote), num_classes=NUM_CLASSES)
+    allowed = policy(epsilon_budget=1e9, queries_per_day=10**7)
+    answered = Silo(allowed, teacher, folder=None)
+    counts = np.zeros(NUM_CLASSES, np.int64)
     for start in range(0, number, AT_ONCE):
         numbers = np.arange(start, min(start + AT_ONCE, number), dtype=np.float32)
-        reply = one.answer(
-            QueryBatch(
-                queries=np.stack([numbers, numbers], axis=1),
-                run_id="audit",
-                batch_id=f"b{start}",
-                num_classes=NUM_CLASSES,
-                mechanism={"name": RandomisedResponse.name, "epsilon": EPSILON},
-                deadline=2.0**40,
-            )
-        )
-        assert isinstance(reply, RandomisedVotes)
-        found += np.bincount(reply.labels, minlength=NUM_CLASSES)
-    assert one.account.charges == {
-        RandomisedResponse(num_classes=NUM_CLASSES, epsilon=EPSILON): number
-    }
-    return found
+        inputs = np.stack([numbers, numbers], axis=1)
+        asked = {"inputs": inputs, "mechanism": mechanism, "num_classes": NUM_CLASSES}
+        reply = answered.answer(batch(0, 0, batch_id=f"b{start}", **asked))
+        counts += np.bincount(reply.labels, minlength=NUM_CLASSES)
+    assert answered.account.charges == {mechanism: number}
+    return counts
 
 
 def audited(number):

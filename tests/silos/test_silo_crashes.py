@@ -25,8 +25,8 @@ def sent(folder):
     running, silos = silos_child.coordinator(folder)
     found = {silo.name: {} for silo in silos}
     with running:
-        for one in running.queue.rounds():
-            for name, reply in running.queue.replies(one.number).items():
+        for one in running.journal.rounds():
+            for name, reply in running.journal.replies(one.number).items():
                 assert isinstance(reply, RandomisedVotes)
                 row = one.asked[silos_child.NAMES.index(name)]
                 for query, label in zip(one.queries[row], reply.labels.tolist(), strict=True):

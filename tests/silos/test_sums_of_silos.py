@@ -7,23 +7,15 @@ import shutil
 import numpy as np
 import pytest
 import sums_child
-from silo_helpers import FAULT_POINTS, answer_until, check_killed_at
+from silo_helpers import FAULT_POINTS, RANDOMISED, answer_until, check_killed_at
 from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, sums_of
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger.journal import LedgerError
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos import Asking, Coordinator
-from pate_tf.silos.batch_queue import LocalConnection
+from pate_tf.silos import SiloSums
+from pate_tf.silos.journal import LocalConnection
 from pate_tf.silos.messages import Answer, Reason, Refusal, SealedShares, sums_query
-from pate_tf.silos.secure.opening import PartySealer
-from pate_tf.silos.teachers import SiloSums
-
-
-@pytest.fixture
-def sealers(tmp_path):
-    return sums_child.parties(tmp_path)[0]
 
 
 @pytest.fixture
@@ -33,8 +25,8 @@ def no_noise(monkeypatch):
     monkeypatch.setattr(SystemNoise, "gaussian_integers", zeros)
 
 
-def test_each_batch_is_charged_once_and_dealt_once(tmp_path, sealers):
-    with open_silo(tmp_path / "a", "a", sealers["a"]) as one:
+def test_each_batch_is_charged_once_and_dealt_once(tmp_path):
+    with open_silo(tmp_path, "a") as one:
         first = one.answer(batch())
         assert isinstance(first, SealedShares) and len(first.sealed) == 4
         assert one.answer(batch()).sealed == first.sealed
@@ -45,12 +37,12 @@ def test_each_batch_is_charged_once_and_dealt_once(tmp_path, sealers):
         while isinstance(reply := one.answer(batch(random.randrange(10**9))), SealedShares):
             pass
         assert reply.reason is Reason.BUDGET_SPENT and one.account.epsilon() <= 1.0
-    with open_silo(tmp_path / "a", "a", sealers["a"]) as one:
+    with open_silo(tmp_path, "a") as one:
         assert one.answer(batch()).sealed == first.sealed
 
 
 def changed(**changes):
-    return dataclasses.replace(RELEASE, **changes).to_dict()
+    return dataclasses.replace(RELEASE, **changes)
 
 
 @pytest.mark.parametrize(
@@ -65,44 +57,34 @@ def changed(**changes):
         ({"mechanism": changed(least_silos=6)}, Reason.MECHANISM_NOT_ALLOWED),  # of five
         ({"mechanism": changed(num_parties=5)}, Reason.MECHANISM_NOT_ALLOWED),
         ({"mechanism": changed(sigma=1.0)}, Reason.BUDGET_SPENT),
-        (
-            {"mechanism": {"name": "randomised_response", "epsilon": 1.0}},
-            Reason.MECHANISM_NOT_ALLOWED,
-        ),
-        (
-            {"mechanism": {**RELEASE.to_dict(), "colluding": 4}},
-            Reason.MALFORMED,
-        ),
+        ({"mechanism": RANDOMISED}, Reason.MECHANISM_NOT_ALLOWED),
     ],
     ids=str,
 )
-def test_what_the_policy_does_not_allow_is_refused_and_not_charged(
-    tmp_path, sealers, asked, reason
-):
+def test_what_the_policy_does_not_allow_is_refused_and_not_charged(tmp_path, asked, reason):
     limits = {"least_silos": 4, "least_colluding": 2, "epsilon_budget": 0.5}
-    if reason not in (Reason.MECHANISM_NOT_ALLOWED, Reason.MALFORMED):
+    if reason is not Reason.MECHANISM_NOT_ALLOWED:
         limits["least_colluding"] = 1
     if "randomised_response" in str(asked):
         limits["allowed"] = ("secure_feature_sums", "randomised_response")
-    with open_silo(tmp_path / "a", "a", sealers["a"], **limits) as one:
+    with open_silo(tmp_path, "a", **limits) as one:
         reply = one.answer(batch(**asked))
         assert isinstance(reply, Refusal) and reply.reason is reason
         assert not one.account.charges
 
 
-def test_a_silo_without_keys_or_of_another_unit_takes_no_part(tmp_path, sealers):
-    sealer = PartySealer(sealers["a"]._parties, silos=sealers["a"]._silos)
-    with open_silo(tmp_path / "a", "a", sealer) as one:
+def test_a_silo_without_keys_or_of_another_unit_takes_no_part(tmp_path):
+    with open_silo(tmp_path, "a", keys=None) as one:
         assert one.answer(batch()).reason is Reason.MECHANISM_NOT_ALLOWED
-    owners = SiloSums(sums=SumsByClass(sums_of("b")), representation="e", unit="owner")
+    owners = SiloSums(values=sums_of("b"), representation="e", unit="owner")
     with pytest.raises(ValueError, match="unit: expected sums of each record"):
-        open_silo(tmp_path / "b", "b", sealers["b"], sums=owners)
-    with open_silo(tmp_path / "b", "b", sealers["b"], sums=owners, unit="owner") as one:
+        open_silo(tmp_path, "b", sums=owners)
+    with open_silo(tmp_path, "b", sums=owners, unit="owner") as one:
         asked = batch(query=sums_query("e", "owner"))
         assert isinstance(one.answer(asked), SealedShares)
 
 
-@pytest.mark.parametrize("point", FAULT_POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS[1:])
 def test_killed_at_every_step(tmp_path, point):
     check_killed_at(point, "sums_child.py", tmp_path)
     assert not (tmp_path / "total.npy").exists()
@@ -110,7 +92,7 @@ def test_killed_at_every_step(tmp_path, point):
     with running:
         first = sums_child.total(running)
         assert np.array_equal(sums_child.total(running), first)
-        assert len(running.queue.rounds()) == 1
+        assert len(running.journal.rounds()) == 1
     for one in silos:
         assert one.account.charges == {RELEASE: 1}
         one.close()
@@ -118,25 +100,22 @@ def test_killed_at_every_step(tmp_path, point):
 
 @pytest.mark.usefixtures("no_noise")
 @pytest.mark.parametrize(
-    "seed", [*range(10), *(pytest.param(each, marks=pytest.mark.long) for each in range(10, 110))]
+    "seed", [*range(5), *(pytest.param(each, marks=pytest.mark.long) for each in range(5, 105))]
 )
 def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, seed):
     """Two of five silos are killed at random steps; some come back, one is put back from a copy."""
     dice, points = random.Random(seed), ("silo_debited", "silo_drawn", "silo_stored", "sent", "")
-    sealers, sums = sums_child.parties(tmp_path)
-    asking = Asking(mechanism=RELEASE.to_dict(), seconds=3600.0)
     names = list(NAMES)
     dice.shuffle(names)
     killed = dict.fromkeys(names[:2])
-    with Coordinator(
-        sums_child.roster(), folder=tmp_path / "c", asking=asking, secure=sums
-    ) as running:
+    running, _ = sums_child.coordinator(tmp_path, None, seconds=3600.0)
+    with running:
         one_round = running._open(sums_query(ENCODER.digest, "record"), 5)
         shared = set()
         restored = dice.choice(names)
         for name in dice.sample(names, len(names)):
-            line = LocalConnection(running.queue, name)
-            silo = open_silo(tmp_path / name, name, sealers[name])
+            line = LocalConnection(running.journal, name)
+            silo = open_silo(tmp_path, name)
             if name == restored:
                 shutil.copytree(tmp_path / name, tmp_path / "copy")
             if name in killed:
@@ -145,9 +124,9 @@ def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, s
                 if point == "sent":
                     line.submit(reply)
                 silo.close()
-                if name not in running.queue.replies(one_round.number) and dice.random() < 0.4:
+                if name not in running.journal.replies(one_round.number) and dice.random() < 0.4:
                     continue  # it never comes back
-                silo = open_silo(tmp_path / name, name, sealers[name])
+                silo = open_silo(tmp_path, name)
             with silo:
                 assert silo.step(line) in (Answer.OK, None)
                 assert silo.account.charges == {RELEASE: 1}
@@ -156,7 +135,7 @@ def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, s
                 (tmp_path / name).rename(tmp_path / "newest")
                 (tmp_path / "copy").rename(tmp_path / name)
                 with pytest.raises(LedgerError):
-                    open_silo(tmp_path / name, name, sealers[name])
+                    open_silo(tmp_path, name)
         running._silos = ()  # those that have not replied now are late
         running._finish(one_round)
         found = running.result_of_sums(one_round)
@@ -166,30 +145,16 @@ def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, s
             assert np.array_equal(found, sum(sums_of(name) for name in shared))
         late = set(names) - shared
         for name in late:
-            with open_silo(tmp_path / name, name, sealers[name]) as silo:
-                assert silo.step(LocalConnection(running.queue, name)) is None
+            with open_silo(tmp_path, name) as silo:
+                assert silo.step(LocalConnection(running.journal, name)) is None
                 assert silo.account.num_queries <= 1
 
 
-@pytest.mark.parametrize("copies", [2, 3])
-def test_records_of_several_silos_cost_what_the_statement_says(copies):
-    """A record in k silos moves the total by k times as much."""
-    moved = dataclasses.replace(RELEASE, sigma=RELEASE.sigma / copies)
-    delta = 1e-6 * copies * np.exp((copies - 1) * 0.5)
-    assert copies * 0.4 < moved.composed_epsilon(1, delta=delta) <= copies * 0.5
-    assert moved.composed_epsilon(1, delta=1e-6) > copies * 0.5  # epsilon alone does not suffice
-
-
 def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
-    sealers, sums = sums_child.parties(tmp_path)
-    asking = Asking(mechanism=RELEASE.to_dict())
     refusing = {"least_silos": 5}  # their policies refuse a total of four
-    silos = [
-        open_silo(tmp_path / name, name, sealers[name], **(refusing if name in "ab" else {}))
-        for name in NAMES
-    ]
-    arguments = {"folder": tmp_path / "c", "asking": asking, "silos": silos, "secure": sums}
-    with Coordinator(sums_child.roster(), **arguments) as running:
+    silos = [open_silo(tmp_path, name, **(refusing if name in "ab" else {})) for name in NAMES]
+    running, _ = sums_child.coordinator(tmp_path, silos)
+    with running:
         for number in (1, 2):
             assert sums_child.total(running) is None
             spent = {one.name: one.charges for one in running.spending()}

@@ -151,7 +151,7 @@ def test_teachers_trained_in_two_processes_are_the_same(train, whole, tmp_path):
 
 def test_other_settings_or_labels_are_refused_and_change_nothing(train, whole):
     before = load(whole).digest
-    with pytest.raises(ValueError, match="other settings: seed;"):
+    with pytest.raises(ValueError, match="other settings: seed, private records;"):
         train(whole, seed=6)
     with pytest.raises(ValueError, match="other settings: private records; choose"):
         train(whole, labels=np.roll(LABELS, 1))

@@ -1,74 +1,26 @@
-"""Aggregation mechanisms as frozen values: each file of this package registers its own."""
+"""Aggregation mechanisms as frozen values; `register` makes one of your own known."""
 
-import importlib
-import pkgutil
-
-from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.mechanisms.base import (
-    Answers,
-    Flag,
-    Mechanism,
-    NoiseSource,
-    NoisyWinners,
-    Parameter,
-    largest_sums,
-    mechanism_from_dict,
-    register,
+from pate_tf.accounting.conversions import LATTICE as LATTICE
+from pate_tf.accounting.mechanisms.base import Mechanism as Mechanism
+from pate_tf.accounting.mechanisms.base import mechanism_from_dict as mechanism_from_dict
+from pate_tf.accounting.mechanisms.base import register as register
+from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import (
+    ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax,
 )
 from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import (
-    ConfidentGaussianNoisyMax,
-    InteractiveGaussianNoisyMax,
+    InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
 )
-from pate_tf.accounting.mechanisms.feature_sums import (
-    GaussianFeatureSums,
-    GaussianResidualSums,
-    LaplaceClusterCounts,
+from pate_tf.accounting.mechanisms.feature_sums import GaussianFeatureSums as GaussianFeatureSums
+from pate_tf.accounting.mechanisms.feature_sums import GaussianResidualSums as GaussianResidualSums
+from pate_tf.accounting.mechanisms.feature_sums import LaplaceClusterCounts as LaplaceClusterCounts
+from pate_tf.accounting.mechanisms.noisy_max import AdditiveNoisyMax as AdditiveNoisyMax
+from pate_tf.accounting.mechanisms.noisy_max import ExponentialMechanism as ExponentialMechanism
+from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram as GaussianHistogram
+from pate_tf.accounting.mechanisms.noisy_max import GaussianNoisyMax as GaussianNoisyMax
+from pate_tf.accounting.mechanisms.noisy_max import LaplaceNoisyMax as LaplaceNoisyMax
+from pate_tf.accounting.mechanisms.noisy_max import PermuteAndFlip as PermuteAndFlip
+from pate_tf.accounting.mechanisms.noisy_max import PureNoisyMax as PureNoisyMax
+from pate_tf.accounting.mechanisms.stability_gate import StabilityGate as StabilityGate
+from pate_tf.accounting.mechanisms.stability_gate import (
+    StabilityGateOrHistogram as StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.noisy_max import (
-    AdditiveNoisyMax,
-    ExponentialMechanism,
-    GaussianHistogram,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    PermuteAndFlip,
-    Plurality,
-    PureNoisyMax,
-)
-from pate_tf.accounting.mechanisms.stability_gate import StabilityGate, StabilityGateOrHistogram
-
-__all__ = [
-    "LATTICE",
-    "AdditiveNoisyMax",
-    "Answers",
-    "ConfidentGaussianNoisyMax",
-    "ExponentialMechanism",
-    "Flag",
-    "GaussianFeatureSums",
-    "GaussianHistogram",
-    "GaussianNoisyMax",
-    "GaussianResidualSums",
-    "InteractiveGaussianNoisyMax",
-    "LaplaceClusterCounts",
-    "LaplaceNoisyMax",
-    "Mechanism",
-    "NoiseSource",
-    "NoisyWinners",
-    "Parameter",
-    "PermuteAndFlip",
-    "Plurality",
-    "PureNoisyMax",
-    "StabilityGate",
-    "StabilityGateOrHistogram",
-    "largest_sums",
-    "mechanism_from_dict",
-    "register",
-]
-
-
-def discover() -> None:
-    """Imports every file of this package, each of which registers its mechanisms."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-
-
-discover()

@@ -13,49 +13,27 @@ from numpy.typing import NDArray
 
 from pate_tf.accounting.conversions import LATTICE, FloatArray, ndtr
 from pate_tf.accounting.mechanisms.base import (
-    SIGMA,
     Answers,
     Bound,
     DataDependent,
-    Flag,
-    NoiseSource,
+    Mechanism,
+    NoiseDraws,
     NoisyWinners,
-    OutcomeLaw,
-    Parameter,
-    Planned,
     Target,
-    UsesStudentPredictions,
     largest_sums,
+    parameter,
     register,
 )
 from pate_tf.accounting.mechanisms.noisy_max import LARGEST_SUM, GaussianNoisyMax, gaussian_epsilon
-from pate_tf.accounting.outcomes import IntArray, NeighbourLaws
-
-THRESHOLD = Parameter(
-    field="threshold",
-    flag=Flag(
-        name="threshold",
-        help="Votes that the leading class must reach, with noise, for a query to be answered.",
-        default=200.0,
-        is_positive=False,
-    ),
-)
-SIGMA_THRESHOLD = Parameter(
-    field="sigma_threshold",
-    flag=Flag(
-        name="sigma_threshold",
-        help="Standard deviation of the noise of that test, in votes.",
-        default=150.0,
-    ),
-)
+from pate_tf.accounting.outcomes import NeighbourLaws
+from pate_tf.core.validation import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdNoisyMax(OutcomeLaw):
+class ThresholdNoisyMax(Mechanism):
     """A mechanism that asks `GaussianNoisyMax` where a number with noise reaches a threshold.
 
-    Both noises are discrete Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those
-    of a query that passed the test.
+    Both noises are discrete Gaussians as in `GaussianNoisyMax`.
 
     Attributes:
         threshold: in votes.
@@ -63,9 +41,14 @@ class ThresholdNoisyMax(OutcomeLaw):
         sigma: standard deviation of the noise of the label, in votes.
     """
 
-    threshold: float
-    sigma_threshold: float
-    sigma: float
+    threshold: float = parameter(
+        above=-math.inf,
+        help="Votes that the leading class must reach, with noise, for a query to be answered.",
+    )
+    sigma_threshold: float = parameter(
+        above=0.0, help="Standard deviation of the noise of that test, in votes."
+    )
+    sigma: float = parameter(above=0.0, help="Standard deviation of the Gaussian noise, in votes.")
     withholds: ClassVar[bool] = True
 
     @property
@@ -78,7 +61,7 @@ class ThresholdNoisyMax(OutcomeLaw):
         """Both sigmas."""
         return {"sigma": self.sigma, "sigma_threshold": self.sigma_threshold}
 
-    def drawn_passes(self, scores: IntArray, noise: NoiseSource) -> NDArray[np.bool_]:
+    def drawn_passes(self, scores: IntArray, noise: NoiseDraws) -> NDArray[np.bool_]:
         """Draws which queries pass the test, [num_queries].
 
         Args:
@@ -93,22 +76,15 @@ class ThresholdNoisyMax(OutcomeLaw):
         """Returns the cost l (l+1) / (2 sigma_threshold^2) of one test, [num_moments]."""
         return moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
 
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns the tail of `answering`."""
-        return self.answering.pairwise_tail(gaps)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the law of the label of a query that passed the test."""
-        return self.answering.outcome_probabilities(counts)
-
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
+class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
     """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
 
     Test and label are always charged, also where the label is withheld, because how many there
     were is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm 1).
+    `outcome_probabilities` are those of a query that passed the test.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.ConfidentGaussianNoisyMax(
@@ -124,14 +100,12 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
     """
 
     name: ClassVar[str] = "confident_gaussian_noisy_max"
-    parameters: ClassVar[tuple[Parameter, ...]] = (THRESHOLD, SIGMA_THRESHOLD, SIGMA)
     bounds: ClassVar[tuple[str, ...]] = GaussianNoisyMax.bounds
-    lacks: ClassVar[Mapping[str, str]] = {"calibration": "it has two scales and a threshold"}
     words: ClassVar[str] = (
         "A query is answered only if the largest number of votes, with Gaussian noise of standard "
-        "deviation {sigma_threshold} votes, reaches {threshold} votes; it is charged either way. "
-        "Then Gaussian noise of standard deviation {sigma} votes is added to every class's number "
-        "of votes. " + LARGEST_SUM
+        "deviation {self.sigma_threshold:.3g} votes, reaches {self.threshold:.3g} votes; it is "
+        "charged either way. Then Gaussian noise of standard deviation {self.sigma:.3g} votes is "
+        "added to every class's number of votes. " + LARGEST_SUM
     )
 
     @classmethod
@@ -148,7 +122,7 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
             lambda scale: cls(threshold=threshold, sigma_threshold=2.0 * scale, sigma=scale)
         )
 
-    def expected_right(self, counts: IntArray) -> float:
+    def expected_correct(self, counts: IntArray) -> float:
         """Returns the expected number of queries that pass the test and get class 0.
 
         Both noises as the continuous ones; they are independent.
@@ -163,11 +137,7 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
         return (self.sigma_threshold, *self.answering.noise_multipliers)
 
     def draw(
-        self,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws a label for each query, and withholds those whose test fails."""
         labels = self.answering.draw(counts, noise, noisy_winners=noisy_winners).labels
@@ -175,6 +145,14 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
         return Answers(
             [label if passed else None for label, passed in zip(labels, passes, strict=True)]
         )
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns the tail of `answering`."""
+        return self.answering.pairwise_tail(gaps)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the law of the label of a query that passed the test."""
+        return self.answering.outcome_probabilities(counts)
 
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of one test and of the noisy counts of one label, [num_moments]."""
@@ -201,43 +179,18 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
 # Gaussian noise on every count, asked only where a student is wrong: Interactive-GNMax.
 
 
-STUDENT_CONFIDENCE = Parameter(
-    field="student_confidence",
-    flag=Flag(
-        name="student_confidence",
-        help="Probability above which a student's own answer is taken where its teachers don't "
-        "clearly contradict it.",
-        default=0.9,
-        at_most=1.0,
-        unit="",
-    ),
-)
-LABEL_SHARE = Parameter(
-    field="label_share",
-    flag=Flag(
-        name="label_share",
-        help="Share of the queries of each round that teachers may label at most; only so many are "
-        "charged, besides the test of every query.",
-        default=1.0,
-        at_most=1.0,
-        more_is_noisier=False,
-        unit="",
-    ),
-)
-
-
 @register
 @dataclass(frozen=True, kw_only=True)
-class InteractiveGaussianNoisyMax(ThresholdNoisyMax, UsesStudentPredictions):
+class InteractiveGaussianNoisyMax(ThresholdNoisyMax):
     """`GaussianNoisyMax`, asked only where teachers contradict a student of earlier labels.
 
     A query is tested first: does the largest n_j - N p_j, with noise, reach a threshold? n are the
     counts, N the number of teachers and p the student's probabilities. If so, the noisy winner is
-    the label; else the student's own class is, if it is sure enough; else there is none (Papernot
-    et al. 2018, arXiv 1802.08908, Algorithm 2). Where there is no student yet, p is the same for
-    all classes. Of n queries drawn together at most floor(label_share n) get a label of their
-    teachers, the first that pass; the test of every query is charged, and label_share of a label.
-    What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7).
+    the label; else the student's own class is, if it is confident enough; else there is none
+    (Papernot et al. 2018, arXiv 1802.08908, Algorithm 2). Where there is no student yet, p is the
+    same for all classes. Of n queries drawn together at most floor(label_share n) get a label of
+    their teachers, the first that pass; the test of every query is charged, and label_share of a
+    label. What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7).
 
     >>> import pate_tf
     >>> mechanism = pate_tf.InteractiveGaussianNoisyMax(
@@ -254,13 +207,22 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax, UsesStudentPredictions):
         label_share: in (0, 1].
     """
 
-    student_confidence: float = 0.9
-    label_share: float = 1.0
-    name: ClassVar[str] = "interactive_gaussian_noisy_max"
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        *(THRESHOLD, SIGMA_THRESHOLD, SIGMA),
-        *(STUDENT_CONFIDENCE, LABEL_SHARE),
+    student_confidence: float = parameter(
+        0.9,
+        above=0.0,
+        most=1.0,
+        help="Probability above which a student's own answer is taken where its teachers don't "
+        "clearly contradict it.",
     )
+    label_share: float = parameter(
+        1.0,
+        above=0.0,
+        most=1.0,
+        help="Share of the queries of each round that teachers may label at most; only so many are "
+        "charged, besides the test of every query.",
+    )
+    name: ClassVar[str] = "interactive_gaussian_noisy_max"
+    uses_student_predictions: ClassVar[bool] = True
     lacks: ClassVar[Mapping[str, str]] = {
         "calibration": "it has two scales, a threshold and a share of labels",
         "bounds": "its answers depend on a student of earlier noisy labels, for which only the "
@@ -271,19 +233,15 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax, UsesStudentPredictions):
         "Queries were answered in rounds, with a student of the labels of earlier rounds. A query "
         "goes to the teachers if one class has so many more votes than the student's probability "
         "would give it that the excess, with Gaussian noise of standard deviation "
-        "{sigma_threshold} votes, reaches {threshold} votes; for at most {label_share} of the "
-        "queries of a round. Elsewhere the student's own class is the label if its probability is "
-        "above {student_confidence}, and otherwise there is none. For a query of the teachers "
-        "Gaussian noise of standard deviation {sigma} votes is added to every class's number of "
-        "votes. " + LARGEST_SUM
+        "{self.sigma_threshold:.3g} votes, reaches {self.threshold:.3g} votes; for at most "
+        "{self.label_share:.3g} of the queries of a round. Elsewhere the student's own class is "
+        "the label if its probability is above {self.student_confidence:.3g}, and otherwise there "
+        "is none. For a query of the teachers Gaussian noise of standard deviation "
+        "{self.sigma:.3g} votes is added to every class's number of votes. " + LARGEST_SUM
     )
 
     def draw(
-        self,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws answers where there is no student yet; see `draw_with`."""
         even = np.full(counts.shape, 1.0 / counts.shape[1])
@@ -293,11 +251,11 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax, UsesStudentPredictions):
         self,
         predictions: FloatArray,
         counts: IntArray,
-        noise: NoiseSource,
+        noise: NoiseDraws,
         *,
         noisy_winners: NoisyWinners = largest_sums,
     ) -> Answers:
-        """Draws the answers to a batch of queries, given what a student says of them.
+        """Draws the answers to a batch of queries, given what a student predicts for them.
 
         Args:
             predictions: the student's probabilities, [num_queries, num_classes].
@@ -322,13 +280,14 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax, UsesStudentPredictions):
         passes = self.drawn_passes((counts * LATTICE - expected).max(axis=1), noise)
         # As it is typed: three tenths of ten are three, which a float is a 1e-17 short of.
         most = math.floor(fractions.Fraction(str(self.label_share)) * len(counts))
-        asked = passes & (np.cumsum(passes) <= most)
-        is_sure = ~passes & (predictions.max(axis=1) > self.student_confidence)
-        own = predictions.argmax(axis=1).tolist()
+        is_answered = passes & (np.cumsum(passes) <= most)
+        is_confident = ~passes & (predictions.max(axis=1) > self.student_confidence)
+        classes = predictions.argmax(axis=1).tolist()
+        rows = zip(winners, classes, is_answered, is_confident, strict=True)
         return Answers(
             [
-                winner if goes else one if sure else None
-                for winner, one, goes, sure in zip(winners, own, asked, is_sure, strict=True)
+                winner if answered else predicted if confident else None
+                for winner, predicted, answered, confident in rows
             ]
         )
 

@@ -15,23 +15,20 @@ from pate_tf.accounting.conversions import (
     pure_alpha,
 )
 from pate_tf.accounting.mechanisms.base import (
-    NoiseSource,
+    NoiseDraws,
     OfSigma,
     OneScale,
     ReleasesFeatureSums,
+    parameter,
     register,
 )
-from pate_tf.accounting.outcomes import IntArray
-from pate_tf.core import validation
+from pate_tf.core.validation import IntArray
 
 CHANGED = 2.0  # L2 sensitivity of the sums to the replacement of one record
-# Records over classes, over the noise on a number of a sum: n over the number of classes, as class
-# counts are private. On the pool of Fashion-MNIST, by 3,000
-# records, 69 to 75 % of the labels were right there, 41 to 54 % at half of it.
-FEWEST_OF_CLASS = 20.0
+FEWEST_OF_CLASS = 20.0  # records over classes, over the noise on a number of a sum
 MOST_ROUNDS = 64
 # Length to which a record's part of a later round is clipped: most are shorter, and the noise is in
-# proportion to it. Of 1, .7, .5, .3 and .2 the best with 16 rounds on the pool of Fashion-MNIST.
+# proportion to it.
 RESIDUAL_NORM = 0.5
 ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
 
@@ -46,8 +43,8 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     the L2 sensitivity of the sums is 2 if a record is replaced, and 1 if an owner is added or
     removed, which is charged like the other: a Gaussian mechanism of sensitivity 2, on multiples of
     1 / LATTICE (docs/proofs/theory.md, Proposition D8). Nothing is assumed of how records are
-    shared out to teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et al.
-    2016.
+    partitioned among teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et
+    al. 2016.
 
     >>> import pate_tf
     >>> round(pate_tf.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
@@ -58,15 +55,13 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     """
 
     name: ClassVar[str] = "gaussian_feature_sums"
-    counted: ClassVar[tuple[str, str]] = ("release", "releases")
     lacks: ClassVar[Mapping[str, str]] = {
         "draw": "it adds up records' features and asks no teacher; name a `target_epsilon`",
         "bounds": "it costs the same for all records",
-        "outcome law": "sums are released, from which labels of the whole pool are computed",
     }
     words: ClassVar[str] = (
         "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
-        "were added up by class. Discrete Gaussian noise of standard deviation {sigma} "
+        "were added up by class. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
         "(sensitivity 2) was added to each number of the sums, once. Nothing else was computed "
         "from the records."
     )
@@ -82,8 +77,8 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """The sums have sensitivity 2; the lattice costs nothing, as a little more is drawn."""
-        return (self.sigma / CHANGED,)
+        """One for each round: sensitivity 2; the lattice is free, as a little more is drawn."""
+        return (self.sigma / CHANGED,) * self.num_rounds
 
     @property
     def fewest_of_class(self) -> float:
@@ -91,15 +86,16 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         return FEWEST_OF_CLASS * self.sigma
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns 2 l (l+1) / sigma^2, [num_moments]."""
-        return CHANGED**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
+        """Returns 2 num_rounds l (l+1) / sigma^2, [num_moments]."""
+        of_round = CHANGED**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
+        return self.num_rounds * of_round
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy, rounded up."""
-        moved = CHANGED * number**0.5 / self.sigma
+        moved = CHANGED * (number * self.num_rounds) ** 0.5 / self.sigma
         return gaussian_dp_epsilon(moved, delta) * (1.0 + SAFETY_MARGIN)
 
-    def draw_sums(self, sums: IntArray, noise: NoiseSource) -> IntArray:
+    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
         """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more."""
         scale = hypot(self.sigma * LATTICE, ROUNDED)
         return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
@@ -126,19 +122,15 @@ class GaussianResidualSums(GaussianFeatureSums):
         num_rounds: rounds, at least 1.
     """
 
-    num_rounds: int = 1
+    num_rounds: int = parameter(1, least=1, most=MOST_ROUNDS, help="Rounds of sums.")
 
     name: ClassVar[str] = "gaussian_residual_sums"
-    lacks: ClassVar[Mapping[str, str]] = {
-        **GaussianFeatureSums.lacks,
-        "flags": "sigma and number of rounds are planned for an `epsilon`",
-    }
     words: ClassVar[str] = (
         "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
-        "were added up by class. Discrete Gaussian noise of standard deviation {sigma} "
+        "were added up by class. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
         "(sensitivity 2) was added to each number of the sums, once. This was the first of "
-        "{num_rounds} rounds: in each later one a linear model followed from the noisy sums so "
-        "far; a record added its vector times the difference between its class and the model's "
+        "{self.num_rounds} rounds: in each later one a linear model followed from the noisy sums "
+        "so far; a record added its vector times the difference between its class and the model's "
         "probabilities, clipped to a fixed L2 norm and divided by it, with the same noise. Nothing "
         "else was computed from the records."
     )
@@ -146,23 +138,6 @@ class GaussianResidualSums(GaussianFeatureSums):
         "the sum of the private records' feature vectors of each class, then sums of what a linear "
         "model misses of them"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        validation.whole(1, MOST_ROUNDS, num_rounds=self.num_rounds)
-
-    @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        """One for each round."""
-        return super().noise_multipliers * self.num_rounds
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns 2 num_rounds l (l+1) / sigma^2, [num_moments]."""
-        return self.num_rounds * super().alphas(moments)
-
-    def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy, rounded up."""
-        return super().composed_epsilon(number * self.num_rounds, delta=delta)
 
 
 @register
@@ -183,32 +158,24 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
         num_clusters: rows of the table.
     """
 
-    scale: float
-    num_clusters: int = 1
+    scale: float = parameter(above=0.0, help="Scale of the discrete Laplace noise, in records.")
+    num_clusters: int = parameter(1, least=1, help="Clusters of the pool.")
 
     name: ClassVar[str] = "laplace_cluster_counts"
-    counted: ClassVar[tuple[str, str]] = ("release", "releases")
     lacks: ClassVar[Mapping[str, str]] = {
         "draw": "it counts records in clusters and asks no teacher; it is planned for an `epsilon`",
-        "flags": "scale and number of clusters are planned for an `epsilon`",
         "bounds": "it costs the same for all records",
-        "outcome law": "counts are released, from which labels of the whole pool are computed",
     }
     words: ClassVar[str] = (
-        "Each record was assigned to one of {num_clusters} clusters of the public pool. Of each "
-        "cluster the number of records of each class was released, after a random whole number "
-        "from the discrete Laplace law of scale {scale} was added to it. Nothing else was computed "
-        "from the records."
+        "Each record was assigned to one of {self.num_clusters} clusters of the public pool. Of "
+        "each cluster the number of records of each class was released, after a random whole "
+        "number from the discrete Laplace law of scale {self.scale:.3g} was added to it. Nothing "
+        "else was computed from the records."
     )
     released_in_words: ClassVar[str] = (
         "how many private records of each class are in each cluster of the pool"
     )
     labels_in_words: ClassVar[str] = "labels computed from noisy counts of records in clusters"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        validation.positive(scale=self.scale)
-        validation.whole(1, num_clusters=self.num_clusters)
 
     @property
     def standard_deviation(self) -> float:
@@ -229,7 +196,7 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
         """Returns the cost of randomised response at `pure_epsilon`, [num_moments]."""
         return pure_alpha(self.pure_epsilon, moments)
 
-    def draw_sums(self, sums: IntArray, noise: NoiseSource) -> IntArray:
+    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
         """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
         scale = nextafter(self.scale * LATTICE, inf)
         return sums + noise.laplace_integers(scale, sums.size).reshape(sums.shape)

@@ -17,23 +17,23 @@ from pate_tf.accounting.conversions import (
     LATTICE,
     FloatArray,
     bounded_range_alpha,
+    erfc,
     gaussian_dp_epsilon,
     pure_alpha,
     softmax,
 )
 from pate_tf.accounting.mechanisms.base import (
-    GAMMA,
     Answers,
     Bound,
     DataDependent,
     Mechanism,
-    NoiseSource,
+    NoiseDraws,
     NoisyWinners,
     OfSigma,
     OneScale,
     OutcomeLaw,
-    Parameter,
     largest_sums,
+    parameter,
     register,
 )
 from pate_tf.accounting.noisy_max_costs import (
@@ -44,30 +44,19 @@ from pate_tf.accounting.noisy_max_costs import (
     paper_alpha,
     pure_costs,
 )
-from pate_tf.accounting.outcomes import (
-    DiscreteLaplaceNoise,
-    GaussianNoise,
-    IntArray,
-    NeighbourLaws,
-    listed_outcomes,
-    neighbour_outcomes,
-)
-from pate_tf.core.validation import positive
+from pate_tf.accounting.outcomes import DiscreteLaplaceNoise, GaussianNoise, NeighbourLaws
+from pate_tf.core.validation import IntArray, positive
 
 
 class AdditiveNoisyMax(Mechanism):
     """A mechanism whose label is the class with the largest count after noise on each."""
 
     @abstractmethod
-    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+    def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns noise in units of 1 / LATTICE votes, int64 `[num_queries, num_classes]`."""
 
     def draw(
-        self,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws noise for every count and returns the classes with the largest sums."""
         winners = noisy_winners(counts, self.additive_noise(noise, *counts.shape))
@@ -93,8 +82,11 @@ class PureNoisyMax(OneScale, DataDependent):
         gamma: inverse scale of the noise, per vote.
     """
 
-    gamma: float
-    parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA,)
+    gamma: float = parameter(
+        flag="noise_eps",
+        above=0.0,
+        help="gamma of the mechanism, the inverse scale of its noise, per vote: Lap(1/gamma).",
+    )
     bounds: ClassVar[tuple[str, ...]] = ("tight", "two_sided", "class_aware", "exact")
 
     def __init__(self, *, gamma: float | None = None, scale: float | None = None) -> None:
@@ -117,6 +109,11 @@ class PureNoisyMax(OneScale, DataDependent):
         self.__post_init__()
 
     @property
+    def scale(self) -> float:
+        """1 / gamma, in votes."""
+        return 1.0 / self.gamma
+
+    @property
     def pure_epsilon(self) -> float:
         """2 gamma."""
         return 2.0 * self.gamma
@@ -133,50 +130,21 @@ class PureNoisyMax(OneScale, DataDependent):
         """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}."""
 
         def costs(q: FloatArray, u: FloatArray) -> FloatArray:
-            found = np.full((len(q), len(moments)), inf)
+            values = np.full((len(q), len(moments)), inf)
             applies = q <= 1.0 / (1.0 + exp(min(self.pure_epsilon, 700.0)))
-            found[applies] = pure_costs(name, self.gamma, q[applies], u[applies], moments)
-            return found
+            values[applies] = pure_costs(name, self.gamma, q[applies], u[applies], moments)
+            return values
 
         return Bound(tail=self.pairwise_tail, reach=0, cap=self.cost_cap(moments), costs=costs)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the laws at every neighbour, one column for each class."""
-        outcomes = listed_outcomes(row, self.outcome_probabilities)
-        return NeighbourLaws(outcomes, limit=self.pure_epsilon)
+        laws = outcomes.listed_outcomes(row, self.outcome_probabilities)
+        return NeighbourLaws(laws, limit=self.pure_epsilon)
 
     def summary(self) -> str:
         """Returns name and parameters, such as `permute_and_flip, gamma 0.05 (scale 20 votes)`."""
-        return f"{super().summary()} (scale {1.0 / self.gamma:g} votes)"
-
-
-# The class with most votes: a baseline without privacy.
-
-
-NO_NOISE = "it has no noise, and nothing private may come from it"
-
-
-@register
-@dataclass(frozen=True)
-class Plurality(OutcomeLaw):
-    """The class with most votes and no noise: a baseline that nothing private may come from."""
-
-    name: ClassVar[str] = "plurality"
-    lacks: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("draw", "words", "calibration", "dp event", "bounds", "outcome law"), NO_NOISE
-    )
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns 1 where gaps <= 0, and 0 elsewhere."""
-        return np.where(gaps <= 0, 1.0, 0.0)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns infinity, [num_moments]."""
-        return np.full_like(moments, np.inf)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns 1 for the class with most votes, the lowest index among equals."""
-        return np.asarray(np.eye(counts.shape[1])[np.argmax(counts, axis=1)])
+        return f"{super().summary()} (scale {self.scale:g} votes)"
 
 
 # The exponential mechanism: Gumbel noise on every count, drawn by rejection.
@@ -197,16 +165,12 @@ class ExponentialMechanism(PureNoisyMax):
 
     name: ClassVar[str] = "exponential_mechanism"
     words: ClassVar[str] = (
-        "The label is drawn at random, and a class is e times as likely for every {scale} votes "
-        "more that it has. Nothing else of the votes is released."
+        "The label is drawn at random, and a class is e times as likely for every {self.scale:.3g} "
+        "votes more that it has. Nothing else of the votes is released."
     )
 
     def draw(
-        self,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws uniform classes until one is accepted: e^{-gamma (max - count)} is how likely."""
         del noisy_winners
@@ -263,16 +227,12 @@ class PermuteAndFlip(PureNoisyMax):
     name: ClassVar[str] = "permute_and_flip"
     words: ClassVar[str] = (
         "Classes are visited in random order, and the first one accepted is the label: the leader "
-        "always, another with a probability that falls by a factor of e for every {scale} votes "
-        "that it is behind. Nothing else of the votes is released."
+        "always, another with a probability that falls by a factor of e for every {self.scale:.3g} "
+        "votes that it is behind. Nothing else of the votes is released."
     )
 
     def draw(
-        self,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws who would be accepted, and one of those uniformly.
 
@@ -292,11 +252,32 @@ class PermuteAndFlip(PureNoisyMax):
         return np.where(gaps >= 0, ahead, 1.0 - ahead)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the exact law of the label."""
-        return outcomes.permute_and_flip_outcomes(counts, self.gamma)
+        """Returns w_j int_0^1 prod_{k != j} (1 - w_k t) dt, w = e^{-gamma (max - count)}.
+
+        Gauss-Legendre, exact for a polynomial of that degree (docs/proofs/theory.md, Proposition
+        D2).
+        """
+        accepted = np.exp(self.gamma * (counts - np.max(counts, axis=1, keepdims=True)))
+        points, weights = np.polynomial.legendre.leggauss(counts.shape[1] // 2 + 1)
+        law = np.zeros(counts.shape)
+        for point, weight in zip((points + 1.0) / 2.0, weights / 2.0, strict=True):
+            passed = np.log1p(-accepted * point)
+            law += weight * np.exp(np.sum(passed, axis=1, keepdims=True) - passed)
+        return np.asarray(accepted * law)
 
 
 # Laplace noise on every count: the mechanism of Papernot et al. 2017.
+
+
+def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
+    """Returns Pr[a class `gaps` votes behind overtakes] under continuous Laplace noise.
+
+    (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017. At
+    least what the discrete law has if ties go by random priority (Proposition D1).
+    """
+    scaled = gamma * np.abs(gaps)
+    ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
+    return np.where(gaps >= 0, ahead, 1.0 - ahead)
 
 
 @register
@@ -317,20 +298,15 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
     bounds: ClassVar[tuple[str, ...]] = ("paper", *PureNoisyMax.bounds)
     words: ClassVar[str] = (
         "To every class's number of votes a random whole number is added, from the discrete "
-        "Laplace law of scale {scale} votes. " + LARGEST_SUM
+        "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
     )
-
-    @property
-    def noise(self) -> DiscreteLaplaceNoise:
-        """The law of the noise on one count."""
-        return DiscreteLaplaceNoise(self.gamma)
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
         """1 / gamma, rounded up: the noise drawn is never smaller than what is accounted for."""
-        return {"1/gamma": nextafter(1.0 / self.gamma, inf)}
+        return {"1/gamma": nextafter(self.scale, inf)}
 
-    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+    def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Laplace variables times LATTICE, plus each class's place in an order.
 
         The order is uniformly random, one for each query, and breaks ties.
@@ -345,26 +321,35 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
         return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns Pr[difference of two discrete Laplace variables >= gaps]."""
-        return outcomes.discrete_laplace_tail(gaps, self.gamma)
+        """Returns Pr[difference of two discrete Laplace variables >= gaps].
+
+        Ties count for the class behind, so that every rule of breaking ties is covered
+        (docs/proofs/theory.md, Proposition D1).
+        """
+        distance, fall = np.where(gaps >= 0, gaps, 1.0 - gaps), np.exp(-self.gamma)
+        spread = (1.0 + fall + 2.0 * fall**2) / (1.0 + fall)
+        linear = (spread - np.expm1(-self.gamma) * distance) / (1.0 + fall) ** 2
+        reached = np.exp(-self.gamma * distance) * linear
+        return np.asarray(np.where(gaps >= 0, reached, 1.0 - reached))
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns as every pure one; for `paper` with continuous noise (Proposition D1)."""
-        found = super().bound(name, moments)
+        bound = super().bound(name, moments)
         if name != "paper":
-            return found
-        tail = partial(outcomes.laplace_tail, gamma=self.gamma)
-        return found._replace(tail=tail, cap=paper_alpha(self.gamma, moments))
+            return bound
+        tail = partial(laplace_tail, gamma=self.gamma)
+        return bound._replace(tail=tail, cap=paper_alpha(self.gamma, moments))
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the exact law of the label, ties broken by random priority."""
-        return outcomes.additive_outcomes(counts, self.noise)
+        return outcomes.additive_outcomes(counts, DiscreteLaplaceNoise(self.gamma))
 
-    def neighbour_laws(self, row: IntArray) -> outcomes.NeighbourLaws:
+    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the exact laws, which do not depend on the order of the classes."""
-        laws = neighbour_outcomes(self.noise, *np.unique(row, return_counts=True))
+        noise = DiscreteLaplaceNoise(self.gamma)
+        laws = outcomes.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
         rare = outcomes.SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
-        return outcomes.NeighbourLaws(laws, limit=self.pure_epsilon, rare=rare)
+        return NeighbourLaws(laws, limit=self.pure_epsilon, rare=rare)
 
 
 # Gaussian noise on every count: GNMax of Papernot et al. 2018.
@@ -395,16 +380,11 @@ class GaussianCounts(OfSigma, OutcomeLaw):
     """
 
     @property
-    def noise(self) -> GaussianNoise:
-        """The law of the noise on one count, without its lattice."""
-        return GaussianNoise(self.sigma)
-
-    @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """The counts have sensitivity sqrt(2); noise on a lattice costs no more."""
         return (self.sigma / sqrt(2.0),)
 
-    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+    def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
         drawn = noise.gaussian_integers(self.sigma * LATTICE, num_queries * num_classes)
         return drawn.reshape(num_queries, num_classes)
@@ -419,11 +399,11 @@ class GaussianCounts(OfSigma, OutcomeLaw):
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
-        return outcomes.gaussian_tail(gaps - 2.0 / LATTICE, self.sigma)
+        return np.asarray(erfc((gaps - 2.0 / LATTICE) / (2.0 * self.sigma)) / 2.0)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the law of the label alone, by quadrature of the continuous noise."""
-        return outcomes.additive_outcomes(counts, self.noise)
+        return outcomes.additive_outcomes(counts, GaussianNoise(self.sigma))
 
 
 @register
@@ -444,8 +424,8 @@ class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
     name: ClassVar[str] = "gaussian_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
     words: ClassVar[str] = (
-        "To every class's number of votes Gaussian noise of standard deviation {sigma} votes is "
-        "added. " + LARGEST_SUM
+        "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
+        "votes is added. " + LARGEST_SUM
     )
 
     def cost_cap(self, moments: FloatArray) -> FloatArray:
@@ -463,23 +443,23 @@ class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
 
         def costs(q: FloatArray, u: FloatArray) -> FloatArray:
             del u
-            found = np.full((len(q), len(moments)), inf)
-            found[q < 1.0] = gaussian_costs(self.sigma, q[q < 1.0], moments)
-            return found
+            values = np.full((len(q), len(moments)), inf)
+            values[q < 1.0] = gaussian_costs(self.sigma, q[q < 1.0], moments)
+            return values
 
         reach = 1 if name == "two_sided" else 0
         return Bound(tail=self.pairwise_tail, reach=reach, cap=self.cost_cap(moments), costs=costs)
 
-    def neighbour_laws(self, row: IntArray) -> outcomes.NeighbourLaws:
+    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the laws of continuous noise.
 
         The sampler's lattice and its ties move a log ratio by at most about one step in LATTICE
         relative to one vote, which a relative margin of 16 steps covers.
         """
-        laws = neighbour_outcomes(self.noise, *np.unique(row, return_counts=True))
-        step = 1.0 / self.sigma
+        noise, step = GaussianNoise(self.sigma), 1.0 / self.sigma
+        laws = outcomes.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
         rare = outcomes.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
-        return outcomes.NeighbourLaws(laws, rare=rare, margin=16.0 / LATTICE)
+        return NeighbourLaws(laws, rare=rare, margin=16.0 / LATTICE)
 
 
 @register
@@ -507,16 +487,13 @@ class GaussianHistogram(GaussianCounts):
         "bounds": "the noisy counts are released, too, which costs the same for all votes"
     }
     words: ClassVar[str] = (
-        "To every class's number of votes Gaussian noise of standard deviation {sigma} votes is "
-        "added. All these sums are released, and the class with the largest one is the label."
+        "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
+        "votes is added. All these sums are released, and the class with the largest one is the "
+        "label."
     )
 
     def draw(
-        self,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
+        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws noise for every count; all sums are released."""
         drawn = self.additive_noise(noise, *counts.shape)

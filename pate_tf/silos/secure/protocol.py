@@ -1,8 +1,8 @@
-"""The protocol of secure aggregation: its messages, the check of votes, and what all conclude.
+"""The protocol of secure aggregation: terms, messages, the check of votes, what all conclude.
 
-Parties sign what they say on each step, over the batch's terms, the step and the content. A
-coordinator relays it and can't change a word. Every party, and the coordinator, concludes the same
-from the same messages: `Transcript`.
+Aggregators sign what they say on each step, over the batch's terms, the step and the content. A
+coordinator relays it and can't change a word. Every aggregator, and the coordinator, concludes the
+same from the same messages: `Transcript`.
 """
 
 from __future__ import annotations
@@ -10,28 +10,62 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Final
 
 import numpy as np
 
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
+from pate_tf.core import validation
 from pate_tf.core.validation import check_name
+from pate_tf.net.messages import decode, encode
+from pate_tf.silos.messages import QueryBatch
 from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure.keys import PartyKeys
-from pate_tf.silos.secure.shamir import Elements
-from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined, split_shares
+from pate_tf.silos.secure.keys import Identity, Keys
+from pate_tf.silos.secure.shamir import PRIME, Elements
+
+MOST_SILOS: Final = 100_000
+MOST_CLASSES: Final = 2**16
+MOST_COUNTS: Final = 2**24  # of a batch: 128 MiB of shares from every silo
+DIGEST_BYTES: Final = 32
+# Of honest silos' sums and of all noise, each; less than half of the field together.
+_MOST_TOTAL: Final = 2**58
+# A sum of noise beyond so many standard deviations has a probability below e^-198.
+_DEVIATIONS: Final = 20.0
+
+
+def joined(*parts: bytes) -> bytes:
+    """Returns parts in a row, each with its length before it: others never give the same."""
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def split(content: bytes) -> list[bytes]:
+    """Returns the parts that `joined` put in a row; raises ProtocolError if there are none such."""
+    parts, place = [], 0
+    while place < len(content):
+        start = place + 8
+        end = start + int.from_bytes(content[place:start], "big")
+        if start > len(content) or end > len(content):
+            raise ProtocolError("expected a message in parts, got something else")
+        parts.append(content[start:end])
+        place = end
+    return parts
 
 
 class Step(enum.Enum):
-    """The steps of a batch, in their order; each takes all parties' messages of the one before.
+    """The steps of a batch, in their order; each takes all messages of the one before.
 
     Attributes:
-        COMMIT: shares were received; noise and a seed are drawn, noise is shared among the parties.
-        REVEAL: the seed, once every party is committed.
+        COMMIT: shares were received; noise and a seed are drawn, noise is shared.
+        REVEAL: the seed, once every aggregator is committed.
         MASK: shares of masked sums of each silo's votes under the challenge.
         CHECK: shares of what is 0 for each silo whose votes are votes, given the masked sums.
         AGREE: which silos pass.
-        RELEASE: the party's share of the noisy sum.
+        RELEASE: the aggregator's share of the noisy sum.
     """
 
     COMMIT = "commit"
@@ -54,95 +88,224 @@ class TooFewSilosError(ProtocolError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PartyMessage:
-    """One party's message on one step. Public: all of them together tell the noisy sum.
+class BatchTerms:
+    """What silos and aggregators agree on before votes or feature sums are shared. Public.
+
+    Every sealed share names their digest: none is treated under other noise, aggregators, batches.
+
+    Attributes:
+        run_id: name of the run.
+        batch_id: name of the batch; a batch opens once, so another opening needs another name.
+        queries_digest: SHA-256 over the digests of the queries, 32 bytes.
+        num_queries: number of queries, at least 1; 1 of feature sums.
+        num_classes: number of classes, at least 2; of feature sums how many numbers a table has.
+        mechanism: noise, number of aggregators and threshold; what is charged for it.
+        aggregators: in the order of their numbers, which count from 1.
+        silos: of feature sums the silos, which sign what they share; none of votes, of whom any may
+            be made up, as aggregators add the noise.
+
+    Raises ValueError if values don't fit each other, or a sum could wrap around in the field.
+    """
+
+    run_id: str
+    batch_id: str
+    queries_digest: bytes
+    num_queries: int
+    num_classes: int
+    mechanism: SecureHistogram | SecureFeatureSums
+    aggregators: tuple[Identity, ...]
+    silos: tuple[Identity, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name(self.run_id, "run_id")
+        check_name(self.batch_id, "batch_id")
+        if len(self.queries_digest) != DIGEST_BYTES:
+            raise ValueError("queries_digest: expected 32 bytes, got another number")
+        most = MOST_COUNTS if self.are_sums else MOST_CLASSES
+        validation.whole(2, most, num_classes=self.num_classes)
+        validation.whole(1, MOST_COUNTS // self.num_classes, num_queries=self.num_queries)
+        number = self.mechanism.num_parties
+        if len(self.aggregators) != number:
+            raise ValueError(f"aggregators: expected {number}, got {len(self.aggregators)}")
+        everyone = (*self.aggregators, *self.silos)
+        for what in ("name", "sealing_key", "signing_key"):
+            if len({getattr(identity, what) for identity in everyone}) < len(everyone):
+                raise ValueError(f"aggregators: expected another {what} of each, got one twice")
+        least = self.least_silos if self.are_sums else 0
+        if len(self.silos) < least or (self.silos and not least):
+            raise ValueError(
+                f"silos: expected {least} or more with keys for feature sums and none for votes, "
+                f"got {len(self.silos)}"
+            )
+        if isinstance(self.mechanism, SecureFeatureSums):
+            largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
+            bound = float(_MOST_TOTAL)
+        else:
+            # All aggregators' noise on a count.
+            sigma = self.mechanism.sigma * sqrt(number / self.mechanism.num_honest)
+            largest, bound = LATTICE * (MOST_SILOS + _DEVIATIONS * sigma), PRIME / 2.0
+        if not largest < bound:
+            raise ValueError(
+                f"sigma: expected noise that can't wrap around in the field, got "
+                f"{self.mechanism.sigma}"
+            )
+
+    @classmethod
+    def of_batch(
+        cls,
+        batch: QueryBatch,
+        aggregators: tuple[Identity, ...],
+        silos: tuple[Identity, ...] = (),
+    ) -> BatchTerms:
+        """Returns the terms of a batch that a coordinator asks.
+
+        Args:
+            batch: whose votes or sums are shared.
+            aggregators: as the caller's roster has them; never from the coordinator.
+            silos: that may add feature sums, from the same roster.
+
+        Raises ValueError if the batch is not to be shared, or for others than these.
+        """
+        mechanism, num_classes = batch.mechanism, batch.num_classes
+        if isinstance(mechanism, SecureFeatureSums):
+            num_classes *= mechanism.num_features + 1
+        elif isinstance(mechanism, SecureHistogram):
+            silos = ()
+        else:
+            raise ValueError("mechanism: expected one of secure aggregation, got another")
+        return cls(
+            run_id=batch.run_id,
+            batch_id=batch.batch_id,
+            queries_digest=hashlib.sha256(b"".join(batch.digests)).digest(),
+            num_queries=len(batch),
+            num_classes=num_classes,
+            mechanism=mechanism,
+            aggregators=aggregators,
+            silos=silos,
+        )
+
+    @property
+    def are_sums(self) -> bool:
+        """Whether feature sums are shared, to which silos added noise; else votes."""
+        return isinstance(self.mechanism, SecureFeatureSums)
+
+    @property
+    def least_silos(self) -> int:
+        """Fewest silos that open together."""
+        return self.mechanism.least_silos if isinstance(self.mechanism, SecureFeatureSums) else 1
+
+    @property
+    def largest_sum(self) -> int:
+        """Most that a silo shares as a number of its sums, in lattice steps."""
+        return _MOST_TOTAL // max(len(self.silos), 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(num_queries, num_classes)."""
+        return (self.num_queries, self.num_classes)
+
+    @property
+    def size(self) -> int:
+        """How many numbers are summed up: num_queries * num_classes."""
+        return self.num_queries * self.num_classes
+
+    @property
+    def share_size(self) -> int:
+        """How many numbers a silo shares: two for each query, and its votes."""
+        return 2 * self.num_queries + self.size
+
+    @property
+    def threshold(self) -> int:
+        """How many aggregators may pool what they know."""
+        return self.mechanism.threshold
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the aggregators, from 1."""
+        return range(1, len(self.aggregators) + 1)
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """What the terms are known by, 32 bytes."""
+        return hashlib.sha256(joined(b"pate_tf secure aggregation 6", encode(self))).digest()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AggregatorMessage:
+    """One aggregator's message on one step. Public: all of them together tell the noisy sum.
 
     Attributes:
         terms_digest: of the batch, 32 bytes.
         step: which step.
-        party: number of the party, from 1.
+        aggregator: number of the sender, from 1.
         content: its form depends on the step.
         signature: of all of the above, 64 bytes.
     """
 
     terms_digest: bytes
     step: Step
-    party: int
+    aggregator: int
     content: bytes = dataclasses.field(repr=False)
     signature: bytes = dataclasses.field(repr=False)
 
     @property
     def signed_bytes(self) -> bytes:
         """What the signature is of."""
-        party = str(self.party).encode()
-        step = self.step.value.encode()
-        return joined(b"pate_tf party", self.terms_digest, step, party, self.content)
+        number, step = str(self.aggregator).encode(), self.step.value.encode()
+        return joined(b"pate_tf aggregator", self.terms_digest, step, number, self.content)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PartyTask:
-    """What a party is asked.
+class AggregatorTask:
+    """What an aggregator is asked.
 
     Attributes:
         step: which step.
-        terms: of the batch; a party checks that it is in them.
-        sealed: only to `COMMIT`: by silo, what it sealed to this party.
-        messages: of all parties on the step before, by their numbers; none to `COMMIT`.
+        terms: of the batch; an aggregator checks that it is in them.
+        sealed: only to `COMMIT`: by silo, what it sealed to this aggregator.
+        messages: of all on the step before, by their numbers; none to `COMMIT`.
     """
 
     step: Step
     terms: BatchTerms
     sealed: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
-    messages: Sequence[PartyMessage] = ()
+    messages: tuple[AggregatorMessage, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sealed", dict(sorted(self.sealed.items())))
 
     @property
     def digest(self) -> bytes:
         """What tells two tasks apart, 32 bytes."""
-        parts = [self.terms.digest, self.step.value.encode()]
-        for silo in sorted(self.sealed):
-            parts += [silo.encode(), self.sealed[silo]]
-        parts.append(round_digest(self.messages))
-        return hashlib.sha256(joined(*parts)).digest()
-
-
-def split(content: bytes) -> list[bytes]:
-    """Returns the parts that `joined` put in a row; raises ProtocolError if there are none such."""
-    parts, place = [], 0
-    while place < len(content):
-        start = place + 8
-        end = start + int.from_bytes(content[place:start], "big")
-        if start > len(content) or end > len(content):
-            raise ProtocolError("expected a message in parts, got something else")
-        parts.append(content[start:end])
-        place = end
-    return parts
+        return hashlib.sha256(encode(self)).digest()
 
 
 def signed(
-    content: bytes, *, step: Step, terms: BatchTerms, party: int, keys: PartyKeys
-) -> PartyMessage:
-    """Returns a party's message with its signature."""
-    fields = {"terms_digest": terms.digest, "step": step, "party": party, "content": content}
-    message = PartyMessage(**fields, signature=b"")  # type: ignore[arg-type]
+    content: bytes, *, step: Step, terms: BatchTerms, aggregator: int, keys: Keys
+) -> AggregatorMessage:
+    """Returns an aggregator's message with its signature."""
+    message = AggregatorMessage(
+        terms_digest=terms.digest, step=step, aggregator=aggregator, content=content, signature=b""
+    )
     return dataclasses.replace(message, signature=keys.sign(message.signed_bytes))
 
 
-def check_messages(messages: Sequence[PartyMessage], step: Step, terms: BatchTerms) -> None:
-    """Checks that there is one message of every party on a step, each signed by it.
+def check_messages(messages: Sequence[AggregatorMessage], step: Step, terms: BatchTerms) -> None:
+    """Checks that there is one message of every aggregator on a step, each signed by it.
 
     On `RELEASE` 2 t + 1 are enough: they name the total even where t of them lie; fewer would let
     the last one choose it.
 
-    Raises ProtocolError if not; names the party.
+    Raises ProtocolError if not; names the aggregator.
     """
-    numbers = [message.party for message in messages]
+    numbers = [message.aggregator for message in messages]
     is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
     if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
         raise ProtocolError(
-            f"{step.value}: expected a message of each of {len(terms.numbers)} parties in order"
+            f"{step.value}: expected a message of each of {len(terms.numbers)} aggregators in order"
         )
     for message in messages:
-        identity = terms.parties[message.party - 1]
+        identity = terms.aggregators[message.aggregator - 1]
         if (
             message.step is not step
             or message.terms_digest != terms.digest
@@ -154,26 +317,26 @@ def check_messages(messages: Sequence[PartyMessage], step: Step, terms: BatchTer
             )
 
 
-def round_digest(messages: Sequence[PartyMessage]) -> bytes:
-    """Returns what all parties' messages on a step are known by, 32 bytes."""
+def round_digest(messages: Sequence[AggregatorMessage]) -> bytes:
+    """Returns what all messages on a step are known by, 32 bytes."""
     parts = []
     for message in messages:
-        parts += [str(message.party).encode(), message.step.value.encode(), message.content]
+        parts += [str(message.aggregator).encode(), message.step.value.encode(), message.content]
     return hashlib.sha256(joined(*parts)).digest()
 
 
 # Whether shares are those of one vote for each query, without a look at the votes.
 #
-# After all shares are committed to, the parties draw public random weights rho, tau and chi. With
-# its votes v a silo shares a random number a and its square b for each query. Of each silo the
-# parties open, one after the other, values of polynomials of degree t:
+# After all shares are committed to, the aggregators draw public random weights rho, tau and chi.
+# With its votes v a silo shares a random number a and its square b for each query. Of each silo the
+# aggregators open, one after the other, values of polynomials of degree t:
 #
 #     y = a + sum_k rho v                                                    for each query
 #     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)      0 if votes are
 #
 # With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2), which is 0 for
 # one-hot votes alone (Boneh et al. 2021, "Lightweight techniques for private heavy hitters").
-# Every opened value is determined by the shares of honest parties, so that others can spoil an
+# Every opened value is determined by the shares of honest aggregators, so that others can spoil an
 # opening but not change it (docs/proofs/secure.md, Theorems V2 and V3).
 #
 # All else here holds for sums of any vectors of whole numbers. Feature sums are such: a silo that
@@ -183,7 +346,7 @@ def round_digest(messages: Sequence[PartyMessage]) -> bytes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Challenge:
-    """The random weights of a batch's checks, public once every party is committed.
+    """The random weights of a batch's checks, public once every aggregator is committed.
 
     Attributes:
         rho: of votes, `[num_queries, num_classes]`.
@@ -200,21 +363,19 @@ class Challenge:
     @classmethod
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
         """Returns the weights that a `challenge_seed` gives."""
-        num_queries, num_classes = terms.shape
-        num_votes = num_queries * num_classes
-        drawn = shamir.from_seed(seed, num_votes + 2 * num_queries)
-        rho, tau, chi = np.split(drawn, [num_votes, num_votes + num_queries])
+        drawn = shamir.from_seed(seed, terms.share_size)
+        rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.num_queries])
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
 
     def masked(self, shares: Elements) -> Elements:
-        """Returns shares of y, `[num_queries]`, of a party's shares of one silo, `[share_size]`."""
+        """Returns shares of y, `[num_queries]`, of shares of one silo, `[share_size]`."""
         a, _, votes = split_shares(shares, self.rho.shape)
         return shamir.add(a, shamir.total(shamir.multiply(self.rho, votes), axis=1))
 
     def check_value(self, shares: Elements, opened: Elements) -> np.uint64:
-        """Returns a party's share of the number that is 0 if one silo's votes are votes.
+        """Returns a share of the number that is 0 if one silo's votes are votes.
 
-        `shares` are the party's of the silo, `[share_size]`, `opened` is y, `[num_queries]`.
+        `shares` are an aggregator's of the silo, `[share_size]`, `opened` is y, `[num_queries]`.
         """
         if not self.are_votes:
             return np.uint64(0)
@@ -230,23 +391,30 @@ class Challenge:
         return np.uint64(shamir.add(of_squares, of_numbers))
 
 
-def seed_digest(seed: bytes, party: int, terms: BatchTerms) -> bytes:
-    """Returns what a party commits to of its seed, 32 bytes."""
-    return hashlib.sha256(joined(terms.digest, str(party).encode(), seed)).digest()
+def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, Elements, Elements]:
+    """Returns the shares of a, b `[num_queries]` and of votes `[num_queries, num_classes]`."""
+    a, b, votes = np.split(shares, [shape[0], 2 * shape[0]])
+    return a, b, votes.reshape(shape)
+
+
+def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
+    """Returns what an aggregator commits to of its seed, 32 bytes."""
+    return hashlib.sha256(joined(terms.digest, str(aggregator).encode(), seed)).digest()
 
 
 def challenge_seed(seeds: Sequence[bytes], terms: BatchTerms, committed: bytes) -> bytes:
-    """Returns what all parties' seeds together give, 32 bytes; one random seed is enough.
+    """Returns what all seeds together give, 32 bytes; one random seed is enough.
 
-    `committed` is the digest of what the parties committed to.
+    `committed` is the digest of what the aggregators committed to.
     """
     return hashlib.sha256(joined(terms.digest, committed, *seeds)).digest()
 
 
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
-    """Returns what parties' shares open of each silo, `[num_values]`; None where they don't fit.
+    """Returns what shares open of each silo, `[num_values]`; None where they don't fit.
 
-    `values` are shares `[num_silos, num_values]` by party, `threshold` the polynomials' degree.
+    `values` are shares `[num_silos, num_values]` by aggregator, `threshold` the polynomials'
+    degree.
     """
     results: list[Elements | None] = []
     for shares in zip(*values.values(), strict=True):
@@ -260,14 +428,16 @@ def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements |
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commitment:
-    """What a party commits to.
+    """What an aggregator commits to.
 
     Attributes:
         dealings: of each silo whose share it could open, by name and in order, the digest of the
-            silo's shares for all parties, 32 bytes.
+            silo's shares for all aggregators, 32 bytes.
         received: digest of its task with all shares that it got, 32 bytes.
         seed: digest of its seed, 32 bytes.
-        noise: its noise in shares, each sealed to a party; empty for itself.
+        noise: its noise in shares, each sealed to an aggregator; empty for itself.
+
+    Raises ValueError if it is none.
     """
 
     dealings: Mapping[str, bytes]
@@ -275,40 +445,31 @@ class Commitment:
     seed: bytes
     noise: tuple[bytes, ...] = dataclasses.field(repr=False)
 
-    def to_bytes(self) -> bytes:
-        """Returns the content of a message."""
-        silos = joined(*(silo.encode() for silo in self.dealings))
-        dealings = joined(*self.dealings.values())
-        return joined(silos, dealings, self.received, self.seed, joined(*self.noise))
+    def __post_init__(self) -> None:
+        digests = (*self.dealings.values(), self.received, self.seed)
+        if any(len(digest) != DIGEST_BYTES for digest in digests):
+            raise ValueError("expected digests of 32 bytes, got others")
+        for silo in self.dealings:
+            check_name(silo, "silo")
+        if list(self.dealings) != sorted(self.dealings):
+            raise ValueError("expected silos in order, each with a digest")
 
     @classmethod
-    def of(cls, message: PartyMessage, terms: BatchTerms) -> Commitment:
+    def of(cls, message: AggregatorMessage, terms: BatchTerms) -> Commitment:
         """Returns what a message says; raises ProtocolError if it says nothing of the kind."""
-        parts = split(message.content)
-        if len(parts) != 5:
-            raise ProtocolError(f"commit: expected 5 parts, got {len(parts)}")
-        names, dealings, received, seed, noise = parts
-        digests, shares = split(dealings), tuple(split(noise))
-        if any(len(digest) != DIGEST_BYTES for digest in (*digests, received, seed)):
-            raise ProtocolError("commit: expected digests of 32 bytes, got others")
         try:
-            silos = [check_name(silo.decode(), "silo") for silo in split(names)]
-        except ValueError:
-            raise ProtocolError("commit: expected names of silos, got something else") from None
-        if silos != sorted(set(silos)) or len(silos) != len(digests):
-            raise ProtocolError("commit: expected silos in order, each with a digest")
-        if len(shares) != len(terms.parties):
-            raise ProtocolError("commit: expected noise for each party")
-        dealt = dict(zip(silos, digests, strict=True))
-        return cls(dealings=dealt, received=received, seed=seed, noise=shares)
+            commitment: Commitment = decode(cls, message.content)
+        except ValueError as error:
+            raise ProtocolError(f"commit: {error}") from None
+        if len(commitment.noise) != len(terms.aggregators):
+            raise ProtocolError("commit: expected noise for each aggregator")
+        return commitment
 
 
 def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
-    """Returns the silos of which every party holds a share of the same dealing, in order."""
-    common = set(committed[0].dealings.items()).intersection(
-        *(each.dealings.items() for each in committed[1:])
-    )
-    return tuple(sorted(silo for silo, _ in common))
+    """Returns the silos of which every aggregator holds a share of the same dealing, in order."""
+    dealings = [set(commitment.dealings.items()) for commitment in committed]
+    return tuple(sorted(silo for silo, _ in dealings[0].intersection(*dealings[1:])))
 
 
 def passing_silos(
@@ -328,14 +489,14 @@ def passing_silos(
 
 
 class Transcript:
-    """All parties' messages on the steps of a batch so far, and what follows from them. Public.
+    """All messages on the steps of a batch so far, and what follows from them. Public.
 
     Attributes:
         terms: of the batch.
         seen: `round_digest` of the last step's messages; every message on the next step begins with
-            it, so that parties that saw different messages never go on together.
-        committed: after `COMMIT`, what each party committed to.
-        silos: after `COMMIT`, the silos of which every party holds a share of the same dealing.
+            it, so that aggregators that saw different messages never go on together.
+        committed: after `COMMIT`, what each aggregator committed to.
+        silos: after `COMMIT`, the silos of which all hold a share of the same dealing.
         challenge: after `REVEAL`.
         masked: after `MASK`, of each silo y `[num_queries]`, None where shares don't fit each
             other.
@@ -353,7 +514,7 @@ class Transcript:
     def __init__(self, terms: BatchTerms) -> None:
         self.terms, self.seen = terms, b""
 
-    def after(self, step: Step, messages: Sequence[PartyMessage]) -> Transcript:
+    def after(self, step: Step, messages: Sequence[AggregatorMessage]) -> Transcript:
         """Returns the transcript with the messages of the next step.
 
         Raises:
@@ -368,67 +529,67 @@ class Transcript:
         else:
             parts = {}
             for message in messages:
-                seen, *parts[message.party] = split(message.content) or [b""]
+                seen, *parts[message.aggregator] = split(message.content) or [b""]
                 if seen != self.seen:
                     raise ProtocolError(
-                        f"{step.value}: expected {self._name(message.party)} to have seen what the "
-                        "others saw, got a message on something else"
+                        f"{step.value}: expected {self._name(message.aggregator)} to have seen "
+                        "what the others saw, got a message on something else"
                     )
-            getattr(longer, f"_{step.value}")(parts)
+            longer._conclude(step, parts)
         longer.seen = round_digest(messages)
         return longer
 
-    def _reveal(self, parts_of: Mapping[int, list[bytes]]) -> None:
-        for (party, parts), committed in zip(parts_of.items(), self.committed, strict=True):
-            if len(parts) != 1 or seed_digest(parts[0], party, self.terms) != committed.seed:
-                raise ProtocolError(
-                    f"reveal: expected the seed that {self._name(party)} committed to"
+    def _conclude(self, step: Step, parts_of: Mapping[int, list[bytes]]) -> None:
+        """Takes up what aggregators said on a step after the first, by their numbers."""
+        terms, silos = self.terms, self.silos
+        if step is Step.REVEAL:
+            for (number, parts), committed in zip(parts_of.items(), self.committed, strict=True):
+                if len(parts) != 1 or seed_digest(parts[0], number, terms) != committed.seed:
+                    raise ProtocolError(
+                        f"reveal: expected the seed that {self._name(number)} committed to"
+                    )
+            seed = challenge_seed([seed for (seed,) in parts_of.values()], terms, self.seen)
+            self.challenge = Challenge.of_seed(seed, terms)
+        elif step is Step.MASK:
+            values = self._values(step, parts_of, (len(silos), terms.num_queries))
+            self.masked = opened(values, threshold=terms.threshold)
+        elif step is Step.CHECK:
+            values = self._values(step, parts_of, (len(silos), 1))
+            checked = opened(values, threshold=terms.threshold)
+            self.passing = passing_silos(silos, self.masked, checked)
+            if len(self.passing) < terms.least_silos:
+                raise TooFewSilosError(
+                    f"silos: expected {terms.least_silos} or more whose shares open and fit each "
+                    f"other, got {len(self.passing)}"
                 )
-        seed = challenge_seed([seed for (seed,) in parts_of.values()], self.terms, self.seen)
-        self.challenge = Challenge.of_seed(seed, self.terms)
-
-    def _mask(self, parts_of: Mapping[int, list[bytes]]) -> None:
-        values = self._values(parts_of, (len(self.silos), self.terms.num_queries), "mask")
-        self.masked = opened(values, threshold=self.terms.threshold)
-
-    def _check(self, parts_of: Mapping[int, list[bytes]]) -> None:
-        values = self._values(parts_of, (len(self.silos), 1), "check")
-        checked = opened(values, threshold=self.terms.threshold)
-        self.passing = passing_silos(self.silos, self.masked, checked)
-        if len(self.passing) < self.terms.least_silos:
-            raise TooFewSilosError(
-                f"silos: expected {self.terms.least_silos} or more whose shares open and fit each "
-                f"other, got {len(self.passing)}"
-            )
-
-    def _agree(self, parts_of: Mapping[int, list[bytes]]) -> None:
-        for party, parts in parts_of.items():
-            if parts != [silo.encode() for silo in self.passing]:
+        elif step is Step.AGREE:
+            for number, parts in parts_of.items():
+                if parts != [silo.encode() for silo in self.passing]:
+                    raise ProtocolError(
+                        f"agree: expected the silos that pass, got others of {self._name(number)}"
+                    )
+        else:
+            sums = self._values(step, parts_of, terms.shape)
+            try:
+                self.total = shamir.reconstruct(sums, degree=terms.threshold)
+            except shamir.InconsistentSharesError:
                 raise ProtocolError(
-                    f"agree: expected the silos that pass, got others of {self._name(party)}"
-                )
-
-    def _release(self, parts_of: Mapping[int, list[bytes]]) -> None:
-        sums = self._values(parts_of, self.terms.shape, "release")
-        try:
-            self.total = shamir.reconstruct(sums, degree=self.terms.threshold)
-        except shamir.InconsistentSharesError:
-            raise ProtocolError(
-                "release: expected sums that fit each other; a party added wrongly, and it can't "
-                "be parts_of which"
-            ) from None
+                    "release: expected sums that fit each other; an aggregator added wrongly, and "
+                    "it can't be told which"
+                ) from None
 
     def _values(
-        self, parts_of: Mapping[int, list[bytes]], shape: tuple[int, ...], what: str
+        self, step: Step, parts_of: Mapping[int, list[bytes]], shape: tuple[int, ...]
     ) -> dict[int, Elements]:
         if any(len(parts) != 1 for parts in parts_of.values()):
-            raise ProtocolError(f"{what}: expected one row of values of each party, got others")
+            raise ProtocolError(f"{step.value}: expected one row of values of each, got others")
         try:
             return {
-                party: shamir.from_bytes(row, shape, what) for party, (row,) in parts_of.items()
+                number: shamir.from_bytes(row, shape, step.value)
+                for number, (row,) in parts_of.items()
             }
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 
-    def _name(self, party: int) -> str:
-        return self.terms.parties[party - 1].name
+    def _name(self, number: int) -> str:
+        return self.terms.aggregators[number - 1].name

@@ -149,22 +149,24 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
     return shares
 
 
-def weights(parties: Sequence[int], at: int) -> list[np.uint64]:
-    """Returns Lagrange's weights: the value at a point is the weighted sum of shares.
+def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int) -> Elements:
+    """Returns the value at a point of the polynomials through some shares (Lagrange).
 
     Args:
-        parties: numbers of the parties whose shares there are, all different.
+        shares: by number of the party.
+        parties: whose shares are used, all different.
         at: the point, 0 for the secret.
     """
-    factors = []
+    value = np.zeros_like(shares[parties[0]])
     for party in parties:
         over, under = 1, 1
         for other in parties:
             if other != party:
                 over = over * (at - other) % PRIME
                 under = under * (party - other) % PRIME
-        factors.append(np.uint64(over * pow(under, -1, PRIME) % PRIME))
-    return factors
+        weight = np.uint64(over * pow(under, -1, PRIME) % PRIME)
+        value = add(value, multiply(shares[party], weight))
+    return value
 
 
 def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements:
@@ -184,15 +186,8 @@ def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements:
         raise ValueError(f"expected the shares of {degree + 1} parties, got {len(parties)}")
     used = parties[: degree + 1]
     for further in parties[degree + 1 :]:
-        if not np.array_equal(_value_at(shares, used, further), shares[further]):
+        if not np.array_equal(interpolate(shares, used, further), shares[further]):
             raise InconsistentSharesError(
                 f"expected shares of a polynomial of degree {degree}, got others"
             )
-    return _value_at(shares, used, 0)
-
-
-def _value_at(shares: Mapping[int, Elements], parties: Sequence[int], at: int) -> Elements:
-    value = np.zeros_like(shares[parties[0]])
-    for party, weight in zip(parties, weights(parties, at), strict=True):
-        value = add(value, multiply(shares[party], weight))
-    return value
+    return interpolate(shares, used, 0)

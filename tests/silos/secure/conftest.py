@@ -1,4 +1,4 @@
-"""Folders of these tests lie in memory where there is such a place: parties write at every step."""
+"""Folders of these tests lie in memory where that is possible: aggregators often write."""
 
 import os
 import pathlib

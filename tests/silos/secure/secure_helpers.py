@@ -5,19 +5,19 @@ import itertools
 
 import numpy as np
 
-from pate_tf.accounting.local.base import LATTICE, SecureHistogram
-from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import SecureHistogram
+from pate_tf.silos.secure.aggregator import Aggregator
+from pate_tf.silos.secure.keys import Keys
 from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.party import Party
-from pate_tf.silos.secure.protocol import STEPS, PartyTask, Step, Transcript
-from pate_tf.silos.secure.shares import seal_sums, seal_votes
-from pate_tf.silos.secure.terms import BatchTerms
+from pate_tf.silos.secure.protocol import STEPS, AggregatorTask, BatchTerms, Step, Transcript
+from pate_tf.silos.secure.sealing import seal_sums, seal_votes
 
 FAINT = 1e-7  # votes: noise of a tenth of a lattice step
 
 
 def some_keys(number=4):
-    return [PartyKeys.generate(f"party-{index + 1}") for index in range(number)]
+    return [Keys.generate(f"aggregator-{index + 1}") for index in range(number)]
 
 
 def some_terms(keys, *, sigma=FAINT, threshold=1, num_queries=4, num_classes=3, batch_id="b"):
@@ -28,7 +28,7 @@ def some_terms(keys, *, sigma=FAINT, threshold=1, num_queries=4, num_classes=3, 
         num_queries=num_queries,
         num_classes=num_classes,
         mechanism=SecureHistogram(sigma=sigma, num_parties=len(keys), threshold=threshold),
-        parties=tuple(each.identity for each in keys),
+        aggregators=tuple(each.identity for each in keys),
     )
 
 
@@ -50,21 +50,21 @@ def sealed_votes(labels, terms):
     return {silo: seal_votes(row, terms, silo=silo) for silo, row in labels.items()}
 
 
-def open_parties(keys, folder, *, noise=None):
+def open_aggregators(keys, folder, *, noise=None):
     return {
-        number + 1: Party(one, folder / one.identity.name, noise=noise)
+        number + 1: Aggregator(one, folder / one.identity.name, noise=noise)
         for number, one in enumerate(keys)
     }
 
 
-def asked(parties):
-    return {number: party.answer for number, party in parties.items()}
+def asked(aggregators):
+    return [aggregators[number].answer for number in sorted(aggregators)]
 
 
 def tasks(terms, sealed, step, messages=()):
-    """What a coordinator that keeps to the protocol asks the parties, by their numbers."""
+    """What a coordinator that keeps to the protocol asks the aggregators, by their numbers."""
     return {
-        number: PartyTask(
+        number: AggregatorTask(
             step=step,
             terms=terms,
             sealed={silo: shares[number - 1] for silo, shares in sealed.items()}
@@ -76,23 +76,23 @@ def tasks(terms, sealed, step, messages=()):
     }
 
 
-def run_until(parties, terms, sealed, last):
+def run_until(aggregators, terms, sealed, last):
     """The messages of every step up to the last one, by step."""
     rounds, messages = {}, ()
     for step in STEPS:
         asked_now = tasks(terms, sealed, step, messages)
-        messages = tuple(parties[number].answer(task) for number, task in asked_now.items())
+        messages = tuple(aggregators[number].answer(task) for number, task in asked_now.items())
         rounds[step] = messages
         if step is last:
             break
     return rounds
 
 
-def transcript_of(party, terms, step):
-    """What a party knew when it answered a step, from its journal."""
+def transcript_of(aggregator, terms, step):
+    """What a aggregator knew when it answered a step, from its journal."""
     said = Transcript(terms)
     for before, following in itertools.pairwise(STEPS[: STEPS.index(step) + 1]):
-        said = said.after(before, party.journal._messages(terms, following)[1:])
+        said = said.after(before, aggregator.journal.step(terms, following)[1:])
     return said
 
 
@@ -112,15 +112,15 @@ def sealed_sums(silos, terms, sums, noises):
 
 
 class Batch:
-    """Keys, terms, votes of silos and parties of one batch."""
+    """Keys, terms, votes of silos and aggregators of one batch."""
 
     def __init__(self, folder, num_silos=3, *, num_parties=4, noise=None, **changes):
         self.keys = some_keys(num_parties)
         self.terms = some_terms(self.keys, **changes)
         self.labels = some_labels(self.terms, num_silos)
         self.sealed = sealed_votes(self.labels, self.terms)
-        self.parties = open_parties(self.keys, folder, noise=noise)
-        self.ways = asked(self.parties)
+        self.aggregators = open_aggregators(self.keys, folder, noise=noise)
+        self.ways = asked(self.aggregators)
 
     def open(self):
         return open_histogram(self.terms, self.sealed, self.ways)

@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 
+from pate_tf.accounting import local
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import gaussian_dp_epsilon
-from pate_tf.accounting.local import base
-from pate_tf.accounting.local.base import SecureHistogram
+from pate_tf.accounting.local import SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianHistogram
 
 DELTA = 1e-5
 
 
 def honest_law(scale, honest, reach):
-    """The law of the sum of the honest parties' noise, in lattice steps around 0."""
+    """The law of the sum of the honest aggregators' noise, in lattice steps around 0."""
     support = np.arange(-reach, reach + 1)
     one = np.exp(-(support**2) / (2.0 * scale**2))
     one /= one.sum()
@@ -37,7 +37,7 @@ def exact_delta(law, shift, epsilon):
 @pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (6, 2)])
 @pytest.mark.parametrize("lattice", [3, 5])
 def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, threshold, lattice):
-    monkeypatch.setattr(base, "LATTICE", lattice)
+    monkeypatch.setattr(local, "LATTICE", lattice)
     mechanism = SecureHistogram(sigma=2.0, num_parties=num_parties, threshold=threshold)
     scale = mechanism.sigma * lattice / math.sqrt(mechanism.num_honest)
     law = honest_law(scale, mechanism.num_honest, int(30 * scale))
@@ -58,10 +58,3 @@ def test_it_costs_what_a_trusted_centre_s_histogram_costs(number):
     expected = trusted.data_independent_epsilon(num_queries=number, delta=DELTA)[0]
     assert expected <= found <= expected * (1 + 1e-4)
     assert found >= gaussian_dp_epsilon(math.sqrt(2.0 * number) / 40.0, DELTA)
-
-
-def test_noise_below_a_lattice_step_has_no_such_epsilon():
-    assert (
-        SecureHistogram(sigma=1e-7, num_parties=4, threshold=1).composed_epsilon(1, delta=DELTA)
-        == math.inf
-    )

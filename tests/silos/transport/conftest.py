@@ -1,7 +1,7 @@
 """Certificates of two authorities, made once."""
 
 import pytest
-from transport_helpers import PARTIES, SILOS, STRANGER
+from transport_helpers import AGGREGATORS, SILOS, STRANGER
 
 from pate_tf.net.certificates import write_demo_certificates
 
@@ -10,7 +10,7 @@ from pate_tf.net.certificates import write_demo_certificates
 def certificates(tmp_path_factory):
     """Files by name, of the authority that everybody trusts."""
     folder = tmp_path_factory.mktemp("certificates")
-    return write_demo_certificates(folder, [*SILOS, *PARTIES, STRANGER])
+    return write_demo_certificates(folder, [*SILOS, *AGGREGATORS, STRANGER])
 
 
 @pytest.fixture(scope="session")

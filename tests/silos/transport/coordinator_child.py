@@ -7,15 +7,15 @@ import pathlib
 import sys
 import time
 
-from transport_helpers import made_up_core, made_up_round, serve
+from transport_helpers import made_up_journal, made_up_round, serve
 
 from pate_tf.net.credentials import TlsFiles
 
 if __name__ == "__main__":
     certificates, journal, port = sys.argv[1:]
-    core = made_up_core(pathlib.Path(journal))
-    core.open_round(made_up_round(1 + len(core.rounds())))
+    started = made_up_journal(pathlib.Path(journal))
+    started.open_round(made_up_round(1 + len(started.rounds())))
     files = TlsFiles.of(pathlib.Path(certificates), "coordinator")
-    with serve(core, files, address=f"localhost:{port}"):
+    with serve(started, files, address=f"localhost:{port}"):
         print("ready", flush=True)
         time.sleep(600.0)

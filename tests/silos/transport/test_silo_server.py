@@ -15,35 +15,31 @@ from transport_helpers import (
     LIMITS,
     connect,
     free_port,
-    made_up_core,
+    made_up_journal,
     made_up_round,
     serve,
     votes_of,
 )
 
-from pate_tf.net import array_pb2
-from pate_tf.net.channel import call, open_channel
 from pate_tf.net.credentials import Limits
 from pate_tf.net.retries import backoff_seconds
-from pate_tf.silos import server as silo_service
-from pate_tf.silos import silos_pb2 as wire
-from pate_tf.silos import silos_pb2_grpc
-from pate_tf.silos.messages import Answer, query_digest
+from pate_tf.silos.messages import Answer
+from pate_tf.silos.transport import SILOS
 
 HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture
-def core():
-    made = made_up_core()
+def journal():
+    made = made_up_journal()
     made.open_round(made_up_round())
     yield made
     made.close()
 
 
 @pytest.fixture
-def server(core, certificates):
-    with serve(core, certificates["coordinator"]) as running:
+def server(journal, certificates):
+    with serve(journal, certificates["coordinator"]) as running:
         yield running
 
 
@@ -53,10 +49,10 @@ def silo(server, certificates):
         yield connection
 
 
-def test_nobody_speaks_for_another_silo(silo, core):
+def test_nobody_speaks_for_another_silo(silo, journal):
     with pytest.raises(PermissionError, match="expected the name of the certificate"):
         silo.submit(votes_of("silo-2"))
-    assert core.replies(1) == {}
+    assert journal.replies(1) == {}
 
 
 def test_only_the_roster_gets_in(server, certificates, caplog):
@@ -69,7 +65,7 @@ def test_only_the_roster_gets_in(server, certificates, caplog):
 
 
 def test_another_authority_or_a_silo_is_no_coordinator(
-    server, core, certificates, other_certificates
+    server, journal, certificates, other_certificates
 ):
     with (
         connect(server, other_certificates["silo-1"]) as silo,
@@ -78,7 +74,7 @@ def test_another_authority_or_a_silo_is_no_coordinator(
         silo.poll()
     for files in (other_certificates["coordinator"], certificates["silo-2"]):
         with (
-            serve(core, files) as impostor,
+            serve(journal, files) as impostor,
             connect(impostor, certificates["silo-1"]) as silo,
             pytest.raises(ConnectionError, match="could not be reached"),
         ):
@@ -94,7 +90,7 @@ def test_no_certificate_and_no_encryption_get_nothing(server, certificates):
         grpc.secure_channel(address, nameless, options=name),
     ):
         with pytest.raises(grpc.RpcError) as caught:
-            silos_pb2_grpc.SilosStub(channel).Poll(wire.PollRequest(), timeout=5.0)
+            channel.unary_unary(f"/{SILOS}/Poll")(b"", timeout=5.0)
         channel.close()
         assert caught.value.code() in (
             grpc.StatusCode.UNAVAILABLE,
@@ -102,99 +98,75 @@ def test_no_certificate_and_no_encryption_get_nothing(server, certificates):
         )
 
 
-def test_a_stranger_s_client_of_the_protocol_works(server, certificates):
-    """Nothing of ours but the .proto: stubs, and NumPy for the array."""
-    files = certificates["silo-2"]
-    credentials = grpc.ssl_channel_credentials(
-        files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
-    )
-    options = (("grpc.ssl_target_name_override", "coordinator"),)
-    with grpc.secure_channel(f"localhost:{server.port}", credentials, options) as channel:
-        stub = silos_pb2_grpc.SilosStub(channel)
-        batch = stub.Poll(wire.PollRequest(wait_seconds=1.0), timeout=10.0).batch
-        queries = np.frombuffer(batch.queries.data, batch.queries.dtype)
-        queries = queries.reshape(tuple(batch.queries.shape))
-        assert [query_digest(query) for query in queries] == list(batch.digests)
-        assert dict(batch.mechanism.parameters) == {"epsilon": 1.0}
-        reply = wire.Reply(
-            run_id=batch.run_id,
-            batch_id=batch.batch_id,
-            silo="silo-2",
-            votes=array_pb2.Array(dtype="<i8", shape=[len(queries)], data=bytes(8 * len(queries))),
-        )
-        assert stub.Submit(reply, timeout=10.0).answer == wire.OK
-        reply.votes.shape[0] = 2**60
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.Submit(reply, timeout=10.0)
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert caught.value.details().startswith("votes: expected as many bytes")
-
-
-def test_messages_above_the_limit_are_refused_both_ways(core, certificates):
+def test_messages_above_the_limit_are_refused_both_ways(journal, certificates):
     with (
-        serve(core, certificates["coordinator"], limits=Limits(message_bytes=200)) as small,
+        serve(journal, certificates["coordinator"], limits=Limits(message_bytes=200)) as small,
         connect(small, certificates["silo-1"]) as silo,
     ):
-        with pytest.raises(ValueError, match="fewer queries at once"):
+        with pytest.raises(ValueError, match="less must be asked at once"):
             silo.poll()
         with pytest.raises(ConnectionError, match="resource_exhausted"):
-            call(silo._stub.Submit, wire.Reply(refusal="x" * 300))
+            silo.call("Submit", bytes(300), Answer)
+
+
+@pytest.mark.parametrize("content", [None, 1.0, b"x", (votes_of("silo-1"),), "votes"])
+def test_what_is_no_reply_is_refused_in_one_line(silo, journal, content):
+    with pytest.raises(ValueError, match="message: expected one of the protocol") as caught:
+        silo.call("Submit", content, Answer)
+    assert "\n" not in str(caught.value)
+    assert journal.replies(1) == {}
 
 
 def test_a_poll_waits_for_a_batch(certificates):
-    core = made_up_core()
+    journal = made_up_journal()
     with (
-        serve(core, certificates["coordinator"]) as server,
+        serve(journal, certificates["coordinator"]) as server,
         connect(server, certificates["silo-1"]) as silo,
     ):
-        silo._wait_seconds = 30.0
-        assert LIMITS.longest_wait == 30.0
-        later = threading.Timer(0.3, core.open_round, [made_up_round()])
+        silo._wait_seconds = LIMITS.longest_wait
+        later = threading.Timer(0.3, journal.open_round, [made_up_round()])
         later.start()
         begin = time.monotonic()
         assert silo.poll().batch_id == "round-1"
         assert time.monotonic() - begin < 25.0
         later.join()
-    core.close()
+    journal.close()
 
 
 def test_health_is_told_to_everybody_with_a_certificate(server, certificates):
-    channel = open_channel(f"localhost:{server.port}", files=certificates["stranger"])
-    with channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        for service in ("", "pate_tf.silos.v1.Silos"):
+    with connect(server, certificates["stranger"]) as stranger:
+        stub = health_pb2_grpc.HealthStub(stranger._channel)
+        for service in ("", SILOS):
             request = health_pb2.HealthCheckRequest(service=service)
             answer = stub.Check(request, timeout=10.0)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_errors_of_the_coordinator_stay_with_it(server, silo, core, caplog, monkeypatch):
+def test_errors_of_the_coordinator_stay_with_it(silo, journal, caplog, monkeypatch):
     def fails(silo):
         raise RuntimeError("votes 918273")
 
-    monkeypatch.setattr(core, "poll", fails)
+    monkeypatch.setattr(journal, "poll", fails)
     with caplog.at_level(logging.ERROR), pytest.raises(ConnectionError) as caught:
         silo.poll()
     assert "918273" not in str(caught.value)
     assert "its log says why" in str(caught.value)
-    assert "a call to /pate_tf.silos.v1.Silos/Poll failed" in caplog.text
+    assert "a call to Poll failed" in caplog.text
 
 
-def test_a_coordinator_that_sends_nonsense_does_not_stop_a_silo(server, silo, core, monkeypatch):
-    def nonsense(batch):
-        message = wire.QueryBatch(run_id="run", batch_id="b", num_classes=2)
-        message.queries.CopyFrom(array_pb2.Array(dtype="|O", shape=[1], data=bytes(8)))
-        return message
-
-    monkeypatch.setattr(silo_service, "batch_to_wire", nonsense)
-    with pytest.raises(ConnectionError, match="no batch: queries: expected a type of"):
-        silo.poll()
+def test_a_coordinator_that_sends_nonsense_does_not_stop_a_silo(silo, journal, monkeypatch):
+    batch = journal.poll("silo-1")
+    object.__setattr__(batch, "queries", np.zeros((2, 2)))
+    for nonsense in (1.5, batch, votes_of("silo-1")):
+        monkeypatch.setattr(journal, "poll", lambda silo, nonsense=nonsense: nonsense)
+        with pytest.raises(ConnectionError, match="replied by no Poll"):
+            silo.poll()
 
 
-def test_callers_that_call_too_often_are_told_to_wait(core, certificates):
+def test_callers_that_call_too_often_are_told_to_wait(journal, certificates):
     limits = Limits(calls_per_second=0.001, calls_at_once=2)
     with (
-        serve(core, certificates["coordinator"], limits=limits) as server,
+        serve(journal, certificates["coordinator"], limits=limits) as server,
         connect(server, certificates["silo-1"]) as first,
     ):
         assert first.poll() is not None and first.poll() is not None
@@ -243,9 +215,9 @@ def test_a_killed_coordinator_remembers_and_silos_come_back(tmp_path, certificat
     try:
         with connect(port, certificates["silo-1"]) as silo:
             first = until_reached(silo.poll)
-            assert first.witness is None
-            witness = bytes(range(32))
-            assert silo.submit(votes_of("silo-1", witness=witness)) is Answer.OK
+            assert first.commitment is None
+            commitment = bytes(range(32))
+            assert silo.submit(votes_of("silo-1", commitment=commitment)) is Answer.OK
             child.kill()
             child.wait()
             with pytest.raises(ConnectionError):
@@ -254,7 +226,7 @@ def test_a_killed_coordinator_remembers_and_silos_come_back(tmp_path, certificat
             assert until_reached(lambda: silo.submit(votes_of("silo-1"))) is Answer.SAME
             assert silo.submit(votes_of("silo-1", first=1)) is Answer.CONFLICT
             later = silo.poll()
-            assert (later.batch_id, later.witness) == ("round-2", witness)
+            assert (later.batch_id, later.commitment) == ("round-2", commitment)
             with connect(port, certificates["silo-2"]) as other:
                 assert other.poll().digests == first.digests
     finally:

@@ -1,23 +1,27 @@
-"""Silos, parties and a coordinator together: in one process, and on real ports."""
+"""Whole rounds in which silos, aggregators and a coordinator speak over the network."""
 
+import contextlib
+import dataclasses
 import threading
 import types
 
 import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, batch, pool, silo, teacher
-from transport_helpers import LIMITS, PARTIES, SILOS
+from transport_helpers import AGGREGATORS, LIMITS, SILOS
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
-from pate_tf.core.sensitive import SumsByClass
-from pate_tf.silos import Asking, Coordinator, Member, Roster, SiloSums
-from pate_tf.silos.clients import PartyConnection, SiloConnection
+from pate_tf.silos import Asking, Coordinator, Member, SiloRoster, SiloSums
 from pate_tf.silos.messages import Reason, Refusal, SealedShares
-from pate_tf.silos.secure.keys import PartyKeys
-from pate_tf.silos.secure.opening import PartySealer, simulated_parties
-from pate_tf.silos.secure.party import Party
-from pate_tf.silos.server import PartyService, serve_coordinator
+from pate_tf.silos.secure.aggregator import Aggregator
+from pate_tf.silos.secure.keys import Keys
+from pate_tf.silos.transport import (
+    AggregatorConnection,
+    AggregatorService,
+    SiloConnection,
+    serve_coordinator,
+)
 
 POOL = pool(40)
 TRUE = teacher(POOL.inputs)
@@ -26,120 +30,115 @@ SUMS = SecureFeatureSums(
 )
 MADE_UP = np.arange(4 * NUM_CLASSES).reshape(4, NUM_CLASSES) * 2**25
 ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
-FOUND = SiloSums(sums=SumsByClass(MADE_UP), representation="encoder")
-SECURE = {"name": "secure_histogram", "sigma": 0.5, "num_parties": 4, "threshold": 1}
+SECURE = SecureHistogram(sigma=0.5, num_parties=4, threshold=1)
+KEYS = {name: Keys.generate(name) for name in (*SILOS, *AGGREGATORS)}
 
 
 def made_up_roster(names):
-    members = tuple(Member(name=name, epsilon=20.0, queries=100) for name in names)
-    return Roster(run_id="r", delta=1e-6, members=members)
+    members = tuple(
+        Member(name=name, epsilon=20.0, identity=KEYS[name].identity if name in KEYS else None)
+        for name in names
+    )
+    aggregators = tuple(KEYS[name].identity for name in AGGREGATORS)
+    return SiloRoster(run="r", delta=1e-6, members=members, aggregators=aggregators)
 
 
 def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path):
-    sealer, sums = simulated_parties(tmp_path / "parties")
+    aggregators = [Aggregator(KEYS[name], tmp_path / name) for name in AGGREGATORS]
+    asks = [aggregator.answer for aggregator in aggregators]
     names = [f"s{number}" for number in range(20)]
-    silos = [
-        silo(None, silo=name, sealer=sealer, least_sigma=0.1, epsilon_budget=1e6) for name in names
-    ]
-    asking = Asking(mechanism=SECURE)
     roster = made_up_roster(names)
+    limits = {"least_sigma": 0.1, "epsilon_budget": 1e6, "roster": roster}
+    arguments = {
+        "silos": [silo(None, silo=name, **limits) for name in names],
+        "folder": tmp_path / "coordinator",
+        "asking": Asking(mechanism=SECURE),
+    }
 
-    class KilledAfterwards:
-        def histogram(self, batch, shares):
-            opened.append(sums.histogram(batch, shares))
-            raise KeyboardInterrupt
+    def killed(event):
+        raise KeyboardInterrupt
 
-    opened = []
-    arguments = {"silos": silos, "folder": tmp_path / "coordinator", "asking": asking}
     with (
-        Coordinator(roster, secure=KilledAfterwards(), **arguments) as coordinator,
+        Coordinator(roster, aggregators=asks, on_event=killed, **arguments) as coordinator,
         pytest.raises(KeyboardInterrupt),
     ):
         coordinator.ask(POOL, np.arange(10))
-    with Coordinator(roster, secure=sums, **arguments) as coordinator:
+    steps = sorted(path.read_bytes() for path in tmp_path.rglob("batch.release"))
+    with Coordinator(roster, aggregators=asks, **arguments) as coordinator:
         labels = coordinator.ask(POOL, np.arange(10))
-        assert np.array_equal(labels.noisy_counts, opened[0])  # one opening, one noise
+        # One opening, one noise.
+        assert sorted(path.read_bytes() for path in tmp_path.rglob("batch.release")) == steps
         assert np.array_equal(labels.labels, TRUE[:10])
         assert labels.cost.number == 10 and labels.weights is not None
-        charge = SecureHistogram(sigma=0.5, num_parties=4, threshold=1)
-        assert all(spent.charges == {charge: 10} for spent in coordinator.spending())
+        assert all(spent.charges == {SECURE: 10} for spent in coordinator.spending())
         page = coordinator.statement(pool_name="lines").to_markdown()
     assert "up to 1 of the 4 aggregators together" in page
 
 
-@pytest.mark.parametrize("mechanism", [SECURE, {"name": "randomised_response"}, SUMS.to_dict()])
+@pytest.mark.parametrize("mechanism", [SECURE, None, SUMS], ids=["secure", "local", "sums"])
 def test_a_round_over_the_network(tmp_path, certificates, mechanism):
-    are_sums = mechanism["name"] == SUMS.name
-    keys = [PartyKeys.generate(name) for name in PARTIES]
-    silo_keys = {name: PartyKeys.generate(name) for name in SILOS if are_sums}
-    identities = [one.identity for one in keys]
-    of_silos = [one.identity for one in silo_keys.values()]
-    line = PartyService(identities, silos=of_silos, limits=LIMITS, seconds=60.0)
-    roster = made_up_roster(SILOS)
-    stop = threading.Event()
-    with Coordinator(
-        roster,
-        folder=tmp_path / "coordinator",
-        secure=line.sums,
-        asking=Asking(mechanism=mechanism, seconds=60.0),
-    ) as coordinator:
-        server = serve_coordinator(
-            "localhost:0",
-            coordinator.queue,
-            files=certificates["coordinator"],
-            silos=roster.names,
-            parties=line,
-            limits=LIMITS,
+    line, roster, stop = AggregatorService(AGGREGATORS), made_up_roster(SILOS), threading.Event()
+
+    def serve_silo(address, name):
+        # Its ledger is its thread's, as it would be its process's.
+        opened = silo(
+            tmp_path / name,
+            silo=name,
+            model=SiloSums(values=MADE_UP, representation="encoder")
+            if mechanism is SUMS
+            else teacher,
+            roster=roster,
+            keys=KEYS[name],
+            allowed=("randomised_response" if mechanism is None else mechanism.name,),
+            least_sigma=0.1,
+            least_silos=2,
+            most_epsilon=100.0,
+            epsilon_budget=1e6,
         )
+        connection = SiloConnection(address, files=certificates[name], wait_seconds=0.5)
+        with opened, connection:
+            opened.serve(connection, until=stop.is_set, sleep=lambda seconds: None)
+
+    def serve_aggregator(address, name):
+        aggregator, files = Aggregator(KEYS[name], tmp_path / name), certificates[name]
+        connection = AggregatorConnection(
+            aggregator, roster, address, files=files, wait_seconds=0.5
+        )
+        with contextlib.closing(aggregator), connection:
+            connection.serve(until=stop.is_set)
+
+    with (
+        Coordinator(
+            roster,
+            folder=tmp_path / "coordinator",
+            aggregators=line.asks,
+            asking=Asking(mechanism=mechanism, seconds=60.0),
+        ) as coordinator,
+        serve_coordinator(
+            "localhost:0",
+            coordinator.journal,
+            files=certificates["coordinator"],
+            aggregators=line,
+            limits=LIMITS,
+        ) as server,
+    ):
+        running = [(serve_silo, name) for name in SILOS]
+        running += [(serve_aggregator, name) for name in AGGREGATORS]
         address = f"localhost:{server.port}"
-
-        def serve_silo(name, until):
-            # Its account is its thread's, as it would be its process's.
-            one = silo(
-                tmp_path / name,
-                silo=name,
-                model=FOUND if are_sums else teacher,
-                sealer=PartySealer(identities, silos=of_silos, keys=silo_keys.get(name)),
-                allowed=(mechanism["name"],),
-                least_sigma=0.1,
-                least_silos=2,
-                most_epsilon_per_query=100.0,
-                epsilon_budget=1e6,
-            )
-            connection = SiloConnection(address, files=certificates[name], wait_seconds=0.5)
-            with one, connection:
-                one.serve(connection, until=until, sleep=lambda seconds: None)
-
-        running = [(serve_silo, {"name": name}) for name in SILOS]
-        known = {one.name: one for one in (*identities, *of_silos)}
-        for one in keys:
-            name = one.identity.name
-            party = PartyConnection(
-                Party(one, tmp_path / name),
-                known,
-                address,
-                files=certificates[name],
-                wait_seconds=0.5,
-            )
-            running.append((party.serve, {}))
-        threads = [
-            threading.Thread(target=serve, kwargs={**settings, "until": stop.is_set})
-            for serve, settings in running
-        ]
-        for one in threads:
-            one.start()
+        threads = [threading.Thread(target=serve, args=(address, name)) for serve, name in running]
+        for thread in threads:
+            thread.start()
         try:
-            if are_sums:
-                found = coordinator.result_of_sums(coordinator.open_total(POOL, ENCODER))
+            if mechanism is SUMS:
+                total = coordinator.result_of_sums(coordinator.open_total(POOL, ENCODER))
             else:
                 labels = coordinator.ask(POOL, np.arange(20))
         finally:
             stop.set()
-            for one in threads:
-                one.join()
-            server.stop()
-    if are_sums:
-        noise = (found / LATTICE - 2 * MADE_UP / LATTICE) / SUMS.total_sigma(2)
+            for thread in threads:
+                thread.join()
+    if mechanism is SUMS:
+        noise = (total / LATTICE - 2 * MADE_UP / LATTICE) / SUMS.total_sigma(2)
         assert 1e-3 < np.abs(noise).max() < 8.0
     else:
         assert (labels.labels == TRUE[:20]).mean() > 0.7
@@ -147,18 +146,14 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
 
 
 @pytest.mark.parametrize("changes", [{"num_parties": 6, "threshold": 2}, {"num_parties": 5}])
-def test_a_batch_for_other_parties_is_refused_before_it_is_paid(tmp_path, changes):
-    sealer = PartySealer([PartyKeys.generate(name).identity for name in PARTIES])
-    with silo(tmp_path, sealer=sealer, least_sigma=0.1) as one:
-        reply = one.answer(batch(0, 5, mechanism={**SECURE, **changes}))
+def test_a_batch_for_other_aggregators_is_refused_before_it_is_paid(tmp_path, changes):
+    with silo(tmp_path, roster=made_up_roster(["clinic"]), least_sigma=0.1) as opened:
+        reply = opened.answer(batch(0, 5, mechanism=dataclasses.replace(SECURE, **changes)))
         assert isinstance(reply, Refusal) and reply.reason is Reason.MECHANISM_NOT_ALLOWED
-        assert one.account.charges == {}
-        assert isinstance(one.answer(batch(0, 5, mechanism=SECURE)), SealedShares)
+        assert opened.account.charges == {}
+        assert isinstance(opened.answer(batch(0, 5, mechanism=SECURE)), SealedShares)
 
 
-def test_a_name_is_a_silo_s_or_a_party_s(certificates):
-    line = PartyService([PartyKeys.generate("silo-1").identity])
+def test_a_name_is_a_silo_s_or_an_aggregator_s():
     with pytest.raises(ValueError, match="other names than those of silos"):
-        serve_coordinator(
-            "localhost:0", None, files=certificates["coordinator"], silos=SILOS, parties=line
-        )
+        made_up_roster(["aggregator-1"])

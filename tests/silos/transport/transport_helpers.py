@@ -5,16 +5,15 @@ import time
 
 import numpy as np
 
+from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.net.credentials import Limits
-from pate_tf.silos.batch_queue import BatchQueue, Round
-from pate_tf.silos.clients import SiloConnection
-from pate_tf.silos.messages import RANDOMISED_RESPONSE, RandomisedVotes
-from pate_tf.silos.server import serve_coordinator
+from pate_tf.silos.journal import CoordinatorJournal, Round
+from pate_tf.silos.messages import RandomisedVotes
+from pate_tf.silos.transport import SiloConnection, serve_coordinator
 
 SILOS = ("silo-1", "silo-2")
-PARTIES = ("party-1", "party-2", "party-3", "party-4")
+AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
 STRANGER = "stranger"
-RUN = "run"
 NUM_QUERIES = 5
 LIMITS = Limits(calls_per_second=1000.0, calls_at_once=100)
 QUERIES = np.arange(NUM_QUERIES * 4, dtype=np.uint8).reshape(NUM_QUERIES, 2, 2)
@@ -22,36 +21,36 @@ QUERIES = np.arange(NUM_QUERIES * 4, dtype=np.uint8).reshape(NUM_QUERIES, 2, 2)
 
 def made_up_round(number=1, seconds=60.0):
     return Round(
+        run_id="run",
         number=number,
         queries=QUERIES,
         asked=np.ones((len(SILOS), NUM_QUERIES), bool),
-        mechanisms={name: {"name": RANDOMISED_RESPONSE, "epsilon": 1.0} for name in SILOS},
+        mechanisms=dict.fromkeys(SILOS, RandomisedResponse(num_classes=3, epsilon=1.0)),
         num_classes=3,
         deadline=time.time() + seconds,
     )
 
 
-def made_up_core(folder=None):
-    return BatchQueue(RUN, SILOS, folder)
+def made_up_journal(folder=None):
+    return CoordinatorJournal("run", SILOS, folder)
 
 
-def serve(core, files, *, address="localhost:0", limits=LIMITS, parties=None):
-    return serve_coordinator(
-        address, core, files=files, silos=SILOS, parties=parties, limits=limits
-    )
+def serve(journal, files, *, address="localhost:0", limits=LIMITS, aggregators=None):
+    return serve_coordinator(address, journal, files=files, aggregators=aggregators, limits=limits)
 
 
-def connect(server, files, **settings):
+def connect(server, files, wait_seconds=0.0):
     port = server if isinstance(server, int) else server.port
-    return SiloConnection(f"localhost:{port}", files=files, wait_seconds=0.0, **settings)
+    return SiloConnection(f"localhost:{port}", files=files, wait_seconds=wait_seconds)
 
 
-def votes_of(silo, *, first=0, batch_id="round-1", witness=None):
+def votes_of(silo, *, first=0, batch_id="round-1", commitment=None):
     labels = (np.arange(NUM_QUERIES) + first) % 3
-    return RandomisedVotes(run_id=RUN, batch_id=batch_id, silo=silo, labels=labels, witness=witness)
+    names = {"run_id": "run", "batch_id": batch_id, "silo": silo}
+    return RandomisedVotes(**names, labels=labels, commitment=commitment)
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return one.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]

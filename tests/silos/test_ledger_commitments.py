@@ -1,4 +1,4 @@
-"""A silo that was put back from a copy: its own registry tells, or the coordinator's witness."""
+"""A silo that was put back from a copy: its own registry tells, or the coordinator's commitment."""
 
 import secrets
 import shutil
@@ -6,10 +6,10 @@ import warnings
 
 import numpy as np
 import pytest
-from silo_helpers import RANDOMISED, SECURE, FakeSealer, batch, pool, silo
+from silo_helpers import RANDOMISED, SECURE, batch, pool, roster, silo
 
 from pate_tf.ledger import LedgerWarning
-from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.silos import Coordinator
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
 
 NAMES = ("clinic", "school")
@@ -26,12 +26,10 @@ def put_back(copy, folder):
 
 
 def coordinator(tmp_path, silos):
-    members = tuple(Member(name=name, epsilon=1.0, queries=200) for name in NAMES)
-    roster = Roster(run_id="r", delta=1e-6, members=members)
-    return Coordinator(roster, folder=tmp_path / "coordinator", silos=silos, asking=Asking())
+    return Coordinator(roster(*NAMES), folder=tmp_path / "coordinator", silos=silos)
 
 
-def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypatch):
+def test_a_coordinator_s_commitment_stops_a_silo_that_is_behind(tmp_path, monkeypatch):
     """Account and registry were put back together: nothing on the silo's machine tells."""
     silos = {name: silo(tmp_path / name, silo=name) for name in NAMES}
     with coordinator(tmp_path, list(silos.values())) as running:
@@ -49,13 +47,15 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
     behind = silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
     rows = behind.account.history()
     with coordinator(tmp_path, list(silos.values())) as running:
-        with pytest.warns(LedgerWarning, match="has the witness of a row that is not here") as told:
+        with pytest.warns(
+            LedgerWarning, match="has the commitment to a row that is not here"
+        ) as told:
             running.ask(pool(), np.arange(30))
         assert len(told) == 1 and "put the newest one back" in str(told[0].message)
-        replies = running.queue.replies(running.queue.rounds()[-1].number)
-        assert replies["clinic"].reason is Reason.UNKNOWN_WITNESS
+        replies = running.journal.replies(running.journal.rounds()[-1].number)
+        assert replies["clinic"].reason is Reason.UNKNOWN_COMMITMENT
         assert isinstance(replies["school"], RandomisedVotes)
-        # A refusal takes no witness away.
+        # A refusal takes no commitment away.
         with pytest.warns(LedgerWarning):
             running.ask(pool(), np.arange(40))
     assert behind.account.history() == rows
@@ -65,52 +65,54 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
     silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
     with coordinator(tmp_path, list(silos.values())) as running:
         running.ask(pool(), np.arange(50))
-        replies = running.queue.replies(running.queue.rounds()[-1].number)
+        replies = running.journal.replies(running.journal.rounds()[-1].number)
         assert isinstance(replies["clinic"], RandomisedVotes)
     for one in silos.values():
         one.close()
 
 
-def test_a_lost_account_goes_on_once_its_owner_acknowledges_the_witness(tmp_path, monkeypatch):
+def test_a_lost_account_goes_on_once_its_owner_acknowledges_the_commitment(tmp_path, monkeypatch):
     with silo(tmp_path / "account") as one:
-        witness = one.answer(batch(0, 5)).witness
+        commitment = one.answer(batch(0, 5)).commitment
     shutil.rmtree(tmp_path / "account")
     another_machine(monkeypatch, tmp_path)
     with silo(tmp_path / "account", acknowledge_reset=True) as one:
-        assert isinstance(one.answer(batch(5, 9, witness=witness)), RandomisedVotes)
+        assert isinstance(one.answer(batch(5, 9, commitment=commitment)), RandomisedVotes)
         assert one.account.was_reset
-        # Of one witness alone.
+        # Of one commitment alone.
         with pytest.warns(LedgerWarning):
-            assert isinstance(one.answer(batch(20, 22, witness=bytes(32))), Refusal)
+            assert isinstance(one.answer(batch(20, 22, commitment=bytes(32))), Refusal)
     with silo(tmp_path / "account") as one:
-        assert isinstance(one.answer(batch(10, 12, witness=witness)), RandomisedVotes)
+        assert isinstance(one.answer(batch(10, 12, commitment=commitment)), RandomisedVotes)
 
 
-@pytest.mark.parametrize("mechanism", [RANDOMISED, SECURE], ids=lambda one: one["name"])
+@pytest.mark.parametrize("mechanism", [RANDOMISED, SECURE], ids=lambda each: each.name)
 def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism):
     with silo(tmp_path / "other", silo="school") as other:
-        foreign = other.answer(batch(0, 5)).witness
-    with silo(tmp_path / "account", sealer=FakeSealer()) as one:
+        foreign = other.answer(batch(0, 5)).commitment
+    with silo(tmp_path / "account") as one:
         first = one.answer(batch(0, 5, mechanism=mechanism))
         rows = one.account.history()
         made_up = [bytes(32), secrets.token_bytes(32), foreign]
         made_up.append(bytes.fromhex(one.account.head.digest))
-        made_up.append(bytes([first.witness[0] ^ 1]) + first.witness[1:])
+        made_up.append(bytes([first.commitment[0] ^ 1]) + first.commitment[1:])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LedgerWarning)
-            for witness in made_up:
+            for commitment in made_up:
                 for asked in (
-                    batch(0, 5, mechanism=mechanism, witness=witness),
-                    batch(5, 9, mechanism=mechanism, batch_id="c", witness=witness),
+                    batch(0, 5, mechanism=mechanism, commitment=commitment),
+                    batch(5, 9, mechanism=mechanism, batch_id="c", commitment=commitment),
                 ):
-                    assert one.answer(asked).reason is Reason.UNKNOWN_WITNESS
+                    assert one.answer(asked).reason is Reason.UNKNOWN_COMMITMENT
         assert one.account.history() == rows
         # An older one, or none, is no lie that gets more than the truth does.
         again = batch(0, 5, mechanism=mechanism)
-        later = one.answer(batch(5, 9, mechanism=mechanism, batch_id="c", witness=first.witness))
-        assert not isinstance(later, Refusal) and later.witness != first.witness
-        for witness in (None, first.witness, later.witness):
-            reply = one.answer(batch(0, 5, mechanism=mechanism, witness=witness))
+        later = one.answer(
+            batch(5, 9, mechanism=mechanism, batch_id="c", commitment=first.commitment)
+        )
+        assert not isinstance(later, Refusal) and later.commitment != first.commitment
+        for commitment in (None, first.commitment, later.commitment):
+            reply = one.answer(batch(0, 5, mechanism=mechanism, commitment=commitment))
             assert given(reply) == given(first)
         assert given(one.answer(again)) == given(first)
         assert one.account.num_queries == 9
@@ -120,11 +122,11 @@ def given(reply):
     return reply.sealed if isinstance(reply, SealedShares) else reply.labels.tolist()
 
 
-def test_a_simulation_keeps_no_witness(tmp_path):
+def test_a_simulation_keeps_no_commitment(tmp_path):
     members = [silo(None, silo=name) for name in NAMES]
     with coordinator(tmp_path, members) as running:
         running.ask(pool(), np.arange(10))
     anew = [silo(None, silo=name) for name in NAMES]
     with coordinator(tmp_path, anew) as running:
         assert running.ask(pool(), np.arange(20)).num_answered == 20
-    assert anew[0].answer(batch(0, 3, witness=bytes(32))).witness is None
+    assert anew[0].answer(batch(0, 3, commitment=bytes(32))).commitment is None

@@ -1,4 +1,4 @@
-"""A party that is killed, lied to, asked twice: one opening of a batch, with noise drawn once."""
+"""An aggregator that is killed, lied to, asked twice: a batch opens once, with noise drawn once."""
 
 import dataclasses
 import pathlib
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scipy import stats
 from secure_helpers import (
     asked,
-    open_parties,
+    open_aggregators,
     run_until,
     sealed_votes,
     some_keys,
@@ -24,21 +24,22 @@ from secure_helpers import (
 from silo_helpers import Silent
 
 from pate_tf.ledger import LedgerError
+from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.secure import party as journal
+from pate_tf.silos.secure import aggregator as journal
 from pate_tf.silos.secure import protocol
+from pate_tf.silos.secure.aggregator import Aggregator, AnsweredOtherwiseError
 from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.party import AnsweredOtherwiseError, Party
 from pate_tf.silos.secure.protocol import (
     STEPS,
-    PartyTask,
+    AggregatorTask,
     ProtocolError,
     Step,
+    joined,
     round_digest,
     signed,
     split,
 )
-from pate_tf.silos.secure.terms import joined
 
 FALSE_ALARM = 1e-7
 
@@ -55,109 +56,115 @@ class CountedNoise(SystemNoise):
 
 @pytest.fixture
 def batch(tmp_path):
-    """Keys, terms, sealed votes of three silos, parties; noise tells two draws apart."""
+    """Keys, terms, sealed votes of three silos, aggregators; noise tells two draws apart."""
     keys = some_keys()
     terms = some_terms(keys, sigma=1000.0)
     sealed = sealed_votes(some_labels(terms, 3), terms)
-    return keys, terms, sealed, open_parties(keys, tmp_path)
+    return keys, terms, sealed, open_aggregators(keys, tmp_path)
 
 
 def by_party(number, content, step, batch, **changes):
-    """A party's signed message; the terms' batch or the signing keys may be others."""
+    """A aggregator's signed message; the terms' batch or the signing keys may be others."""
     keys, terms, *_ = batch
-    fields = {"step": step, "terms": terms, "party": number, "keys": keys[number - 1], **changes}
+    fields = {
+        "step": step,
+        "terms": terms,
+        "aggregator": number,
+        "keys": keys[number - 1],
+        **changes,
+    }
     return signed(content, **fields)
 
 
 @pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
 def test_a_party_that_was_killed_says_what_it_said(tmp_path, batch, last):
-    keys, terms, sealed, parties = batch
-    rounds = run_until(parties, terms, sealed, last)
-    parties[2].close()
-    parties[2] = Party(keys[1], tmp_path / "party-2")
-    assert run_until(parties, terms, sealed, last) == rounds
-    open_histogram(terms, sealed, asked(parties))
+    keys, terms, sealed, aggregators = batch
+    rounds = run_until(aggregators, terms, sealed, last)
+    aggregators[2].close()
+    aggregators[2] = Aggregator(keys[1], tmp_path / "aggregator-2")
+    assert run_until(aggregators, terms, sealed, last) == rounds
+    open_histogram(terms, sealed, asked(aggregators))
 
 
 @pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
 def test_a_party_killed_before_its_word_is_written_draws_again_unheard(
     tmp_path, batch, last, monkeypatch
 ):
-    keys, terms, sealed, parties = batch
-    keep = journal.PartyJournal.keep
+    keys, terms, sealed, aggregators = batch
+    keep = journal.AggregatorJournal.keep
 
     def killed(self, task, message, transcript):
-        if task.step is last and self.folder.name == "party-2":
+        if task.step is last and self.folder.name == "aggregator-2":
             raise KeyboardInterrupt
         keep(self, task, message, transcript)
 
-    monkeypatch.setattr(journal.PartyJournal, "keep", killed)
+    monkeypatch.setattr(journal.AggregatorJournal, "keep", killed)
     with pytest.raises(KeyboardInterrupt):
-        run_until(parties, terms, sealed, last)
-    monkeypatch.setattr(journal.PartyJournal, "keep", keep)
-    parties[2].close()
-    parties[2] = Party(keys[1], tmp_path / "party-2")
-    opened = open_histogram(terms, sealed, asked(parties))
-    again = open_histogram(terms, sealed, asked(parties))
+        run_until(aggregators, terms, sealed, last)
+    monkeypatch.setattr(journal.AggregatorJournal, "keep", keep)
+    aggregators[2].close()
+    aggregators[2] = Aggregator(keys[1], tmp_path / "aggregator-2")
+    opened = open_histogram(terms, sealed, asked(aggregators))
+    again = open_histogram(terms, sealed, asked(aggregators))
     assert np.array_equal(opened.noisy_counts, again.noisy_counts)
 
 
 def test_noise_is_drawn_once_a_batch(tmp_path, batch):
-    keys, terms, sealed, parties = batch
+    keys, terms, sealed, aggregators = batch
     CountedNoise.drawn = 0
     for _ in range(3):
-        for party in parties.values():
-            party.close()
-        parties = open_parties(keys, tmp_path, noise=CountedNoise())
-        open_histogram(terms, sealed, asked(parties))
-    assert CountedNoise.drawn == 4  # one for each party
+        for aggregator in aggregators.values():
+            aggregator.close()
+        aggregators = open_aggregators(keys, tmp_path, noise=CountedNoise())
+        open_histogram(terms, sealed, asked(aggregators))
+    assert CountedNoise.drawn == 4  # one for each aggregator
 
 
 def test_the_same_batch_never_opens_for_other_silos(tmp_path, batch):
     """Two openings whose silos differ by one would show its votes without any noise."""
-    _, terms, sealed, parties = batch
-    open_histogram(terms, sealed, asked(parties))
+    _, terms, sealed, aggregators = batch
+    open_histogram(terms, sealed, asked(aggregators))
     fewer = {silo: shares for silo, shares in sealed.items() if silo != "silo-001"}
     with pytest.raises(AnsweredOtherwiseError, match="commit: this step of the batch"):
-        open_histogram(terms, fewer, asked(parties))
+        open_histogram(terms, fewer, asked(aggregators))
 
 
 @pytest.mark.parametrize("skipped", list(Step)[:-1], ids=lambda step: step.value)
 def test_steps_come_in_order(tmp_path, batch, skipped):
-    _, terms, sealed, parties = batch
+    _, terms, sealed, aggregators = batch
     if skipped is not Step.COMMIT:
-        run_until(parties, terms, sealed, STEPS[STEPS.index(skipped) - 1])
+        run_until(aggregators, terms, sealed, STEPS[STEPS.index(skipped) - 1])
     for step in STEPS[STEPS.index(skipped) + 1 :]:
         with pytest.raises(AnsweredOtherwiseError, match="expected the step after"):
-            parties[1].answer(PartyTask(step=step, terms=terms))
+            aggregators[1].answer(AggregatorTask(step=step, terms=terms))
 
 
 def test_secrets_are_gone_once_a_batch_is_released(tmp_path, batch):
-    _, terms, sealed, parties = batch
-    run_until(parties, terms, sealed, Step.AGREE)
-    assert len(list(tmp_path.rglob("*.secret"))) == 4
-    open_histogram(terms, sealed, asked(parties))
-    assert list(tmp_path.rglob("*.secret")) == []
+    _, terms, sealed, aggregators = batch
+    run_until(aggregators, terms, sealed, Step.AGREE)
+    assert len(list(tmp_path.rglob("batch.secret"))) == 4
+    open_histogram(terms, sealed, asked(aggregators))
+    assert list(tmp_path.rglob("batch.secret")) == []
     for path in tmp_path.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0 or path.name == "lock" or path.parent == tmp_path
 
 
 def test_a_journal_that_was_put_back_or_lost_is_refused(tmp_path, batch):
-    """Else its party would answer a second time, with other noise and under another challenge."""
-    keys, terms, sealed, parties = batch
-    run_until(parties, terms, sealed, Step.COMMIT)
-    folder, copy = tmp_path / "party-2", tmp_path / "copy"
-    parties[2].close()
+    """Else it would answer a second time, with other noise and under another challenge."""
+    keys, terms, sealed, aggregators = batch
+    run_until(aggregators, terms, sealed, Step.COMMIT)
+    folder, copy = tmp_path / "aggregator-2", tmp_path / "copy"
+    aggregators[2].close()
     shutil.copytree(folder, copy)
-    parties[2] = Party(keys[1], folder)
-    run_until(parties, terms, sealed, Step.MASK)
-    parties[2].close()
+    aggregators[2] = Aggregator(keys[1], folder)
+    run_until(aggregators, terms, sealed, Step.MASK)
+    aggregators[2].close()
     for put_back in (False, True):
         shutil.rmtree(folder)
         if put_back:
             shutil.copytree(copy, folder)
-        with pytest.raises(LedgerError, match=r"or make new keys and be another party$"):
-            Party(keys[1], folder)
+        with pytest.raises(LedgerError, match=r"or make new keys and be another aggregator$"):
+            Aggregator(keys[1], folder)
 
 
 # ---- lies ----------------------------------------------------------------------------------------
@@ -173,7 +180,7 @@ LIES = {
     "another step": lambda first, step, batch: by_party(
         1, first.content, STEPS[(STEPS.index(step) + 1) % len(STEPS)], batch
     ),
-    "another party": lambda first, step, batch: by_party(
+    "another aggregator": lambda first, step, batch: by_party(
         1, first.content, step, batch, keys=batch[0][2]
     ),
     "no parts": lambda first, step, batch: by_party(1, b"\xff" * 20, step, batch),
@@ -183,20 +190,20 @@ LIES = {
 @pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_forged_messages_are_refused(tmp_path, batch, step, lie):
-    _, terms, sealed, parties = batch
-    rounds = run_until(parties, terms, sealed, step)
+    _, terms, sealed, aggregators = batch
+    rounds = run_until(aggregators, terms, sealed, step)
     messages = (lie(rounds[step][0], step, batch), *rounds[step][1:])
-    task = PartyTask(step=STEPS[STEPS.index(step) + 1], terms=terms, messages=messages)
+    task = AggregatorTask(step=STEPS[STEPS.index(step) + 1], terms=terms, messages=messages)
     with pytest.raises(ProtocolError, match="expected"):
-        parties[2].answer(task)
-    honest = open_histogram(terms, sealed, asked(parties))  # a lie harms no one
+        aggregators[2].answer(task)
+    honest = open_histogram(terms, sealed, asked(aggregators))  # a lie harms no one
     assert len(honest.silos) == 3
 
 
 @pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
 def test_missing_and_own_messages_are_noticed(tmp_path, batch, step):
-    _, terms, sealed, parties = batch
-    messages = run_until(parties, terms, sealed, step)[step]
+    _, terms, sealed, aggregators = batch
+    messages = run_until(aggregators, terms, sealed, step)[step]
     following = STEPS[STEPS.index(step) + 1]
     content = messages[1].content
     longer, other = content + joined(b"more"), content[:-1] + bytes([content[-1] ^ 1])
@@ -206,89 +213,93 @@ def test_missing_and_own_messages_are_noticed(tmp_path, batch, step):
     wrongs = [(messages[0], one, *messages[2:]) for one in own]
     for wrong in ((), messages[:3], messages[::-1], *wrongs):
         with pytest.raises(ProtocolError):
-            parties[2].answer(PartyTask(step=following, terms=terms, messages=wrong))
+            aggregators[2].answer(AggregatorTask(step=following, terms=terms, messages=wrong))
 
 
 def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
-    """Party 4 and the coordinator are one: they want two sums that differ in one silo."""
-    _, terms, sealed, parties = batch
-    rounds = run_until(parties, terms, sealed, Step.CHECK)
+    """Aggregator 4 and the coordinator are one: they want two sums that differ in one silo."""
+    _, terms, sealed, aggregators = batch
+    rounds = run_until(aggregators, terms, sealed, Step.CHECK)
     digest, values = split(rounds[Step.CHECK][3].content)
     changed = joined(digest, bytes([values[0] ^ 1]) + values[1:])
     lie = by_party(4, changed, Step.CHECK, batch)
     honest = rounds[Step.CHECK]
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
     agreed = {
-        number: parties[number].answer(PartyTask(step=Step.AGREE, terms=terms, messages=story))
+        number: aggregators[number].answer(
+            AggregatorTask(step=Step.AGREE, terms=terms, messages=story)
+        )
         for number, story in stories.items()
     }
     assert len(split(agreed[2].content)) == len(split(agreed[1].content)) - 1  # a silo fewer
     for number in stories:
         last = by_party(4, agreed[number].content, Step.AGREE, batch)
-        task = PartyTask(step=Step.RELEASE, terms=terms, messages=(*agreed.values(), last))
+        task = AggregatorTask(step=Step.RELEASE, terms=terms, messages=(*agreed.values(), last))
         with pytest.raises(
             ProtocolError, match=r"agree: expected .* to have seen what the others saw"
         ):
-            parties[number].answer(task)
+            aggregators[number].answer(task)
 
 
 def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
-    """Party 4 commits to another seed towards party 2: no share is opened under both."""
-    _, terms, sealed, parties = batch
-    rounds = run_until(parties, terms, sealed, Step.COMMIT)
+    """Aggregator 4 commits to another seed towards aggregator 2: no share is opened under both."""
+    _, terms, sealed, aggregators = batch
+    rounds = run_until(aggregators, terms, sealed, Step.COMMIT)
     honest = rounds[Step.COMMIT]
     told = protocol.Commitment.of(honest[3], terms)
     other = dataclasses.replace(told, seed=protocol.seed_digest(b"s" * 32, 4, terms))
-    lie = by_party(4, other.to_bytes(), Step.COMMIT, batch)
+    lie = by_party(4, encode(other), Step.COMMIT, batch)
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
     revealed = {
-        number: parties[number].answer(PartyTask(step=Step.REVEAL, terms=terms, messages=story))
+        number: aggregators[number].answer(
+            AggregatorTask(step=Step.REVEAL, terms=terms, messages=story)
+        )
         for number, story in stories.items()
     }
     last = by_party(4, joined(round_digest(stories[2]), b"s" * 32), Step.REVEAL, batch)
-    task = PartyTask(step=Step.MASK, terms=terms, messages=(*revealed.values(), last))
+    task = AggregatorTask(step=Step.MASK, terms=terms, messages=(*revealed.values(), last))
     for number in stories:
         with pytest.raises(ProtocolError, match=r"reveal: expected .* to have seen"):
-            parties[number].answer(task)
+            aggregators[number].answer(task)
 
 
 def test_noise_that_does_not_open_ends_a_batch_before_a_seed_is_revealed(tmp_path, batch):
-    _, terms, sealed, parties = batch
-    honest = run_until(parties, terms, sealed, Step.COMMIT)[Step.COMMIT]
+    _, terms, sealed, aggregators = batch
+    honest = run_until(aggregators, terms, sealed, Step.COMMIT)[Step.COMMIT]
     committed = protocol.Commitment.of(honest[3], terms)
     other = dataclasses.replace(committed, noise=(committed.noise[1], *committed.noise[1:]))
-    lie = by_party(4, other.to_bytes(), Step.COMMIT, batch)
-    task = PartyTask(step=Step.REVEAL, terms=terms, messages=(*honest[:3], lie))
-    with pytest.raises(ValueError, match="shares of party-4: expected ones sealed for this"):
-        parties[1].answer(task)
+    lie = by_party(4, encode(other), Step.COMMIT, batch)
+    task = AggregatorTask(step=Step.REVEAL, terms=terms, messages=(*honest[:3], lie))
+    with pytest.raises(ValueError, match="shares of aggregator-4: expected ones sealed for this"):
+        aggregators[1].answer(task)
 
 
 def test_a_party_works_in_batches_that_name_it_alone(tmp_path):
     keys = some_keys(5)
     terms = some_terms(keys[:4])
-    stranger = Party(keys[4], tmp_path)
-    with pytest.raises(ValueError, match="expected party-5 with its keys"):
+    stranger = Aggregator(keys[4], tmp_path)
+    with pytest.raises(ValueError, match="expected aggregator-5 with its keys"):
         stranger.answer(tasks(terms, {}, Step.COMMIT)[1])
-    with pytest.raises(LedgerError, match="expected the journal of party-4, got another"):
-        Party(keys[3], tmp_path)
+    with pytest.raises(LedgerError, match="expected the journal of aggregator-4, got another"):
+        Aggregator(keys[3], tmp_path)
     stranger.close()
 
 
 def test_broken_journals_are_refused(tmp_path, batch):
-    _, terms, sealed, parties = batch
-    run_until(parties, terms, sealed, Step.COMMIT)
-    (path,) = (tmp_path / "party-2").rglob("commit.step")
+    _, terms, sealed, aggregators = batch
+    run_until(aggregators, terms, sealed, Step.COMMIT)
+    (path,) = (tmp_path / "aggregator-2").rglob("batch.commit")
     whole = path.read_bytes()
     for broken in (b"", whole[:-1], whole + b"x"):
         path.write_bytes(broken)
-        with pytest.raises(LedgerError, match=r"commit.step: expected a step"):
-            run_until(parties, terms, sealed, Step.COMMIT)
+        with pytest.raises(LedgerError, match=r"batch.commit: expected a step"):
+            run_until(aggregators, terms, sealed, Step.COMMIT)
 
 
 # ---- the guarantee, from outside ----------------------------------------------------------------
 
 
-def audited_distance(folder, *, sigma, cheats, num_queries=20_000):
+def audited_distance(folder, *, sigma, cheats, num_queries=10_000):
     """A lower bound on how far apart the laws are that open; wrong with FALSE_ALARM at most.
 
     As in tests/release/test_audit.py: one vote moves from the first class to the second.
@@ -300,10 +311,10 @@ def audited_distance(folder, *, sigma, cheats, num_queries=20_000):
             keys, sigma=sigma, num_queries=num_queries, num_classes=2, batch_id=f"b{place}"
         )
         sealed = sealed_votes({"silo": np.full(num_queries, label)}, terms)
-        parties = open_parties(keys, folder / str(place), noise=SystemNoise())
+        aggregators = open_aggregators(keys, folder / str(place), noise=SystemNoise())
         for number in cheats:
-            parties[number]._noise = Silent()
-        opened = open_histogram(terms, sealed, asked(parties)).noisy_counts
+            aggregators[number]._noise = Silent()
+        opened = open_histogram(terms, sealed, asked(aggregators)).noisy_counts
         first_leads = opened[:, 0] - opened[:, 1] > 0
         wrong = int((first_leads == bool(label)).sum())
         errors.append(stats.beta.isf(FALSE_ALARM / 2, wrong + 1, num_queries - wrong))
@@ -321,13 +332,13 @@ def test_the_audit_notices_one_cheat_too_many(tmp_path):
 
 
 @settings(
-    max_examples=100,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 class Coordinators(RuleBasedStateMachine):
-    """A coordinator that relays what it likes, with party 4 on its side, and kills as it likes."""
+    """A coordinator that relays and kills as it likes, with aggregator 4 on its side."""
 
     @initialize()
     def start(self):
@@ -335,16 +346,16 @@ class Coordinators(RuleBasedStateMachine):
         self.keys = some_keys()
         self.terms = some_terms(self.keys, sigma=1000.0, num_queries=1, num_classes=2)
         self.sealed = sealed_votes(some_labels(self.terms, 3), self.terms)
-        self.parties = open_parties(self.keys[:3], pathlib.Path(self.folder.name))
+        self.aggregators = open_aggregators(self.keys[:3], pathlib.Path(self.folder.name))
         self.heard = {step: {1: [], 2: [], 3: [], 4: []} for step in STEPS}
-        self.liar = Party(self.keys[3], pathlib.Path(self.folder.name) / "party-4")
+        self.liar = Aggregator(self.keys[3], pathlib.Path(self.folder.name) / "aggregator-4")
 
-    def ask(self, party, task):
+    def ask(self, aggregator, task):
         try:
-            message = party.answer(task)
+            message = aggregator.answer(task)
         except (ProtocolError, AnsweredOtherwiseError):
             return
-        known = self.heard[task.step][message.party]
+        known = self.heard[task.step][message.aggregator]
         if message not in known:
             known.append(message)
 
@@ -361,20 +372,20 @@ class Coordinators(RuleBasedStateMachine):
         if step is Step.COMMIT:
             kept = data.draw(st.sampled_from([3, 3, 2]))
             sealed = {silo: self.sealed[silo][number - 1] for silo in list(self.sealed)[:kept]}
-        return PartyTask(
+        return AggregatorTask(
             step=step, terms=self.terms, sealed=sealed, messages=self.some_messages(data, step)
         )
 
     @rule(data=st.data(), number=st.sampled_from((1, 2, 3)), step=st.sampled_from(STEPS))
     def ask_an_honest_party(self, data, number, step):
-        self.ask(self.parties[number], self.task(data, number, step))
+        self.ask(self.aggregators[number], self.task(data, number, step))
 
     @rule(data=st.data())
     def ask_in_order(self, data):
         for step in STEPS:
             if not all(self.heard[step][number] for number in (1, 2, 3)):
                 for number in (1, 2, 3):
-                    self.ask(self.parties[number], self.task(data, number, step))
+                    self.ask(self.aggregators[number], self.task(data, number, step))
                 self.ask(self.liar, self.task(data, 4, step))
                 return
 
@@ -385,14 +396,16 @@ class Coordinators(RuleBasedStateMachine):
             content = data.draw(st.sampled_from(others)).content
             if data.draw(st.booleans()):
                 content = content[:-1] + bytes([content[-1] ^ 1])
-            lie = signed(content, step=step, terms=self.terms, party=4, keys=self.keys[3])
+            lie = signed(content, step=step, terms=self.terms, aggregator=4, keys=self.keys[3])
             self.heard[step][4].append(lie)
 
     @rule(number=st.sampled_from((1, 2, 3)))
     def kill(self, number):
-        self.parties[number].close()
-        name = f"party-{number}"
-        self.parties[number] = Party(self.keys[number - 1], pathlib.Path(self.folder.name) / name)
+        self.aggregators[number].close()
+        name = f"aggregator-{number}"
+        self.aggregators[number] = Aggregator(
+            self.keys[number - 1], pathlib.Path(self.folder.name) / name
+        )
 
     @invariant()
     def every_word_is_said_once(self):
@@ -410,8 +423,8 @@ class Coordinators(RuleBasedStateMachine):
             assert len({messages[0].content for messages in agreed}) == 1
 
     def teardown(self):
-        for party in (*self.parties.values(), self.liar):
-            party.close()
+        for aggregator in (*self.aggregators.values(), self.liar):
+            aggregator.close()
         self.folder.cleanup()
 
 

@@ -1,0 +1,54 @@
+"""One of the aggregators that add up silos' votes or sums under secret sharing.
+
+Once, for its keys; put what it prints on the roster, which every silo, every aggregator and the
+coordinator get from the person who sets the run up:
+
+    pate aggregator --name=aggregator-1 --aggregator_dir=aggregator-1 >> roster.toml
+
+Then, as long as the run takes:
+
+    pate aggregator --aggregator_dir=aggregator-1 --roster=roster.toml --coordinator=HOST:PORT
+        --certificates=certificates
+
+Aggregators belong to different organisations: those that pool what they know, more than the
+threshold of them, learn every vote. It may be killed and started again on its own folder at any
+time.
+"""
+
+from absl import flags
+
+from pate_tf.cli import command_line
+from pate_tf.cli import flags as own_flags
+from pate_tf.silos import serving
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    own_flags.define(serving.AggregatorRun, group="aggregator")
+
+
+def main() -> None:
+    """Reads the flags; makes keys, or works."""
+    if not FLAGS.aggregator_dir:
+        raise ValueError("aggregator_dir: expected the folder of the aggregator, got none")
+    settings = own_flags.read(serving.AggregatorRun)
+    if settings.name is None:
+        serving.serve_aggregator(settings, on_event=lambda event: print(event, flush=True))
+        return
+    from pate_tf.silos.roster import aggregator_entry
+    from pate_tf.silos.secure.keys import Keys  # needs cryptography
+
+    path = settings.folder / serving.KEYS
+    print(aggregator_entry(Keys.load_or_create(path, settings.name).identity))
+
+
+def run() -> None:
+    """Runs the command with the flags of this process."""
+    renamed = own_flags.flag_of_argument(serving.AggregatorRun)
+    command_line.run(command_line.guarded(main, FLAGS, renamed), define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,320 @@
+"""The part of a coordinator that silos call: hands out batches, takes replies, stores both.
+
+The transport calls it from threads of its own. It survives being killed: every round is on disk
+before a silo is asked, and every reply before it is acknowledged. Nothing in the journal is secret:
+answers are randomised or sealed before they come here.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.core import artifacts
+from pate_tf.core.validation import IntArray
+from pate_tf.ledger.journal import LedgerError, fault_point
+from pate_tf.net.messages import decode, encode
+from pate_tf.silos.messages import (
+    Answer,
+    Mechanism,
+    QueryBatch,
+    RandomisedVotes,
+    Reply,
+    SealedShares,
+    is_secure,
+    reply_digest,
+)
+
+LOOK_SECONDS: Final = 0.5
+Progress = Callable[[set[str], set[str]], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Round:
+    """Queries that were put to silos together. Public.
+
+    Attributes:
+        run_id: name of the run.
+        number: 1 for the first round.
+        queries: `[num_queries, ...]`.
+        asked: whether a silo is asked a query, bool `[num_silos, num_queries]`, in the roster's
+            order.
+        mechanisms: of each silo, by its name.
+        num_classes: number of classes.
+        deadline: in seconds since 1970.
+    """
+
+    run_id: str
+    number: int
+    queries: npt.NDArray[Any] = dataclasses.field(repr=False)
+    asked: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
+    mechanisms: Mapping[str, Mechanism]
+    num_classes: int
+    deadline: float
+
+    @property
+    def batch_id(self) -> str:
+        """Name of the round's batches."""
+        return f"round-{self.number}"
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether votes or feature sums are added up under secret sharing."""
+        return any(map(is_secure, self.mechanisms.values()))
+
+    def batch(
+        self, silo: str, queries: npt.NDArray[Any], commitment: bytes | None = None
+    ) -> QueryBatch:
+        """Returns a batch of some of the round's queries as a silo gets it."""
+        return QueryBatch(
+            queries=queries,
+            run_id=self.run_id,
+            batch_id=self.batch_id,
+            num_classes=self.num_classes,
+            mechanism=self.mechanisms[silo],
+            deadline=self.deadline,
+            commitment=commitment,
+        )
+
+    def takes(self, reply: Reply, place: int) -> bool:
+        """Whether a reply can be one of the silo at a place of the roster to its part."""
+        num_asked, mechanism = int(self.asked[place].sum()), self.mechanisms[reply.silo]
+        if isinstance(reply, RandomisedVotes):
+            is_whole = len(reply.labels) == num_asked and not is_secure(mechanism)
+            return is_whole and bool(reply.labels.max() < self.num_classes)
+        if isinstance(reply, SealedShares):
+            number = getattr(mechanism, "num_parties", None)
+            return num_asked > 0 and len(reply.sealed) == number
+        return num_asked > 0
+
+
+# What is stored, by folder: rounds, what came of them (None if nothing opened), and replies, each
+# with the number of its round.
+KINDS: Final[Mapping[str, Any]] = {
+    "rounds": Round,
+    "results": IntArray | None,
+    "replies": tuple[int, Reply],
+}
+
+
+class CoordinatorJournal:
+    """What silos see of a coordinator, kept in files. Safe to call from several threads.
+
+    Args:
+        run_id: name of the run; fixed at first use of the folder.
+        names: of the silos, which alone may call.
+        folder: of the journal, which is taken up; None for one in memory.
+        clock: seconds since 1970.
+
+    Attributes:
+        changed: notified of every change, and its lock held meanwhile.
+
+    Raises LedgerError if the journal is damaged, of another run, in use, or can't be used.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        names: Sequence[str],
+        folder: pathlib.Path | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.run_id, self.names, self._folder, self._clock = run_id, tuple(names), folder, clock
+        self.changed = threading.Condition(threading.RLock())
+        self._seen: set[str] = set()
+        self._rounds: dict[int, Round] = {}
+        self._results: dict[int, IntArray | None] = {}
+        self._replied: dict[int, dict[str, tuple[int, bytes]]] = {}  # file and digest, by silo
+        self._commitments: dict[str, bytes] = {}
+        self._in_memory: dict[tuple[str, int], bytes] = {}
+        self._open = contextlib.ExitStack()
+        if folder is None:
+            return
+        with self._reporting(), contextlib.ExitStack() as stack:
+            stack.enter_context(artifacts.only_writer(folder))
+            if (folder / "coordinator.sqlite3").exists():
+                raise ValueError("expected one of this version, got an earlier one's")
+            artifacts.remove_abandoned(folder)
+            for kind in KINDS:
+                (folder / kind).mkdir(exist_ok=True)
+                for number in sorted(int(path.stem) for path in (folder / kind).iterdir()):
+                    self._take_up(kind, number, self._read(kind, number))
+            for earlier in self._rounds.values():
+                if earlier.run_id != run_id:
+                    raise ValueError(f"expected the run {run_id}, got that of {earlier.run_id}")
+            self._open = stack.pop_all()
+
+    def _take_up(self, kind: str, number: int, stored: Any) -> None:
+        """Takes up what is durable."""
+        if kind == "rounds":
+            self._rounds[number], self._replied[number] = stored, {}
+        elif kind == "results":
+            self._results[number] = stored
+        else:
+            of_round, reply = stored
+            self._replied[of_round][reply.silo] = (number, reply_digest(reply))
+            if reply.commitment is not None:
+                self._commitments[reply.silo] = reply.commitment
+        self.changed.notify_all()
+
+    def close(self) -> None:
+        """Frees the folder."""
+        self._open.close()
+
+    def poll(self, silo: str) -> QueryBatch | None:
+        """Returns the next batch that waits for a silo's reply; None if none does.
+
+        Raises PermissionError if the silo is not on the roster.
+        """
+        place = self._place(silo)
+        with self.changed:
+            if silo not in self._seen:
+                self._seen.add(silo)
+                self.changed.notify_all()
+            for number, waiting in self._rounds.items():
+                asked = waiting.asked[place]
+                is_open = self.is_open(number) and self._clock() < waiting.deadline
+                if is_open and asked.any() and silo not in self._replied[number]:
+                    commitment = self._commitments.get(silo)
+                    return waiting.batch(silo, waiting.queries[asked], commitment)
+        return None
+
+    def submit(self, silo: str, reply: Reply) -> Answer:
+        """Takes a silo's reply; see `Answer`.
+
+        Raises PermissionError if the silo is not on the roster.
+        """
+        place = self._place(silo)
+        with self.changed:
+            asked = {each.batch_id: each for each in self._rounds.values()}.get(reply.batch_id)
+            if reply.silo != silo or reply.run_id != self.run_id or asked is None:
+                return Answer.UNKNOWN
+            if not asked.takes(reply, place):
+                return Answer.UNKNOWN
+            earlier = self._replied[asked.number].get(silo)
+            if earlier is not None:
+                return Answer.SAME if earlier[1] == reply_digest(reply) else Answer.CONFLICT
+            if not self.is_open(asked.number) or not self._clock() < asked.deadline:
+                return Answer.LATE
+            fault_point("reply_arrived")
+            number = 1 + sum(map(len, self._replied.values()))
+            self._keep("replies", number, (asked.number, reply), "reply_stored")
+            return Answer.OK
+
+    def rounds(self) -> list[Round]:
+        """Returns all rounds in their order."""
+        with self.changed:
+            return list(self._rounds.values())
+
+    def is_open(self, number: int) -> bool:
+        """Whether replies to a round may still come."""
+        return number not in self._results
+
+    def result(self, number: int) -> IntArray | None:
+        """Returns what came of a round, `[num_queries, ...]`; None if nothing did."""
+        return self._results.get(number)
+
+    def replies(self, number: int) -> dict[str, Reply]:
+        """Returns the replies to a round by silo."""
+        with self._reporting():
+            places = self._replied[number].items()
+            return {silo: self._read("replies", place)[1] for silo, (place, _) in places}
+
+    def open_round(self, new: Round) -> None:
+        """Puts queries to silos; durable before a silo is asked. Numbers ascend."""
+        self._keep("rounds", new.number, new, "round_opened")
+
+    def close_round(self, number: int, values: IntArray | None) -> None:
+        """Stores what came of a round, `[num_queries, ...]` or nothing; later replies are late."""
+        self._keep("results", number, values, "round_closed")
+
+    def gather(self, seconds: float, on_progress: Progress) -> set[str]:
+        """Returns who has called by now, once every silo has or so many seconds have passed.
+
+        `on_progress` is called now and then with who called, and who is waited for.
+        """
+        until = time.monotonic() + seconds
+        names = set(self.names)
+        self._wait(lambda: self._seen, names, lambda: until - time.monotonic(), on_progress)
+        return set(self._seen)
+
+    def wait(self, asked: Round, on_progress: Progress) -> None:
+        """Returns when all silos asked in an open round have replied, or its deadline has passed.
+
+        `on_progress` is called now and then with who replied, and who is waited for.
+        """
+        names = {name for name, row in zip(self.names, asked.asked, strict=True) if row.any()}
+        replied = self._replied[asked.number]
+        self._wait(lambda: replied, names, lambda: asked.deadline - self._clock(), on_progress)
+
+    def _wait(
+        self,
+        present: Callable[[], Any],
+        expected: set[str],
+        seconds_left: Callable[[], float],
+        on_progress: Progress,
+    ) -> None:
+        """Waits until all that are expected are present or no time is left."""
+        with self.changed:
+            while True:
+                names, left = set(present()), seconds_left()
+                on_progress(names, expected - names)
+                if names >= expected or left <= 0.0:
+                    return
+                self.changed.wait(min(left, LOOK_SECONDS))
+
+    def _place(self, silo: str) -> int:
+        if silo not in self.names:
+            raise PermissionError("silo: expected one on the roster, got another")
+        return self.names.index(silo)
+
+    def _keep(self, kind: str, number: int, stored: Any, point: str) -> None:
+        """Makes a value durable, then takes it up."""
+        content = encode(stored)
+        with self._reporting():
+            if self._folder is None:
+                self._in_memory[kind, number] = content
+            else:
+                path = self._folder / kind / f"{number}.bin"
+                if path.exists():
+                    raise ValueError(f"expected no {path.name} of {kind}, got one")
+                with artifacts.atomic_file(path) as file:
+                    file.write(content)
+            fault_point(point)
+            self._take_up(kind, number, stored)
+
+    def _read(self, kind: str, number: int) -> Any:
+        if self._folder is None:
+            return decode(KINDS[kind], self._in_memory[kind, number])
+        return decode(KINDS[kind], (self._folder / kind / f"{number}.bin").read_bytes())
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        with self.changed:
+            try:
+                yield
+            except (OSError, ValueError, KeyError) as error:
+                reason = " ".join(str(error).split())
+                raise LedgerError(f"{self._folder}: journal can't be used: {reason}") from error
+
+
+class LocalConnection:
+    """A silo's connection to a journal in the same process; a `BatchSource`."""
+
+    def __init__(self, journal: CoordinatorJournal, silo: str) -> None:
+        self._journal, self._silo = journal, silo
+
+    def poll(self) -> QueryBatch | None:
+        """Returns the next batch that waits for this silo's reply; None if none does."""
+        return self._journal.poll(self._silo)
+
+    def submit(self, reply: Reply) -> Answer:
+        """Hands over a reply."""
+        return self._journal.submit(self._silo, reply)

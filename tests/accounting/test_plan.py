@@ -1,0 +1,195 @@
+"""Plans: nothing costs more than epsilon, and labels are as accurate as simulated."""
+
+import functools
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pate_tf
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.mechanisms import (
+    GaussianFeatureSums,
+    GaussianHistogram,
+    LaplaceNoisyMax,
+    StabilityGate,
+    base,
+)
+from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.accounting.planning import (
+    CLUSTER_MARGIN,
+    FEATURE_MARGIN,
+    MARGINS,
+    NUMBERS,
+    PlanSettings,
+    expected_labels,
+    planned_num_queries,
+)
+from pate_tf.release.noise import SeededNoise
+
+# How many labels of one that uses a student are correct is not known in advance.
+OFFERED = [kind for kind in base.offered().values() if not kind.uses_student_predictions]
+SMALL = {"num_teachers": 60, "num_classes": 4, "num_queries": 20}
+
+
+@functools.cache
+def plan(**changes):
+    return pate_tf.plan(**{"epsilon": 1.0, **SMALL, **changes})
+
+
+@pytest.mark.parametrize("unit", ["record", "owner"])
+def test_no_candidate_costs_more_than_the_target(unit):
+    found = plan(unit=unit)
+    assert {type(candidate.mechanism) for candidate in found.candidates} == set(OFFERED)
+    for candidate in found.candidates:
+        mechanism = candidate.mechanism
+        spent, _ = mechanism.data_independent_epsilon(num_queries=20, delta=1e-5)
+        assert 0.9 < spent == candidate.epsilon <= 1.0, mechanism
+        if unit == "owner":
+            charges = {mechanism: mechanism.number_charged(20)}
+            assert math.isfinite(replaced_owner_epsilon(charges, 1e-5))
+
+
+@pytest.mark.parametrize("kind", OFFERED)
+def test_expected_labels_are_those_of_a_simulation(kind):
+    settings = PlanSettings(epsilon=6.0, margin=0.3, **SMALL)
+    counts = settings.counts(20)
+    planned = kind.for_target(settings.target(20), counts)
+    noise, repetitions = SeededNoise(11), 300 if kind is StabilityGate else 60
+    drawn = [planned.draw(counts, noise).labels for _ in range(repetitions)]
+    for expected, simulated in zip(
+        expected_labels(planned, counts),
+        (
+            [labels.count(0) for labels in drawn],
+            [20 - labels.count(None) for labels in drawn],
+        ),
+        strict=True,
+    ):
+        error = max(float(np.std(simulated)) / repetitions**0.5, 0.01)
+        assert abs(expected - np.mean(simulated)) < 5.0 * error
+
+
+def test_most_correct_labels_win_and_equally_good_ones_are_ranked_in_the_worst_case():
+    found = plan(epsilon=4.0)
+    good = [each for each in found.candidates if each.outlooks[0].expected_correct >= 19]
+    good = [each for each in good if not each.mechanism.charged_per_batch]
+    mean = {each: np.mean([o.expected_correct for o in each.outlooks]) for each in found.candidates}
+    most = max(mean[each] for each in good)
+    best = [each for each in good if mean[each] >= most - 0.1]
+    assert list(found.candidates[: len(best)]) == best
+    worst = [each.outlooks[-1].expected_correct for each in best]
+    assert worst == sorted(worst, reverse=True)
+    others = [mean[each] for each in found.candidates[len(best) :]]
+    assert others == sorted(others, reverse=True)
+
+
+def test_a_gate_is_recommended_only_where_it_opens_in_the_worst_case_and_nothing_else_is_good():
+    found = pate_tf.plan(0.25, num_teachers=1000, num_queries=500)
+    assert found.mechanism == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
+    assert found.candidates[0].outlooks[-1].expected_labels > 0.95 * 500
+    assert not pate_tf.plan(2.0, num_teachers=20).mechanism.charged_per_batch
+    assert StabilityGate not in {type(each.mechanism) for each in plan(adaptive=True).candidates}
+
+
+@pytest.mark.parametrize("kind", [GaussianHistogram, LaplaceNoisyMax])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 40.0])
+def test_the_number_of_queries_has_most_utility(kind, epsilon):
+    settings = PlanSettings(epsilon=epsilon, num_teachers=200, num_classes=5)
+
+    def utility(number):
+        member = kind.for_target(settings.target(number), settings.counts(number))
+        correct = [member.expected_correct(settings.counts(number, share)) for share in MARGINS]
+        good = [value >= 0.95 * number for value in correct]
+        value = correct[0] if good[0] else correct[0] / number
+        return all(good), all(good[:2]), good[0], value
+
+    expected = [utility(number) for number in NUMBERS]
+    assert expected[NUMBERS.index(planned_num_queries(settings, [kind]))] == max(expected)
+
+
+def test_accuracies_of_sums_and_counts_are_simulated_ones():
+    random, num_inputs = np.random.default_rng(3), 20_000
+    found = plan(num_records=4000, pool_size=500)
+    assert 0.99 < Target(epsilon=1.0, delta=1e-5).epsilon_of(found.sums.mechanism) <= 1.0
+    for share, outlook in zip(MARGINS, found.sums.outlooks, strict=True):
+        scores = random.normal(0.0, found.sums.mechanism.sigma, (num_inputs, 4))
+        scores[:, 0] += share * FEATURE_MARGIN * 1000  # records of a class
+        assert outlook.accuracy == pytest.approx(np.mean(scores.argmax(axis=1) == 0), abs=0.02)
+    counted = plan(
+        epsilon=0.02, num_records=4000, pool_size=500, mechanism="exponential_mechanism"
+    ).sums
+    assert counted.epsilon <= counted.mechanism.pure_epsilon <= 0.02
+    for share, outlook in zip(MARGINS, counted.outlooks, strict=True):
+        counts = random.laplace(0.0, counted.mechanism.scale, (num_inputs, 4))
+        counts[:, 0] += share * CLUSTER_MARGIN * 4000 / counted.mechanism.num_clusters
+        assert outlook.accuracy == pytest.approx(np.mean(counts.argmax(axis=1) == 0), abs=0.02)
+
+
+def test_rounds_clusters_and_refusals():
+    stated = {"num_records": 60_000, "pool_size": 500}
+    rounds = plan(epsilon=8.0, **stated)
+    assert (rounds.sums.mechanism.num_rounds, rounds.method) == (16, "feature_sums")
+    quick = {"mechanism": "exponential_mechanism"}
+    assert plan(epsilon=8.0, pool_size=500, **quick).sums.mechanism.num_rounds == 1
+    table = plan(epsilon=0.05, num_records=4000, has_augmentation=False, **quick)
+    assert isinstance(table.sums.mechanism, GaussianFeatureSums)
+    refused = plan(epsilon=1e-4, num_records=4000, **quick)
+    assert (refused.sums, refused.method) == (None, "pate")
+    assert "expected one at which records" in refused.refusal
+
+
+def test_the_page_prints_commands_and_assumptions_and_the_report_is_json():
+    found = plan(num_records=4000, pool_size=500)
+    page, values = str(found), json.loads(json.dumps(found.to_dict()))
+    for method in ("pate", "feature_sums"):
+        for line in found.commands(method):
+            assert f"\n  {line}\n" in page
+    assert values["method"] == found.method == "feature_sums"
+    assert "correct class leads every other by 80 % of 60 teachers" in found.reason
+    for line in page.splitlines()[5:12]:
+        assert 0.9 < float(line.split()[1]) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": math.nan}, "epsilon: expected above 0"),
+        ({"delta": 1.0}, "delta: expected"),
+        ({"num_queries": 0}, "num_queries: expected at least 1"),
+        ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
+        ({"margin": 1.5}, "margin: expected"),
+        ({"unit": "person"}, "unit: expected record or owner"),
+        ({"mechanism": "plurality"}, "mechanism: expected"),
+        ({"num_records": 59}, "num_teachers: expected at most `num_records`"),
+        ({"adaptive": True, "mechanism": StabilityGate}, "fixed in advance"),
+        ({"delta": 0.0, "mechanism": "gaussian_noisy_max"}, "expected above 0 for gaussian"),
+    ],
+)
+def test_what_is_wrong_is_one_line(changes, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        plan(**changes)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "text"),
+    [
+        ((), 2, "error: epsilon: expected what the release may cost, got none\n"),
+        (("--epsilon=1", "--nb_labels=1"), 2, "error: nb_labels: expected at least 2"),
+        (("--epsilon=1", "--nb_records=9"), 1, "error: nb_teachers: expected at most --nb_records"),
+        (("--epsilon=1", "--mechanism=gaussian_histogram"), 0, "Recommended: pate, gaussian_"),
+    ],
+)
+def test_the_command(tmp_path, flags, code, text):
+    report = tmp_path / "report.json"
+    ended = subprocess.run(
+        [sys.executable, "-m", "pate_tf.cli.main", "plan", *flags, f"--report_file={report}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, text in ended.stdout + ended.stderr) == (code, True), ended
+    assert report.exists() == (code == 0)

@@ -1,0 +1,176 @@
+"""What a coordinator says to late, repeated, altered, foreign and misshapen submissions."""
+
+import time
+
+import numpy as np
+import pytest
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, queries
+
+from pate_tf.ledger import LedgerError
+from pate_tf.silos.journal import CoordinatorJournal, Round
+from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def journal(tmp_path, clock):
+    found = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
+    found.open_round(a_round(1))
+    return found
+
+
+def a_round(number, *, mechanism=RANDOMISED, deadline=1_060.0):
+    asked = np.ones((3, 4), bool)
+    asked[2] = mechanism is SECURE
+    asked[1, 0] = mechanism is SECURE
+    return Round(
+        run_id="r",
+        number=number,
+        queries=queries(10 * number, 10 * number + 4),
+        asked=asked,
+        mechanisms=dict.fromkeys("abc", mechanism),
+        num_classes=NUM_CLASSES,
+        deadline=deadline,
+    )
+
+
+def votes(silo, labels, *, number=1, run_id="r", name=None, commitment=None):
+    names = {"run_id": run_id, "batch_id": f"round-{number}", "silo": name or silo}
+    return RandomisedVotes(**names, labels=np.array(labels), commitment=commitment)
+
+
+def refusal(silo, number=1):
+    names = {"run_id": "r", "batch_id": f"round-{number}", "silo": silo}
+    return Refusal(**names, reason=Reason.BUDGET_SPENT)
+
+
+def test_each_silo_gets_its_own_queries_until_it_replied(journal):
+    assert len(journal.poll("a")) == 4 and len(journal.poll("b")) == 3
+    assert journal.poll("c") is None  # asked nothing
+    assert journal.poll("a").digests[1:] == journal.poll("b").digests
+    assert journal.submit("a", votes("a", [0, 1, 2, 3])) is Answer.OK
+    assert journal.poll("a") is None and journal.poll("b") is not None
+    journal.open_round(a_round(2))
+    assert journal.poll("a").batch_id == "round-2"
+
+
+def test_submissions_are_told_apart(journal, clock):
+    assert journal.submit("a", votes("a", [0, 1, 2, 3])) is Answer.OK
+    assert journal.submit("a", votes("a", [0, 1, 2, 3])) is Answer.SAME
+    assert journal.submit("a", votes("a", [0, 1, 2, 4])) is Answer.CONFLICT
+    assert journal.submit("a", refusal("a")) is Answer.CONFLICT
+    assert journal.submit("b", votes("b", [0, 1, 2, 3])) is Answer.UNKNOWN  # b was asked three
+    assert journal.submit("b", votes("b", [0, 1, NUM_CLASSES])) is Answer.UNKNOWN
+    assert journal.submit("b", votes("b", [0, 1, 2], number=7)) is Answer.UNKNOWN
+    assert journal.submit("b", votes("b", [0, 1, 2], run_id="s")) is Answer.UNKNOWN
+    assert journal.submit("b", votes("b", [0, 1, 2], name="a")) is Answer.UNKNOWN
+    assert journal.submit("c", votes("c", [0])) is Answer.UNKNOWN  # was asked nothing
+    sealed = SealedShares(run_id="r", batch_id="round-1", silo="b", sealed=(b"1", b"2", b"3"))
+    assert journal.submit("b", sealed) is Answer.UNKNOWN
+    clock.now = 1_060.0
+    assert journal.poll("b") is None
+    assert journal.submit("b", votes("b", [0, 1, 2])) is Answer.LATE
+    assert journal.submit("a", votes("a", [0, 1, 2, 3])) is Answer.SAME
+    assert set(journal.replies(1)) == {"a"}
+
+
+def test_a_closed_round_takes_nothing(journal):
+    (one,) = journal.rounds()
+    journal.close_round(one.number, np.zeros(4, np.int64))
+    assert journal.poll("a") is None
+    assert journal.submit("a", votes("a", [0, 1, 2, 3])) is Answer.LATE
+
+
+def test_sealed_shares_need_all_parties(tmp_path, clock):
+    journal = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
+    journal.open_round(a_round(1, mechanism=SECURE))
+    names = {"run_id": "r", "batch_id": "round-1", "silo": "a"}
+    assert journal.submit("a", SealedShares(**names, sealed=(b"1", b"2"))) is Answer.UNKNOWN
+    assert journal.submit("a", votes("a", [0, 1, 2, 3])) is Answer.UNKNOWN
+    whole = SealedShares(**names, sealed=(b"1", b"22", b"333", b"4444"))
+    assert journal.submit("a", whole) is Answer.OK
+    assert journal.replies(1)["a"] == whole
+
+
+@pytest.mark.parametrize("call", ["poll", "submit"])
+def test_who_is_not_on_the_roster_gets_nothing(journal, call):
+    with pytest.raises(PermissionError, match="on the roster"):
+        journal.poll("mallory") if call == "poll" else journal.submit("mallory", refusal("mallory"))
+
+
+def test_what_was_acknowledged_survives(tmp_path, journal, clock):
+    journal.submit("a", votes("a", [3, 1, 2, 3]))
+    journal.submit("b", refusal("b"))
+    journal.close()
+    again = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
+    replies = again.replies(1)
+    assert replies["a"].labels.tolist() == [3, 1, 2, 3]
+    assert replies["b"].reason is Reason.BUDGET_SPENT
+    assert again.submit("a", votes("a", [3, 1, 2, 3])) is Answer.SAME
+    assert again.poll("a") is None
+
+
+def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path, journal):
+    with pytest.raises(LedgerError, match="no other process"):
+        CoordinatorJournal("r", "abc", tmp_path)
+    journal.submit("a", votes("a", [0, 1, 2, 3]))
+    journal.close()
+    with pytest.raises(LedgerError, match="expected the run s"):
+        CoordinatorJournal("s", "abc", tmp_path)
+    for path in (tmp_path / "rounds" / "1.bin", tmp_path / "replies" / "1.bin"):
+        whole = path.read_bytes()
+        for broken in (b"", whole[:-1], whole + b"x", b"x" * 100):
+            path.write_bytes(broken)
+            with pytest.raises(LedgerError, match="can't be used") as caught:
+                CoordinatorJournal("r", "abc", tmp_path)
+            assert "\n" not in str(caught.value)
+        path.write_bytes(whole)
+    CoordinatorJournal("r", "abc", tmp_path).close()
+    (tmp_path / "coordinator.sqlite3").touch()
+    with pytest.raises(LedgerError, match="an earlier one's"):
+        CoordinatorJournal("r", "abc", tmp_path)
+
+
+def test_waiting_ends_at_the_deadline_or_when_all_replied(tmp_path):
+    journal = CoordinatorJournal("r", "abc", tmp_path)
+    seen = []
+    journal.open_round(a_round(1, deadline=time.time() + 0.3))
+    journal.submit("a", votes("a", [0, 1, 2, 3]))
+    journal.wait(
+        journal.rounds()[0], lambda replied, waited_for: seen.append((replied, waited_for))
+    )
+    assert seen[0] == ({"a"}, {"b"}) and seen[-1] == ({"a"}, {"b"})
+    journal.open_round(a_round(2, deadline=time.time() + 600))
+    for silo, labels in (("a", [0, 1, 2, 3]), ("b", [1, 2, 3])):
+        journal.submit(silo, votes(silo, labels, number=2))
+    journal.wait(
+        journal.rounds()[1], lambda replied, waited_for: seen.append((replied, waited_for))
+    )
+    assert seen[-1] == ({"a", "b"}, set())
+
+
+def test_a_coordinator_keeps_the_latest_commitment_of_each_silo(journal, tmp_path, clock):
+    journal.open_round(a_round(2))
+    assert journal.poll("a").commitment is None
+    assert journal.submit("a", votes("a", [0] * 4, commitment=b"1" * 32)) is Answer.OK
+    assert journal.poll("a").commitment == b"1" * 32  # of a round that was open before
+    # Another commitment makes no other reply of it, and what was taken before stands.
+    assert journal.submit("a", votes("a", [0] * 4, commitment=b"9" * 32)) is Answer.SAME
+    assert journal.submit("a", votes("a", [0] * 4, number=2, commitment=b"2" * 32)) is Answer.OK
+    assert journal.submit("b", votes("b", [0] * 3, commitment=b"3" * 32)) is Answer.OK
+    assert journal.submit("b", refusal("b", 2)) is Answer.OK  # takes no commitment away
+    journal.close()
+    again = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
+    again.open_round(a_round(3))
+    assert [again.poll(silo).commitment for silo in "ab"] == [b"2" * 32, b"3" * 32]
