@@ -11,10 +11,7 @@ It need not be trusted: silos randomise their votes, or share them among the ros
 see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
 """
 
-import contextlib
 import importlib
-from collections.abc import Iterator
-from typing import Any
 
 from absl import flags
 
@@ -32,8 +29,9 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags."""
     own_flags.define(CoordinatorRun, group="coordinator")
-    own_flags.define(QueryConfig, group="queries", without=("representation",), num_queries=100)
-    own_flags.define(Asking, group="asking", without=("subset", "least_answers"))
+    unused = ("rounds", "representation", "num_neighbours")
+    own_flags.define(QueryConfig, group="queries", without=unused, num_queries=100)
+    own_flags.define(Asking, group="asking", without=("least_answers",))
     own_flags.define(StudentSettings, group="student", student="supervised")
 
 
@@ -44,14 +42,11 @@ def main() -> None:
     queries = own_flags.read(QueryConfig, seed=FLAGS.seed)
     run = own_flags.read(
         CoordinatorRun,
-        asking=own_flags.read(Asking, seed=queries.seed),
+        asking=own_flags.read(Asking),
         queries=queries,
         student=own_flags.read(StudentSettings),
     )
-    with _bar() as on_progress:
-        report = coordinate(
-            run, on_event=lambda event: print(event, flush=True), on_progress=on_progress
-        )
+    report = coordinate(run, on_event=lambda event: print(event, flush=True))
     accuracies = [
         (name.replace("_", " "), "unknown" if report[name] is None else f"{report[name]:.3f}")
         for name in ("label_accuracy", "student_accuracy")
@@ -74,21 +69,6 @@ def main() -> None:
             *epsilons,
         ],
     )
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Any]:
-    """Shows on a terminal who replied."""
-    from tqdm import tqdm
-
-    with tqdm(desc="silos that replied", unit="silo", disable=None) as bar:
-
-        def show(replied: set[str], waited_for: set[str]) -> None:
-            bar.total, bar.n = len(replied) + len(waited_for), len(replied)
-            names = ", ".join(sorted(waited_for)[:3])
-            bar.set_postfix_str(f"waiting for {names}" if names else "")
-
-        yield show
 
 
 def run() -> None:

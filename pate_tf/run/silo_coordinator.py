@@ -101,7 +101,6 @@ def coordinate(
     run: CoordinatorRun,
     *,
     on_event: Callable[[str], None] = lambda event: None,
-    on_progress: Callable[[set[str], set[str]], None] = lambda replied, waited_for: None,
 ) -> dict[str, Any]:
     """Asks silos until there are labels, trains a student, and publishes it.
 
@@ -147,14 +146,13 @@ def coordinate(
         asking=asking,
         aggregators=() if aggregators is None else aggregators.asks,
         on_event=on_event,
-        on_progress=on_progress,
     ) as coordinator:
         files = TlsFiles.of(run.certificates, COORDINATOR)
         with serve_coordinator(
             run.address, coordinator.journal, files=files, aggregators=aggregators
         ) as server:
             on_event(f"listening on port {server.port}")
-            called = coordinator.journal.gather(asking.seconds, on_progress)
+            called = coordinator.journal.gather(asking.seconds)
             on_event(f"{len(called)} of {len(roster.names)} silos called")
             started = time.monotonic()
             if representation is not None:

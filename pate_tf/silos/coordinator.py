@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import ABSENT, SecureFeatureSums, class_scores
+from pate_tf.accounting.local import SecureFeatureSums, class_scores
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.journal import CoordinatorJournal, LocalConnection, Round
@@ -31,7 +31,7 @@ from pate_tf.silos.messages import (
     query_digest,
     sums_query,
 )
-from pate_tf.silos.roster import Asking, SiloRoster, choose_silos
+from pate_tf.silos.roster import Asking, SiloRoster
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.silos import SiloSpending, SilosStatement
 
@@ -47,9 +47,7 @@ IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 MOST_DEVIATIONS = 7.0
 
 
-def plurality(
-    asked: Round, replies: Mapping[str, Reply], roster: SiloRoster, least_answers: int
-) -> IntArray:
+def plurality(asked: Round, replies: Mapping[str, Reply], least_answers: int) -> IntArray:
     """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
 
     The class of the highest likelihood. Ties are broken at random, from the round's number alone.
@@ -57,23 +55,15 @@ def plurality(
     Args:
         asked: the round.
         replies: to it, by silo.
-        roster: all silos.
-        least_answers: how many answers a label needs.
+        least_answers: how many answers a label needs, at least 1.
     """
-    answers, randomisers = [], []
-    for name, row in zip(roster.names, asked.asked, strict=True):
-        reply, mechanism = replies.get(name), asked.mechanisms[name]
-        if isinstance(reply, RandomisedVotes) and not isinstance(mechanism, SecureFeatureSums):
-            answers.append(np.full(len(row), ABSENT, np.int64))
-            answers[-1][row] = reply.labels
-            randomisers.append(mechanism)
-    if not answers:
+    voting = {name: reply for name, reply in replies.items() if isinstance(reply, RandomisedVotes)}
+    if len(voting) < least_answers:
         return np.full(len(asked.queries), WITHHELD, np.int64)
-    scores = class_scores(np.stack(answers), randomisers)  # type: ignore[arg-type]
+    randomisers: list[Any] = [asked.mechanisms[name] for name in voting]
+    scores = class_scores(np.stack([reply.labels for reply in voting.values()]), randomisers)
     order = np.random.default_rng(asked.number).permutation(asked.num_classes)
-    winners = order[np.argmax(np.round(scores[:, order], 9), axis=1)]
-    is_enough = (np.stack(answers) != ABSENT).sum(axis=0) >= least_answers
-    return np.where(is_enough, winners, WITHHELD)
+    return order[np.argmax(np.round(scores[:, order], 9), axis=1)]
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
@@ -129,7 +119,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         aggregators: Sequence[Ask] = (),
         clock: Callable[[], float] = time.time,
         on_event: Callable[[str], None] = lambda event: None,
-        on_progress: Callable[[set[str], set[str]], None] = lambda replied, waited_for: None,
     ) -> None:
         """Opens the journal, and takes up what it holds.
 
@@ -141,7 +130,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             aggregators: how to ask each of the roster, with secure aggregation.
             clock: seconds since 1970.
             on_event: called with which silos an opened total left out.
-            on_progress: called with who replied, and who is waited for.
 
         Raises:
             ValueError: if roster, silos and mechanism do not fit each other.
@@ -152,16 +140,15 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         self.roster = roster
         self.asking = Asking() if asking is None else asking
         self._aggregators, self._clock = aggregators, clock
-        self._on_event, self._on_progress = on_event, on_progress
+        self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
                 f"aggregators: expected the {len(roster.aggregators)} of the roster, got "
                 f"{len(aggregators)}"
             )
-        num_asked = min(self.asking.subset or len(self.roster.members), len(self.roster.members))
-        if num_asked < self._least_silos:
+        if len(roster.names) < self._least_silos:
             raise ValueError(
-                f"least_silos: expected at most the {num_asked} silos that are asked, got "
+                f"least_silos: expected at most the {len(roster.names)} silos of the roster, got "
                 f"{self._least_silos}"
             )
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
@@ -263,7 +250,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         values = self.result_of_sums(round_)
         replies = self.journal.replies(round_.number).values()
         num_silos = sum(isinstance(reply, SealedShares) for reply in replies)
-        charge = round_.mechanisms[self.roster.names[0]]
+        charge = next(iter(round_.mechanisms.values()))
         if values is None or not isinstance(charge, SecureFeatureSums):
             raise ValueError(
                 f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
@@ -325,11 +312,11 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         num_refused: Counter[str] = Counter()
         for round_ in self.journal.rounds():  # no query stands in two of them
             replies = self.journal.replies(round_.number)
-            for name, row in zip(self.roster.names, round_.asked, strict=True):
-                if isinstance(replies.get(name), Refusal):
-                    num_refused[name] += int(row.sum())
-                elif name in replies:
-                    charged[name][round_.mechanisms[name]] += int(row.sum())
+            for name, reply in replies.items():
+                if isinstance(reply, Refusal):
+                    num_refused[name] += len(round_.queries)
+                else:
+                    charged[name][round_.mechanisms[name]] += len(round_.queries)
         epsilons = {  # the same for many silos
             key: smallest_epsilon(dict(key), self.roster.delta)[0]
             for key in {frozenset(charges.items()) for charges in charged.values()}
@@ -357,7 +344,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         most = max(self.spending(), key=lambda spent: spent.epsilon)
         charge = max(most.charges, key=lambda kind: most.charges[kind], default=None)
         return Cost(
-            charge=charge or rounds[-1].mechanisms[most.name],
+            charge=charge or next(iter(rounds[-1].mechanisms.values())),
             number=most.num_answered,
             epsilon=most.epsilon,
             delta=self.roster.delta,
@@ -401,28 +388,24 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
 
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
         rounds = self.journal.rounds()
-        number = 1 + max((earlier.number for earlier in rounds), default=0)
-        left = np.array([member.queries for member in self.roster.members])
+        spent = Counter[str]()
         for earlier in rounds:
-            left -= earlier.asked.sum(axis=1)
-        # Under secure aggregation a silo is asked all queries or none.
-        num_together = len(queries) if self._is_secure else 1
-        asked = choose_silos(
-            len(queries) // num_together,
-            left // num_together,
-            subset=self.asking.subset,
-            seed=(self.asking.seed, number),
-        )
+            spent.update(dict.fromkeys(earlier.mechanisms, len(earlier.queries)))
+        mechanisms = {
+            member.name: self.asking.mechanism_of(member, num_classes)
+            for member in self.roster.members
+            if spent[member.name] + len(queries) <= member.queries
+        }
+        if not mechanisms:
+            raise ValueError(
+                f"queries: expected a silo that declared {len(queries)} more queries, got none"
+            )
         seconds = self.asking.seconds if self._silos is None else IN_PROCESS_SECONDS
         round_ = Round(
             run_id=self.roster.run,
-            number=number,
+            number=1 + max((earlier.number for earlier in rounds), default=0),
             queries=queries,
-            asked=np.repeat(asked, num_together, axis=1),
-            mechanisms={
-                member.name: self.asking.mechanism_of(member, num_classes)
-                for member in self.roster.members
-            },
+            mechanisms=mechanisms,
             num_classes=num_classes,
             deadline=self._clock() + seconds,
         )
@@ -436,7 +419,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
 
     def _finish(self, round_: Round) -> None:
         if self._silos is None:
-            self.journal.wait(round_, self._on_progress)
+            self.journal.wait(round_)
         for silo in self._silos or ():
             connection = LocalConnection(self.journal, silo.name)
             while silo.step(connection) is Answer.OK:
@@ -445,7 +428,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         if round_.is_secure:
             values = self._open_histogram(round_, replies)
         else:
-            values = plurality(round_, replies, self.roster, self.asking.least_answers)
+            values = plurality(round_, replies, self.asking.least_answers)
         self.journal.close_round(round_.number, values)
 
     def _open_histogram(self, round_: Round, replies: Mapping[str, Reply]) -> IntArray | None:
@@ -457,7 +440,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         from pate_tf.silos.secure.opening import open_histogram  # needs cryptography
         from pate_tf.silos.secure.protocol import BatchTerms, TooFewSilosError
 
-        batch = round_.batch(self.roster.names[0], round_.queries)
+        batch = round_.batch(next(iter(round_.mechanisms)))
         terms = BatchTerms.of_batch(batch, self.roster.aggregators, self.roster.identities)
         try:
             opened = open_histogram(terms, sealed, self._aggregators)

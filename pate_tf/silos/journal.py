@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
@@ -32,7 +31,6 @@ from pate_tf.silos.messages import (
 )
 
 LOOK_SECONDS: Final = 0.5
-Progress = Callable[[set[str], set[str]], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,9 +41,7 @@ class Round:
         run_id: name of the run.
         number: 1 for the first round.
         queries: `[num_queries, ...]`.
-        asked: whether a silo is asked a query, bool `[num_silos, num_queries]`, in the roster's
-            order.
-        mechanisms: of each silo, by its name.
+        mechanisms: of each silo that is asked, by its name.
         num_classes: number of classes.
         deadline: in seconds since 1970.
     """
@@ -53,7 +49,6 @@ class Round:
     run_id: str
     number: int
     queries: npt.NDArray[Any] = dataclasses.field(repr=False)
-    asked: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
     mechanisms: Mapping[str, Mechanism]
     num_classes: int
     deadline: float
@@ -68,12 +63,10 @@ class Round:
         """Whether votes or feature sums are added up under secret sharing."""
         return any(map(is_secure, self.mechanisms.values()))
 
-    def batch(
-        self, silo: str, queries: npt.NDArray[Any], commitment: bytes | None = None
-    ) -> QueryBatch:
-        """Returns a batch of some of the round's queries as a silo gets it."""
+    def batch(self, silo: str, commitment: bytes | None = None) -> QueryBatch:
+        """Returns the round's queries as a silo gets them."""
         return QueryBatch(
-            queries=queries,
+            queries=self.queries,
             run_id=self.run_id,
             batch_id=self.batch_id,
             num_classes=self.num_classes,
@@ -82,16 +75,17 @@ class Round:
             commitment=commitment,
         )
 
-    def takes(self, reply: Reply, place: int) -> bool:
-        """Whether a reply can be one of the silo at a place of the roster to its part."""
-        num_asked, mechanism = int(self.asked[place].sum()), self.mechanisms[reply.silo]
+    def takes(self, reply: Reply) -> bool:
+        """Whether a reply can be its silo's."""
+        mechanism = self.mechanisms.get(reply.silo)
         if isinstance(reply, RandomisedVotes):
-            is_whole = len(reply.labels) == num_asked and not is_secure(mechanism)
-            return is_whole and bool(reply.labels.max() < self.num_classes)
+            is_whole = len(reply.labels) == len(self.queries) and reply.labels.max() < (
+                self.num_classes
+            )
+            return bool(is_whole) and mechanism is not None and not is_secure(mechanism)
         if isinstance(reply, SealedShares):
-            number = getattr(mechanism, "num_parties", None)
-            return num_asked > 0 and len(reply.sealed) == number
-        return num_asked > 0
+            return len(reply.sealed) == getattr(mechanism, "num_parties", None)
+        return mechanism is not None
 
 
 # What is stored, by folder: rounds, what came of them (None if nothing opened), and replies, each
@@ -173,17 +167,15 @@ class CoordinatorJournal:
 
         Raises PermissionError if the silo is not on the roster.
         """
-        place = self._place(silo)
+        self._check(silo)
         with self.changed:
             if silo not in self._seen:
                 self._seen.add(silo)
                 self.changed.notify_all()
             for number, waiting in self._rounds.items():
-                asked = waiting.asked[place]
                 is_open = self.is_open(number) and self._clock() < waiting.deadline
-                if is_open and asked.any() and silo not in self._replied[number]:
-                    commitment = self._commitments.get(silo)
-                    return waiting.batch(silo, waiting.queries[asked], commitment)
+                if is_open and silo in waiting.mechanisms and silo not in self._replied[number]:
+                    return waiting.batch(silo, self._commitments.get(silo))
         return None
 
     def submit(self, silo: str, reply: Reply) -> Answer:
@@ -191,12 +183,12 @@ class CoordinatorJournal:
 
         Raises PermissionError if the silo is not on the roster.
         """
-        place = self._place(silo)
+        self._check(silo)
         with self.changed:
             asked = {each.batch_id: each for each in self._rounds.values()}.get(reply.batch_id)
             if reply.silo != silo or reply.run_id != self.run_id or asked is None:
                 return Answer.UNKNOWN
-            if not asked.takes(reply, place):
+            if not asked.takes(reply):
                 return Answer.UNKNOWN
             earlier = self._replied[asked.number].get(silo)
             if earlier is not None:
@@ -235,45 +227,22 @@ class CoordinatorJournal:
         """Stores what came of a round, `[num_queries, ...]` or nothing; later replies are late."""
         self._keep("results", number, values, "round_closed")
 
-    def gather(self, seconds: float, on_progress: Progress) -> set[str]:
-        """Returns who has called by now, once every silo has or so many seconds have passed.
-
-        `on_progress` is called now and then with who called, and who is waited for.
-        """
-        until = time.monotonic() + seconds
-        names = set(self.names)
-        self._wait(lambda: self._seen, names, lambda: until - time.monotonic(), on_progress)
-        return set(self._seen)
-
-    def wait(self, asked: Round, on_progress: Progress) -> None:
-        """Returns when all silos asked in an open round have replied, or its deadline has passed.
-
-        `on_progress` is called now and then with who replied, and who is waited for.
-        """
-        names = {name for name, row in zip(self.names, asked.asked, strict=True) if row.any()}
-        replied = self._replied[asked.number]
-        self._wait(lambda: replied, names, lambda: asked.deadline - self._clock(), on_progress)
-
-    def _wait(
-        self,
-        present: Callable[[], Any],
-        expected: set[str],
-        seconds_left: Callable[[], float],
-        on_progress: Progress,
-    ) -> None:
-        """Waits until all that are expected are present or no time is left."""
+    def gather(self, seconds: float) -> set[str]:
+        """Returns who has called by now, once every silo has or so many seconds have passed."""
         with self.changed:
-            while True:
-                names, left = set(present()), seconds_left()
-                on_progress(names, expected - names)
-                if names >= expected or left <= 0.0:
-                    return
-                self.changed.wait(min(left, LOOK_SECONDS))
+            self.changed.wait_for(lambda: self._seen >= set(self.names), seconds)
+            return set(self._seen)
 
-    def _place(self, silo: str) -> int:
+    def wait(self, asked: Round) -> None:
+        """Returns when all silos of an open round have replied, or its deadline has passed."""
+        replied = self._replied[asked.number]
+        with self.changed:
+            while replied.keys() < asked.mechanisms.keys() and self._clock() < asked.deadline:
+                self.changed.wait(min(LOOK_SECONDS, asked.deadline - self._clock()))
+
+    def _check(self, silo: str) -> None:
         if silo not in self.names:
             raise PermissionError("silo: expected one on the roster, got another")
-        return self.names.index(silo)
 
     def _keep(self, kind: str, number: int, stored: Any, point: str) -> None:
         """Makes a value durable, then takes it up."""

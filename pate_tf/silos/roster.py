@@ -5,13 +5,10 @@ import pathlib
 from math import inf
 from typing import ClassVar, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.core import artifacts, validation
 from pate_tf.core.settings import Settings, setting
-from pate_tf.core.validation import Fields, IntArray, check_name
+from pate_tf.core.validation import Fields, check_name
 from pate_tf.net.roster import Roster
 from pate_tf.silos.messages import Mechanism
 from pate_tf.silos.secure.keys import Identity
@@ -131,16 +128,9 @@ class Asking(Settings):
         mechanism: of secure aggregation; None for randomised response, each silo at its own epsilon
             of the roster.
         unit: of feature sums, what is protected; silos that protect something else refuse.
-        seed: fixes the subsets.
     """
 
     mechanism: Mechanism | None = None
-    subset: int | None = setting(
-        None,
-        least=1,
-        help="How many silos are asked each query, drawn at random. Under secure aggregation the "
-        "same ones are asked all queries of a round. Default: all.",
-    )
     seconds: float = setting(
         600.0, flag="round_seconds", above=0.0, help="How long a round waits for replies."
     )
@@ -150,42 +140,9 @@ class Asking(Settings):
         choices=("record", "owner"),
         help="With feature_sums: what silos protect, each record or all of an owner's.",
     )
-    seed: int = 0
 
     def mechanism_of(self, member: Member, num_classes: int) -> Mechanism:
         """Returns what a silo is asked with."""
         if self.mechanism is not None:
             return self.mechanism
         return RandomisedResponse(num_classes=num_classes, epsilon=member.epsilon)
-
-
-def choose_silos(
-    num_queries: int, left: IntArray, *, subset: int | None, seed: tuple[int, ...]
-) -> npt.NDArray[np.bool_]:
-    """Returns who is asked what, `[num_silos, num_queries]`, from public values alone.
-
-    Args:
-        num_queries: number of queries.
-        left: how many queries each silo declared and was not asked yet, int64 `[num_silos]`.
-        subset: how many silos are asked each query, every subset equally likely, fewer where fewer
-            have queries left; None for all of them.
-        seed: fixes the choice, so that a coordinator that was killed asks the same silos again.
-
-    Raises ValueError if there is no such way, or no silo is left to ask a query.
-    """
-    if subset is not None:
-        validation.whole(1, len(left), subset=subset)
-    generator = np.random.default_rng(seed)
-    asked = np.zeros((len(left), num_queries), np.bool_)
-    remaining = left.astype(np.int64)
-    for query in range(num_queries):
-        order = generator.permutation(len(left))
-        chosen = order[remaining[order] > 0][:subset]
-        if not len(chosen):
-            raise ValueError(
-                f"queries: expected silos that declared at least {num_queries} more queries, got "
-                f"enough for {query}"
-            )
-        asked[chosen, query] = True
-        remaining[chosen] -= 1
-    return asked

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import silo_helpers
 
-from pate_tf.silos import Asking, Coordinator
+from pate_tf.silos import Coordinator
 
 NAMES = ("a", "b", "c")
 PER_ROUND = 20
@@ -23,7 +23,6 @@ def coordinator(folder):
         silo_helpers.roster(*NAMES),
         folder=folder / "coordinator",
         silos=silos,
-        asking=Asking(subset=2),
     ), silos
 
 

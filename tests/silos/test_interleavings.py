@@ -75,7 +75,6 @@ class Interleavings(RuleBasedStateMachine):
                 run_id=run,
                 number=next(self.numbers),
                 queries=queries(first, first + size),
-                asked=np.ones((2, size), bool),
                 mechanisms=dict.fromkeys(NAMES, mechanism),
                 num_classes=NUM_CLASSES,
                 deadline=self.now + 50.0,

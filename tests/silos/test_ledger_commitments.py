@@ -120,13 +120,3 @@ def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism)
 
 def given(reply):
     return reply.sealed if isinstance(reply, SealedShares) else reply.labels.tolist()
-
-
-def test_a_simulation_keeps_no_commitment(tmp_path):
-    members = [silo(None, silo=name) for name in NAMES]
-    with coordinator(tmp_path, members) as running:
-        running.ask(pool(), np.arange(10))
-    anew = [silo(None, silo=name) for name in NAMES]
-    with coordinator(tmp_path, anew) as running:
-        assert running.ask(pool(), np.arange(20)).num_answered == 20
-    assert anew[0].answer(batch(0, 3, commitment=bytes(32))).commitment is None

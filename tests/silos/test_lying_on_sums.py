@@ -4,7 +4,6 @@ What random liars can read is `secure/test_lying.py`'s subject; here are the lie
 """
 
 import dataclasses
-import itertools
 import types
 
 import numpy as np
@@ -89,41 +88,6 @@ def test_parties_that_are_told_of_different_silos_open_those_that_all_know(setti
             messages = tuple(aggregators[number].answer(asking[number]) for number in terms.numbers)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"batch_id": "another"},
-        {"run_id": "another"},
-        {"queries_digest": bytes([1]) * 32},  # of another representation or unit
-        {"mechanism": dataclasses.replace(RELEASE, sigma=RELEASE.sigma / 2)},
-        {"mechanism": dataclasses.replace(RELEASE, least_silos=3)},
-        {"mechanism": dataclasses.replace(RELEASE, colluding=2)},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_shares_open_under_no_other_terms(setting, changes):
-    """The coordinator tells aggregators something else than silos, or replays shares."""
-    aggregators, _, terms, sealed = setting
-    other = dataclasses.replace(terms, **changes)
-    with pytest.raises(ProtocolError, match="at least one silo that open"):
-        open_histogram(other, sealed, asked(aggregators))
-
-
-def test_parties_that_swap_open_nothing(setting):
-    aggregators, _, terms, sealed = setting
-    swapped = {name: (each[1], each[0], *each[2:]) for name, each in sealed.items()}
-    with pytest.raises(ProtocolError, match="at least one silo that open"):
-        open_histogram(terms, swapped, asked(aggregators))
-    others = dataclasses.replace(
-        terms,
-        batch_id="c",
-        aggregators=(terms.aggregators[1], terms.aggregators[0], *terms.aggregators[2:]),
-    )
-    in_place = [aggregators[number].answer for number in (2, 1, 3, 4)]
-    with pytest.raises(ProtocolError, match="at least one silo that open"):
-        open_histogram(others, sealed, in_place)
-
-
 def test_a_share_that_is_replaced_leaves_its_silo_out(setting):
     """The attack that read a silo's votes: one aggregator gets a share of the adversary's making.
 
@@ -189,23 +153,3 @@ def test_a_total_of_records_is_never_refused(seed, number, noise):
     owners = random.integers(0, 5, number) if random.random() < 0.5 else None
     total = sums_by_class(vectors, labels, num_classes=3, owners=owners) / LATTICE
     check_total(total + random.normal(scale=noise, size=total.shape), noise)
-
-
-def test_one_record_moves_a_silo_s_table_by_at_most_2():
-    """Features that are huge, infinite, or none make no longer vector than others."""
-    strange = [np.zeros(30), np.full(30, 1e30), np.full(30, np.inf), np.full(30, np.nan)]
-    features = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
-    labels = np.arange(20) % 3
-    tables = []
-    for each in strange:
-        features[7] = each
-        tables += [
-            sums_by_class(
-                record_vectors(features, None),
-                np.where(np.arange(20) == 7, label, labels),
-                num_classes=3,
-            )
-            for label in range(3)
-        ]
-    for one, other in itertools.combinations(tables, 2):
-        assert np.square((one - other) / LATTICE).sum() <= 4.0

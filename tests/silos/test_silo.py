@@ -19,7 +19,7 @@ from silo_helpers import (
 from sklearn.tree import DecisionTreeClassifier
 
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.ledger import LedgerError, SensitiveWarning
+from pate_tf.ledger import SensitiveWarning
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SeededNoise
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
@@ -200,17 +200,3 @@ def test_functions_objects_and_classifiers_are_teachers(tmp_path):
             assert np.array_equal(answering.answer(asked).labels, labels)
     with pytest.raises(ValueError, match="predict"):
         silo(None, model=7)
-
-
-def test_an_account_is_of_one_silo_and_remembers_that_its_budget_was_raised(tmp_path):
-    with silo(tmp_path) as one:
-        one.answer(batch(0, 3))
-    with pytest.raises(LedgerError, match="another silo's"):
-        silo(tmp_path, silo="school")
-    with silo(tmp_path, epsilon_budget=10.0) as lowered:
-        assert not lowered.account.was_raised
-    with silo(tmp_path, epsilon_budget=20.0) as raised:
-        assert raised.account.was_raised
-        assert raised.account.num_queries == 3
-    with silo(tmp_path, epsilon_budget=10.0) as lowered:
-        assert lowered.account.was_raised

@@ -13,7 +13,6 @@ from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, sums_of
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.ledger.journal import LedgerError
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos import SiloSums
 from pate_tf.silos.journal import LocalConnection
 from pate_tf.silos.messages import Answer, Reason, Refusal, SealedShares, sums_query
 
@@ -71,17 +70,6 @@ def test_what_the_policy_does_not_allow_is_refused_and_not_charged(tmp_path, ask
         reply = one.answer(batch(**asked))
         assert isinstance(reply, Refusal) and reply.reason is reason
         assert not one.account.charges
-
-
-def test_a_silo_without_keys_or_of_another_unit_takes_no_part(tmp_path):
-    with open_silo(tmp_path, "a", keys=None) as one:
-        assert one.answer(batch()).reason is Reason.MECHANISM_NOT_ALLOWED
-    owners = SiloSums(values=sums_of("b"), representation="e", unit="owner")
-    with pytest.raises(ValueError, match="unit: expected sums of each record"):
-        open_silo(tmp_path, "b", sums=owners)
-    with open_silo(tmp_path, "b", sums=owners, unit="owner") as one:
-        asked = batch(query=sums_query("e", "owner"))
-        assert isinstance(one.answer(asked), SealedShares)
 
 
 @pytest.mark.parametrize("point", FAULT_POINTS[1:])

@@ -1,15 +1,10 @@
 """An aggregator that is killed, lied to, asked twice: a batch opens once, with noise drawn once."""
 
 import dataclasses
-import pathlib
 import shutil
-import tempfile
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scipy import stats
 from secure_helpers import (
     asked,
@@ -19,7 +14,6 @@ from secure_helpers import (
     some_keys,
     some_labels,
     some_terms,
-    tasks,
 )
 from silo_helpers import Silent
 
@@ -274,17 +268,6 @@ def test_noise_that_does_not_open_ends_a_batch_before_a_seed_is_revealed(tmp_pat
         aggregators[1].answer(task)
 
 
-def test_a_party_works_in_batches_that_name_it_alone(tmp_path):
-    keys = some_keys(5)
-    terms = some_terms(keys[:4])
-    stranger = Aggregator(keys[4], tmp_path)
-    with pytest.raises(ValueError, match="expected aggregator-5 with its keys"):
-        stranger.answer(tasks(terms, {}, Step.COMMIT)[1])
-    with pytest.raises(LedgerError, match="expected the journal of aggregator-4, got another"):
-        Aggregator(keys[3], tmp_path)
-    stranger.close()
-
-
 def test_broken_journals_are_refused(tmp_path, batch):
     _, terms, sealed, aggregators = batch
     run_until(aggregators, terms, sealed, Step.COMMIT)
@@ -329,103 +312,3 @@ def test_epsilon_holds_where_a_threshold_of_parties_adds_no_noise(tmp_path):
 
 def test_the_audit_notices_one_cheat_too_many(tmp_path):
     assert audited_distance(tmp_path, sigma=2.0, cheats={1, 4}) > np.sqrt(2.0) / 2.0
-
-
-@settings(
-    max_examples=40,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-class Coordinators(RuleBasedStateMachine):
-    """A coordinator that relays and kills as it likes, with aggregator 4 on its side."""
-
-    @initialize()
-    def start(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.keys = some_keys()
-        self.terms = some_terms(self.keys, sigma=1000.0, num_queries=1, num_classes=2)
-        self.sealed = sealed_votes(some_labels(self.terms, 3), self.terms)
-        self.aggregators = open_aggregators(self.keys[:3], pathlib.Path(self.folder.name))
-        self.heard = {step: {1: [], 2: [], 3: [], 4: []} for step in STEPS}
-        self.liar = Aggregator(self.keys[3], pathlib.Path(self.folder.name) / "aggregator-4")
-
-    def ask(self, aggregator, task):
-        try:
-            message = aggregator.answer(task)
-        except (ProtocolError, AnsweredOtherwiseError):
-            return
-        known = self.heard[task.step][message.aggregator]
-        if message not in known:
-            known.append(message)
-
-    def some_messages(self, data, step):
-        if step is Step.COMMIT:
-            return ()
-        heard = self.heard[STEPS[STEPS.index(step) - 1]]
-        return tuple(
-            data.draw(st.sampled_from(heard[number])) for number in (1, 2, 3, 4) if heard[number]
-        )
-
-    def task(self, data, number, step):
-        sealed = {}
-        if step is Step.COMMIT:
-            kept = data.draw(st.sampled_from([3, 3, 2]))
-            sealed = {silo: self.sealed[silo][number - 1] for silo in list(self.sealed)[:kept]}
-        return AggregatorTask(
-            step=step, terms=self.terms, sealed=sealed, messages=self.some_messages(data, step)
-        )
-
-    @rule(data=st.data(), number=st.sampled_from((1, 2, 3)), step=st.sampled_from(STEPS))
-    def ask_an_honest_party(self, data, number, step):
-        self.ask(self.aggregators[number], self.task(data, number, step))
-
-    @rule(data=st.data())
-    def ask_in_order(self, data):
-        for step in STEPS:
-            if not all(self.heard[step][number] for number in (1, 2, 3)):
-                for number in (1, 2, 3):
-                    self.ask(self.aggregators[number], self.task(data, number, step))
-                self.ask(self.liar, self.task(data, 4, step))
-                return
-
-    @rule(data=st.data(), step=st.sampled_from(STEPS[1:]))
-    def party_4_repeats_another_or_lies(self, data, step):
-        others = [message for heard in self.heard[step].values() for message in heard]
-        if others:
-            content = data.draw(st.sampled_from(others)).content
-            if data.draw(st.booleans()):
-                content = content[:-1] + bytes([content[-1] ^ 1])
-            lie = signed(content, step=step, terms=self.terms, aggregator=4, keys=self.keys[3])
-            self.heard[step][4].append(lie)
-
-    @rule(number=st.sampled_from((1, 2, 3)))
-    def kill(self, number):
-        self.aggregators[number].close()
-        name = f"aggregator-{number}"
-        self.aggregators[number] = Aggregator(
-            self.keys[number - 1], pathlib.Path(self.folder.name) / name
-        )
-
-    @invariant()
-    def every_word_is_said_once(self):
-        for step in STEPS:
-            for number in (1, 2, 3):
-                assert len(self.heard[step][number]) <= 1
-
-    @invariant()
-    def what_is_released_is_about_the_same_silos(self):
-        released = [self.heard[Step.RELEASE][number] for number in (1, 2, 3)]
-        agreed = [self.heard[Step.AGREE][number] for number in (1, 2, 3)]
-        said = [messages[0].content for messages in released if messages]
-        assert len({split(content)[0] for content in said}) <= 1
-        if said:
-            assert len({messages[0].content for messages in agreed}) == 1
-
-    def teardown(self):
-        for aggregator in (*self.aggregators.values(), self.liar):
-            aggregator.close()
-        self.folder.cleanup()
-
-
-TestCoordinators = Coordinators.TestCase

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 
 import numpy as np
@@ -23,7 +22,6 @@ from pate_tf.accounting.local import SecureHistogram
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.secure import protocol, sealing, shamir
 from pate_tf.silos.secure.aggregator import noise_scale
-from pate_tf.silos.secure.keys import Identity, Keys
 from pate_tf.silos.secure.protocol import BatchTerms, ProtocolError, Step
 
 FALSE_ALARM = 1e-7
@@ -141,57 +139,7 @@ def test_shares_that_are_not_sealed_for_this_are_left_out(tmp_path, change):
     assert opened.silos == ("silo-000", "silo-001", "silo-003")
 
 
-def test_sealed_bytes_tell_nothing_and_open_for_their_party_alone():
-    keys = some_keys()
-    batch = some_terms(keys)
-    sealed = sealing.seal(b"secret", batch, sender="a", kind="votes", aggregator=2)
-    assert len(sealed) == len(b"secret") + sealing.OVERHEAD and b"secret" not in sealed
-    right = {"sender": "a", "kind": "votes", "keys": keys[1]}
-    assert sealing.unseal(sealed, batch, **right) == b"secret"
-    for wrong in ({"sender": "b"}, {"kind": "noise"}, {"keys": keys[0]}):
-        with pytest.raises(ValueError, match="sealed for this batch and aggregator"):
-            sealing.unseal(sealed, batch, **{**right, **wrong})
-
-
 # ---- what the checks open ------------------------------------------------------------------------
-
-
-def opened_by_a_model(vote, prime=5, masked=True):
-    """All that aggregator 1 of 4 (t = 1) and the public see of a check, over all randomness.
-
-    One query of two classes, challenge fixed, in plain whole numbers modulo a small prime.
-    """
-    rho, tau, chi = (2, 3), 2, 3
-    places = range(prime)
-    seen = {}
-    for a in places if masked else [0]:
-        secrets = (a, a * a % prime, *vote)
-        for slopes in itertools.product(places, repeat=4):
-            shares = [
-                [
-                    (secret + slope * x) % prime
-                    for secret, slope in zip(secrets, slopes, strict=True)
-                ]
-                for x in (1, 2, 3, 4)
-            ]
-            first = [(own_a + rho[0] * v0 + rho[1] * v1) % prime for own_a, _, v0, v1 in shares]
-            y = (a + rho[0] * vote[0] + rho[1] * vote[1]) % prime
-            second = [
-                (
-                    tau * (y * y - 2 * y * own_a + own_b - rho[0] ** 2 * v0 - rho[1] ** 2 * v1)
-                    + chi * (v0 + v1 - 1)
-                )
-                % prime
-                for own_a, own_b, v0, v1 in shares
-            ]
-            view = (tuple(shares[0]), tuple(first), tuple(second))
-            seen[view] = seen.get(view, 0) + 1
-    return seen
-
-
-def test_what_checks_open_and_one_party_knows_has_one_law_for_all_votes():
-    assert opened_by_a_model((1, 0)) == opened_by_a_model((0, 1))
-    assert opened_by_a_model((1, 0)) != opened_by_a_model((1, 1))
 
 
 def check_number(one_hot, seed, error=0):
@@ -300,24 +248,6 @@ def test_terms_are_those_of_the_batch_that_was_asked():
         BatchTerms.of_batch(other, aggregators)
 
 
-def test_sums_that_could_wrap_around_are_refused(monkeypatch):
-    monkeypatch.setattr(protocol, "MOST_SILOS", 2**40)
-    with pytest.raises(ValueError, match="can't wrap around"):
-        some_terms(some_keys())
-
-
-def test_one_key_for_two_parties_is_refused():
-    keys = some_keys(3)
-    with pytest.raises(ValueError, match="another name of each"):
-        some_terms([*keys, keys[0]])
-    first, twin = keys[0].identity, Keys.generate("twin").identity
-    copied = Identity(name="twin", sealing_key=first.sealing_key, signing_key=twin.signing_key)
-    with pytest.raises(ValueError, match="another sealing_key of each"):
-        dataclasses.replace(
-            some_terms(some_keys()), aggregators=(first, keys[1].identity, keys[2].identity, copied)
-        )
-
-
 def test_the_scale_is_never_below_the_promise():
     from fractions import Fraction
 
@@ -335,15 +265,3 @@ def test_the_scale_is_never_below_the_promise():
 def test_batches_of_absurd_size_are_refused_before_anything_is_made(num_queries, num_classes):
     with pytest.raises(ValueError, match="expected a whole number"):
         some_terms(some_keys(), num_queries=num_queries, num_classes=num_classes)
-
-
-def test_a_party_draws_no_noise_where_no_share_opens(tmp_path):
-    class NeverDraws(SystemNoise):
-        def gaussian_integers(self, scale, size):
-            raise AssertionError
-
-    batch = Batch(tmp_path, noise=NeverDraws())
-    batch.sealed = {"a": (b"x",) * 4}
-    with pytest.raises(ProtocolError, match="at least one silo that open"):
-        batch.open()
-    assert list(tmp_path.rglob("batch.*")) == []

@@ -18,7 +18,7 @@ from pate_tf.silos.secure.keys import Keys
 from pate_tf.silos.secure.opening import open_histogram
 from pate_tf.silos.secure.protocol import AggregatorTask, BatchTerms, Step
 from pate_tf.silos.secure.sealing import seal_votes
-from pate_tf.silos.transport import AggregatorConnection, AggregatorService, TaskResult
+from pate_tf.silos.transport import AggregatorConnection, AggregatorService
 
 HERE = pathlib.Path(__file__).parent
 LABELS = {"a": np.array([0, 1, 2, 0]), "b": np.array([0, 2, 2, 1])}
@@ -122,11 +122,6 @@ def test_an_aggregator_trusts_its_own_roster_alone(run):
     event, answer = run.connection("aggregator-1").step()
     assert "refused: terms: expected names and keys of the roster" in event and answer is Answer.OK
     assert "expected names" in run.service._results["aggregator-1"]
-
-
-def test_words_without_a_task_are_late(run):
-    stray = TaskResult(bytes(32), "no")
-    assert run.connection("aggregator-1").call("Submit", stray, Answer) is Answer.LATE
 
 
 def test_a_silo_s_certificate_is_no_aggregator_s(run, certificates):

@@ -10,7 +10,6 @@ import time
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from transport_helpers import (
     LIMITS,
     connect,
@@ -22,7 +21,6 @@ from transport_helpers import (
 )
 
 from pate_tf.net.credentials import Limits
-from pate_tf.net.retries import backoff_seconds
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.transport import SILOS
 
@@ -133,15 +131,6 @@ def test_a_poll_waits_for_a_batch(certificates):
     journal.close()
 
 
-def test_health_is_told_to_everybody_with_a_certificate(server, certificates):
-    with connect(server, certificates["stranger"]) as stranger:
-        stub = health_pb2_grpc.HealthStub(stranger._channel)
-        for service in ("", SILOS):
-            request = health_pb2.HealthCheckRequest(service=service)
-            answer = stub.Check(request, timeout=10.0)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
 def test_errors_of_the_coordinator_stay_with_it(silo, journal, caplog, monkeypatch):
     def fails(silo):
         raise RuntimeError("votes 918273")
@@ -174,15 +163,6 @@ def test_callers_that_call_too_often_are_told_to_wait(journal, certificates):
             first.poll()
         with connect(server, certificates["silo-2"]) as second:
             assert second.poll() is not None  # others don't suffer
-
-
-def test_waits_grow_and_differ():
-    waits = [[backoff_seconds(number) for number in range(1, 13)] for _ in range(2)]
-    for each in waits:
-        for number, wait in enumerate(each):
-            whole = min(30.0, 0.2 * 2**number)
-            assert whole / 2 <= wait <= whole
-    assert waits[0] != waits[1]
 
 
 def start(folder, certificates, port):

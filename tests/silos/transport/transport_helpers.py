@@ -24,7 +24,6 @@ def made_up_round(number=1, seconds=60.0):
         run_id="run",
         number=number,
         queries=QUERIES,
-        asked=np.ones((len(SILOS), NUM_QUERIES), bool),
         mechanisms=dict.fromkeys(SILOS, RandomisedResponse(num_classes=3, epsilon=1.0)),
         num_classes=3,
         deadline=time.time() + seconds,
