@@ -588,8 +588,6 @@ class Plan:
         if method == FEATURE_SUMS:
             return (f"pate student --dataset=NAME --method=feature_sums {cost}",)
         chosen = f"--mechanism={self.mechanism.name} --queries={self.num_queries}"
-        if settings.margin != DEFAULT_MARGIN:
-            chosen += f" --margin={settings.margin:.12g}"
         teachers = f"--dataset=NAME --nb_teachers={settings.num_teachers}"
         return f"pate teachers {teachers}", f"pate student {teachers} {cost} {chosen}"
 

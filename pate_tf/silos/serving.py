@@ -253,7 +253,7 @@ def serve_aggregator(
 
     path = run.folder / KEYS
     if not path.exists():
-        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give --name")
+        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
     keys = Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
     roster, name = SiloRoster.read(run.roster), keys.identity.name
     if keys.identity not in roster.aggregators:
