@@ -118,10 +118,11 @@ def labels_from_sums(
 
 def _labels(confidence: npt.NDArray[np.floating]) -> PoolLabels:
     """Returns the label of each input with the most confidence, `[num_inputs, num_classes]`."""
+    num_inputs, num_classes = confidence.shape
     return PoolLabels(
-        query_indices=np.arange(len(confidence)),
+        query_indices=np.arange(num_inputs),
         labels=confidence.argmax(axis=1),
-        num_classes=confidence.shape[1],
+        num_classes=num_classes,
         weights=confidence.astype(np.float32),
     )
 
