@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import tomllib
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -559,18 +558,20 @@ def drafted_schema(
         kind = str(column.dtype if hasattr(column, "dtype") else column.type).lower()
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)
-    values = tomllib.loads(schema.draft(table.fields, label=label, owner=owner, categories=codes))
+    columns = schema.draft_columns(table.fields, without=(label, owner), categories=codes)
+    names = sorted(set(table.fields.get(label, ())) - {""})
     if classes is not None:
-        values["classes"] = [_text(name) for name in classes]
-    if not values["classes"]:
+        names = [_text(name) for name in classes]
+    if len(names) < 2:
         raise ValueError(f"classes: expected what {label} can be, of which public says too little")
-    if left_out := sorted(set(table.fields) - set(values["columns"]) - {label, owner}):
+    if left_out := sorted(name for name, column in columns.items() if column is None):
         warnings.warn(
             f"public: columns {', '.join(left_out)} have too many values for categories and are "
             f"left out; a schema= with `text = 2048` for one makes features of its words",
             stacklevel=3,
         )
-    return schema.schema_of(values)
+    usable = tuple(column for column in columns.values() if column is not None)
+    return Schema(columns=usable, classes=tuple(names), label=label, owner=owner)
 
 
 def numbered(

@@ -157,9 +157,9 @@ class DataSource(Settings):
     @property
     def flags(self) -> dict[str, Any]:
         """The flags that name the data, as JSON values; paths are absolute."""
-        given = self.files or self
+        source = self.files or self
         names = described(FileSource) if self.files else ("dataset", "data_dir", "svhn_extra")
-        values = {name: getattr(given, name) for name in names}
+        values = {name: getattr(source, name) for name in names}
         return {
             name: str(value.absolute()) if isinstance(value, pathlib.Path) else value
             for name, value in values.items()

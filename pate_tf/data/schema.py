@@ -300,9 +300,8 @@ def field_text(value: Any) -> str:
 
 
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
-TEXT_LINE = "text = 2048"  # features, as `text.NUM_FEATURES`
+TEXT_FEATURES = 2048  # as `text.NUM_FEATURES`
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
-BELOW = "# `missing` lies below all values found, so that none is taken for it; keep it so"
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
 _COLUMN_KEYS = {"low", "high", "categories", "other", "missing", "text", "date"}
@@ -416,12 +415,38 @@ def _typed(value: Any, kind: Any, what: str) -> Any:
     return value
 
 
-def draft(
+def draft_columns(
     fields: Mapping[str, Sequence[str]],
     *,
-    label: str | None = None,
-    owner: str | None = None,
+    without: Collection[str | None],
     categories: Collection[str] = (),
+) -> dict[str, TableColumn | None]:
+    """Returns columns of PUBLIC records, by name; None for one that can't be used.
+
+    Args:
+        fields: of each column by its name.
+        without: names of columns that are no inputs.
+        categories: names of columns that are categories, though they hold numbers.
+
+    Raises:
+        ValueError: if no column can be used.
+    """
+    columns = {
+        name: _draft_column(name, values, may_be_numbers=name not in categories)
+        for name, values in fields.items()
+        if name not in without
+    }
+    if not any(columns.values()):
+        raise ValueError(
+            "columns: expected numbers, categories or texts in one at least, got none: no column "
+            "has values, or each has many different ones of few words; write a schema by hand, "
+            f"[columns.NAME] with text = {TEXT_FEATURES} for texts"
+        )
+    return columns
+
+
+def draft(
+    fields: Mapping[str, Sequence[str]], *, label: str | None = None, owner: str | None = None
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
 
@@ -429,7 +454,6 @@ def draft(
         fields: of each column by its name.
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
-        categories: names of columns that are categories, though they hold numbers.
 
     Raises:
         ValueError: if no column can be used.
@@ -442,42 +466,29 @@ def draft(
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
         *([f"owner = {json.dumps(owner)}"] if owner else []),
     ]
-    bodies = {
-        name: _draft_column(values, may_be_numbers=name not in categories)
-        for name, values in fields.items()
-        if name not in (label, owner)
-    }
-    if not any(bodies.values()):
-        raise ValueError(
-            "columns: expected numbers, categories or texts in one at least, got none: no column "
-            "has values, or each has many different ones of few words; write a schema by hand, "
-            f"[columns.NAME] with {TEXT_LINE} for texts"
-        )
-    for name, body in bodies.items():
-        left_out = f"# left out: {name!r} has no number and too many values of few words"
-        lines += ["", *([f"[columns.{_key(name)}]", *body] if body else [left_out])]
+    for name, column in draft_columns(fields, without=(label, owner)).items():
+        lines += ["", f"# left out: {name!r} has no number and too many values of few words"]
+        if column is not None:
+            lines[-1:] = [f"[columns.{_key(name)}]", *_column_lines(column)]
     return "\n".join(lines) + "\n"
 
 
-def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
+def _draft_column(name: str, fields: Sequence[str], *, may_be_numbers: bool) -> TableColumn | None:
     has_gaps, values = "" in fields, [value for value in fields if value]
     numbers = numbers_or_nan(values)
     distinct = sorted(set(values))
-    below = [BELOW] if has_gaps else []
     if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
         low, high = float(numbers.min()), float(numbers.max())
         high = high if low < high else low + 1.0
+        # Below all values, so that none is taken for a missing one.
         low = _below(low, high) if has_gaps else low
-        column = TableColumn(name="", low=low, high=high, missing=repr(low) if has_gaps else None)
-        return [*_column_lines(column), *below]
+        return TableColumn(name=name, low=low, high=high, missing=repr(low) if has_gaps else None)
     if len(distinct) > MOST_CATEGORIES:
         is_text = np.mean([len(text.split()) for text in distinct]) >= WORDS_OF_TEXT
-        about = ["# n-grams of words, hashed; delete the column if it names people or places"]
-        return [*about, TEXT_LINE] if is_text else []
+        return TableColumn(name=name, text=TEXT_FEATURES) if is_text else None
     if not distinct:
-        return []
-    listed = (*distinct, *([""] if has_gaps else []))
-    return _column_lines(TableColumn(name="", categories=listed, other=True))
+        return None
+    return TableColumn(name=name, categories=(*distinct, *[""] * has_gaps), other=True)
 
 
 def _below(low: float, high: float) -> float:

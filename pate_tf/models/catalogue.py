@@ -19,7 +19,6 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.data.named_function import (
     Named,
     call_function,
-    import_function,
     is_named_function,
     name_of,
 )
@@ -135,25 +134,6 @@ def default_model(dataset: Dataset) -> str:
     return "cnn" if dataset.kind == "image" else "mlp"
 
 
-def find_builder(name: Named) -> Builder:
-    """Returns the function from a `Dataset` to a Keras model, from raw inputs to logits.
-
-    Args:
-        name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`.
-
-    Raises:
-        ValueError: if there is no such model.
-    """
-    if isinstance(name, str) and name in BUILDERS:
-        return BUILDERS[name]
-    if not is_named_function(name):
-        raise ValueError(
-            f"model: expected one of {', '.join(BUILDERS)} or module:function, got {name!r}"
-        )
-    import_function(name, flag="model")
-    return lambda dataset: call_function(name, dataset, flag="model")
-
-
 @contextlib.contextmanager
 def _seeded_initializers(seed: int) -> Iterator[None]:
     # Keras draws the seeds of initializers and dropout from Python's generator when a layer is
@@ -187,16 +167,26 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
-    """Builds a model, as `find_builder` names it, and checks that it fits the data set.
+    """Builds a Keras model from raw inputs to logits, and checks that it fits the data set.
 
-    `seed` fixes initial weights and dropout.
+    Args:
+        name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`.
+        dataset: whose inputs and classes it has.
+        seed: fixes initial weights and dropout.
 
     Raises:
         ValueError: if the model is unknown or does not map inputs of the data set to logits.
     """
-    builder = find_builder(name)
+    is_shipped = isinstance(name, str) and name in BUILDERS
+    if not (is_shipped or is_named_function(name)):
+        raise ValueError(
+            f"model: expected one of {', '.join(BUILDERS)} or module:function, got {name!r}"
+        )
     with _seeded_initializers(seed):
-        model = builder(dataset)
+        if is_shipped:
+            model = BUILDERS[str(name)](dataset)
+        else:
+            model = call_function(name, dataset, flag="model")
     check_model(model, dataset, name_of(name))
     return model
 

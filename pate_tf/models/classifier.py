@@ -26,7 +26,7 @@ from sklearn.exceptions import NotFittedError
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.validation import IntArray
-from pate_tf.data.named_function import Named, is_named_function
+from pate_tf.data.named_function import Named
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
@@ -106,13 +106,6 @@ class Estimator:
 def is_estimator(value: Any) -> bool:
     """Whether something is an estimator of scikit-learn, or one of its kind."""
     return isinstance(value, sklearn.base.BaseEstimator)
-
-
-def is_classifier(model: Named, dataset: Dataset) -> bool:
-    """Whether `--model` names a classifier of scikit-learn that can be stored, as above."""
-    if not is_named_function(model):
-        return model == forest.RANDOM_FOREST
-    return is_storable_classifier(forest.unfitted(model, dataset))
 
 
 def is_storable_classifier(built: Any) -> bool:

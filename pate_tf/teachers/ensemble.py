@@ -1,7 +1,7 @@
 """All teachers in one SavedModel: weights stacked `[num_teachers, ...]`, one loop over them.
 
-Signatures: `votes` (inputs `[batch, *input_shape]` to labels int64 `[num_teachers, batch]`) and
-`counts` (to int64 `[batch, num_classes]`).
+Its signature `votes` takes inputs `[batch, *input_shape]` and returns labels int64 `[num_teachers,
+batch]`.
 """
 
 import functools
@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.sensitive import VoteCounts, Votes
-from pate_tf.core.validation import IntArray
+from pate_tf.core.sensitive import Votes
 from pate_tf.models import catalogue, closed_form
 from pate_tf.models.encoder import BATCH, Encoder
 from pate_tf.teachers.settings import TeacherConfig
@@ -39,7 +38,7 @@ def voting_module(
     *,
     together: int,
 ) -> tf.Module:
-    """Returns the graph of all teachers, to be saved: `stacked`, `votes` and `counts`.
+    """Returns the graph of all teachers, to be saved: `stacked` and `votes`.
 
     Args:
         config: what the teachers were trained with.
@@ -51,11 +50,10 @@ def voting_module(
     """
     module = tf.Module()
     module.stacked = list(stacked)
-    num_teachers, num_classes = config.num_teachers, config.dataset.num_classes
-    signature = signature_of(config.dataset)
+    num_teachers = config.num_teachers
     starts = tf.range(0, num_teachers, together)
 
-    @tf.function(input_signature=[signature])
+    @tf.function(input_signature=[signature_of(config.dataset)])
     def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         taken = prepared(tf.cast(inputs, tf.float32))
         parts = tf.TensorArray(tf.int64, tf.size(starts), infer_shape=False)
@@ -64,16 +62,7 @@ def voting_module(
             parts = parts.write(place, labels_of(starts[place], last, taken))
         return {"votes": tf.ensure_shape(parts.concat(), [num_teachers, None])}
 
-    @tf.function(input_signature=[signature])
-    def counts(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        taken = prepared(tf.cast(inputs, tf.float32))
-        total = tf.zeros([tf.shape(inputs)[0], num_classes], tf.int64)
-        for first in starts:
-            labels = labels_of(first, tf.minimum(first + together, num_teachers), taken)
-            total += tf.reduce_sum(tf.one_hot(labels, num_classes, dtype=tf.int64), 0)
-        return {"counts": total}
-
-    module.votes, module.counts = votes, counts
+    module.votes = votes
     return module
 
 
@@ -157,8 +146,7 @@ def _nearest_labels(
 
 def save_module(folder: pathlib.Path, module: tf.Module) -> None:
     """Writes the graph of all teachers as a SavedModel into an empty folder."""
-    signatures = {"votes": module.votes, "counts": module.counts}
-    tf.saved_model.save(module, str(folder), signatures=signatures)
+    tf.saved_model.save(module, str(folder), signatures={"votes": module.votes})
 
 
 class SavedModelEnsemble(Ensemble):
@@ -175,27 +163,15 @@ class SavedModelEnsemble(Ensemble):
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """See `Voter.votes`."""
-        labels = self._answers("votes", inputs, progress, axis=1)
-        return Votes(labels, self.dataset.num_classes)
-
-    def counts(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> VoteCounts:
-        """See `Voter.counts`. Few teachers' votes on few inputs are in memory at a time."""
-        return VoteCounts(self._answers("counts", inputs, progress, axis=0))
-
-    def _answers(
-        self, name: str, inputs: npt.NDArray[Any], progress: Progress | None, *, axis: int
-    ) -> IntArray:
-        """Returns what a signature answers to the inputs, which lie along an axis."""
         validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
-        answers = []
+        labels = []
         for start in range(0, max(1, len(inputs)), VOTING_BATCH):
             part = inputs[start : start + VOTING_BATCH]
-            batch = tf.constant(part, self.dataset.input_type)
-            signature = self._loaded.signatures[name]
-            answers.append(signature(**{self.dataset.input_name: batch})[name].numpy())
+            batch = {self.dataset.input_name: tf.constant(part, self.dataset.input_type)}
+            labels.append(self._loaded.signatures["votes"](**batch)["votes"].numpy())
             if progress is not None:
                 progress(len(part))
-        return np.concatenate(answers, axis=axis)
+        return Votes(np.concatenate(labels, axis=1), self.dataset.num_classes)
 
 
 # An encoder with teachers that are no SavedModel, so that their votes take raw inputs.

@@ -75,8 +75,14 @@ class Voter:
         return True
 
     def counts(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> VoteCounts:
-        """Returns how many teachers vote for each class: `votes(inputs).counts()`. SENSITIVE."""
-        return self.votes(inputs, progress).counts()
+        """Returns how many teachers vote for each class. SENSITIVE.
+
+        Few votes are in memory at a time.
+        """
+        size = max(1, MOST_VOTES // self.num_teachers)
+        starts = range(0, max(1, len(inputs)), size)
+        parts = [self.votes(inputs[start : start + size], progress).counts() for start in starts]
+        return VoteCounts(np.concatenate([part.values for part in parts]))
 
     def group_counts(
         self, groups: npt.NDArray[Any], progress: Progress | None = None

@@ -5,10 +5,9 @@ import json
 import pathlib
 import shutil
 
-import keras
 import numpy as np
 import pytest
-from script_processes import Ended, run_fresh, run_script
+from script_processes import Ended, run_script
 
 from pate_tf.core import artifacts
 
@@ -127,29 +126,3 @@ def test_a_draft_is_written_once(clinic, tmp_path):
     assert of_nothing.code == 1 and not (tmp_path / "other.toml").exists()
     assert of_nothing.err.startswith("error: public: expected a file of public records")
     assert of_nothing.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("pate_tf.cli.student", "--method=feature_sums", "--epsilon=1"),
-        ("pate_tf.cli.teachers",),
-        ("pate_tf.cli.whole_run", "--epsilon=1"),
-    ],
-    ids=lambda command: command[0],
-)
-def test_images_of_unequal_sizes_are_refused_before_anything_is_loaded(command, tmp_path):
-    (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')")
-    for side in ("private", "public"):
-        for number, label in enumerate(("dark", "light")):
-            (tmp_path / side / label).mkdir(parents=True)
-            picture = np.full((8, 8 + number, 1), 100)
-            keras.utils.save_img(tmp_path / side / label / f"{label}.png", picture, scale=False)
-    flags = ("--private=private", "--public=public", "--train_dir=run")
-    ended = run_fresh("-m", *command, *flags, folder=tmp_path)
-    assert ended.code == 1
-    assert ended.err == (
-        "error: public: expected images of one size, got 8x8 and 8x9; --image_size scales all to "
-        "one\n"
-    )
-    assert not (tmp_path / "run").exists()

@@ -38,11 +38,6 @@ def centres(images: np.ndarray) -> np.ndarray:
     return np.stack([rows, columns], axis=1)
 
 
-def test_none_is_the_identity():
-    images = np.random.default_rng(0).uniform(0, 255, (3, 5, 5, 2)).astype(np.float32)
-    np.testing.assert_array_equal(changed(images, "none"), images)
-
-
 @pytest.mark.parametrize("kind", ["affine", "flip"])
 @pytest.mark.parametrize(("side", "channels"), [(8, 1), (28, 1), (32, 3)])
 def test_shape_type_and_range_stay(kind, side, channels):
@@ -70,15 +65,6 @@ def test_changes_are_a_function_of_the_seed(kind):
 
 
 @pytest.mark.parametrize("kind", ["affine", "flip"])
-def test_a_traced_call_changes_the_same(kind):
-    images = blobs(4, 8, 1)
-    spec = dataset(kind, 8)
-    traced = tf.function(lambda inputs, seed: augmentation.augment(inputs, spec, seed))
-    result = traced(tf.constant(images), tf.constant([1, 2]))
-    np.testing.assert_allclose(result, changed(images, kind), atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", ["affine", "flip"])
 def test_changes_are_small(kind):
     side = 28
     images = blobs(300, side, 1)
@@ -93,21 +79,6 @@ def test_changes_are_small(kind):
     directions = (centres(result) - centres(images)).mean(axis=0)
     assert np.abs(directions).max() < 0.4
     assert moved.mean() > side / 14 / 4
-
-
-def test_affine_turns_little_and_never_mirrors():
-    side = 28
-    image = np.zeros((1, side, side, 1), np.float32)
-    image[0, 8:20, 13:15] = 255.0  # an upright bar
-    image[0, 8:10, 13:19] = 255.0  # with an arm to the right at its top
-    images = np.repeat(image, 300, axis=0)
-    result = changed(images, "affine")
-    columns = np.arange(side)
-    top, bottom = result[:, :14], result[:, 14:]
-    arm = (top.sum(axis=(1, 3)) * columns).sum(axis=1) / top.sum(axis=(1, 2, 3))
-    foot = (bottom.sum(axis=(1, 3)) * columns).sum(axis=1) / bottom.sum(axis=(1, 2, 3))
-    assert (arm - foot > -1.5).all()
-    assert (arm - foot).mean() > 0.5
 
 
 def test_flip_mirrors_about_half_of_the_images_left_to_right_and_none_upside_down():

@@ -1,10 +1,7 @@
-import collections
-
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from data_sets_for_tests import WAVES
-from sklearn.datasets import load_digits
 
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
@@ -129,13 +126,6 @@ def test_tfds_data_of_another_form_are_one_clear_line(tmp_path, monkeypatch, fie
     assert "\n" not in str(caught.value)
 
 
-def pairs(examples) -> collections.Counter:
-    return collections.Counter(
-        (np.asarray(image).tobytes(), int(label))
-        for image, label in zip(examples.inputs, examples.labels, strict=True)
-    )
-
-
 def test_sizes_types_and_ranges():
     private, public = catalogue.load_private("digits"), catalogue.load_public("digits")
     assert isinstance(private, PrivateExamples)
@@ -149,15 +139,3 @@ def test_sizes_types_and_ranges():
         # Both sides know all classes, none of them rare.
         shares = np.bincount(examples.labels, minlength=10) / len(examples)
         assert (shares > 0.07).all()
-
-
-def test_the_two_sides_are_the_archive_shared_out():
-    archive = load_digits()
-    images = archive.images.astype(np.uint8)[..., np.newaxis]
-    everything = collections.Counter(
-        (image.tobytes(), int(label)) for image, label in zip(images, archive.target, strict=True)
-    )
-    private = pairs(catalogue.load_private("digits"))
-    public = pairs(catalogue.load_public("digits"))
-    assert private + public == everything
-    assert max(everything.values()) == 1  # so the sides have no image in common

@@ -79,16 +79,6 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
         assert "hidden" not in str(caught.value)
 
 
-def test_a_public_folder_without_classes_or_images_is_refused(tmp_path):
-    draw(tmp_path, "loose", number=2)
-    (tmp_path / "empty" / "cat").mkdir(parents=True)
-    (tmp_path / "empty" / "dog").mkdir()
-    with pytest.raises(ValueError, match="at least 2 classes"):
-        image_folders.load_public(tmp_path / "loose")
-    with pytest.raises(ValueError, match="expected images"):
-        image_folders.load_public(tmp_path / "empty")
-
-
 def test_images_as_people_have_them(tmp_path):
     """Unequal sizes, gray and coloured, transparent, 16 bits, turned by EXIF, PNG and JPEG."""
     public, private = tmp_path / "public", tmp_path / "private"

@@ -49,13 +49,6 @@ def test_both_sides_of_a_table_are_of_one_data_set(tmp_path):
     assert private.owners.tolist() == ["a", "b", "a"]
 
 
-def test_public_labels_are_known_as_far_as_they_are_there(tmp_path):
-    text = "age,sex,diagnosis\n30,F,ill\n40,M,\n50,F,well\n60,M,\n"
-    public = read_public(tmp_path, text)
-    assert public.labels.tolist() == [1, -1, 0, -1]
-    assert public.dataset.pool_size == 3
-
-
 def test_parquet_is_read_as_the_same_table(tmp_path):
     ages, labels = [39, 20, 95], ["ill", "well", "ill"]
     table = {"patient": ["a", "b", "a"], "age": ages, "sex": ["F", "M", "F"], "diagnosis": labels}
@@ -107,14 +100,6 @@ def test_what_is_no_table_is_one_line(tmp_path):
     ):
         with pytest.raises(ValueError, match=told):
             tables.read_table(path)
-
-
-def test_a_mark_at_the_beginning_and_blank_lines_do_no_harm(tmp_path):
-    path = tmp_path / "visits.csv"
-    path.write_bytes(b"\xef\xbb\xbfage, sex\r\n\r\n30 , F\r\n")
-    table = tables.read_table(path)
-    assert table.fields == {"age": ["30"], "sex": ["F"]}
-    assert table.places == ["line 3"]
 
 
 TABLE = {

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.io
 import tensorflow_datasets as tfds
 
 from pate_tf.data import catalogue, tfds_source
-from pate_tf.data.tfds_source import SVHN
 
 # What is bright, by class: learnable, by colour and by place.
 SPLITS = {
@@ -148,31 +146,6 @@ def test_any_tfds_name_is_described_by_its_public_metadata(prepared):
     assert (dataset.input_shape, dataset.num_classes) == ((32, 32, 3), 10)
     assert dataset.value_range == (0.0, 255.0)
     assert dataset.pool_size == 36
-
-
-def test_digit_zero_has_label_zero(tmp_path):
-    # The original files give digit 0 the label 10: what TFDS' own reader makes of it.
-    builder = tfds.builder("svhn_cropped", data_dir=tmp_path)
-    images = np.zeros((32, 32, 3, 2), np.uint8)
-    scipy.io.savemat(tmp_path / "raw.mat", {"X": images, "y": np.array([[10], [3]], np.uint8)})
-    examples = builder._generate_examples("train_", tmp_path / "raw.mat")
-    names = [SVHN.class_names[int(example["label"])] for _, example in examples]
-    assert names == ["0", "3"]
-
-
-def test_mnist_sizes_types_and_ranges(shared_data):
-    private = catalogue.load_private("mnist", data_dir=shared_data / "tfds")
-    public = catalogue.load_public("mnist", data_dir=shared_data / "tfds")
-    assert (len(private), len(public)) == (60_000, 10_000)
-    for examples in (private, public):
-        dataset = examples.dataset
-        assert dataset.name == "mnist"
-        assert examples.inputs.dtype == np.uint8
-        assert examples.inputs.shape[1:] == dataset.input_shape == (28, 28, 1)
-        assert (examples.inputs.min(), examples.inputs.max()) == dataset.value_range
-        assert set(examples.labels.tolist()) == set(range(dataset.num_classes))
-    split = public.split(public.dataset.pool_size)
-    assert (len(split.pool), len(split.held_out)) == (9_000, 1_000)
 
 
 def test_each_side_reads_its_own_file_alone(shared_data, tmp_path):

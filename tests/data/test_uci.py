@@ -2,7 +2,6 @@
 
 import csv
 import io
-import shutil
 import zipfile
 
 import numpy as np
@@ -173,18 +172,3 @@ def test_files_that_cannot_be_downloaded_whole_are_one_line(tmp_path, monkeypatc
         catalogue.load_private("adult", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "adult").iterdir())  # nothing broken stays for the next time
-
-
-def test_files_are_downloaded_once_by_their_digests(tmp_path, monkeypatch, shared_data, capfd):
-    urls = []
-
-    def retrieve(url, path, progress):
-        urls.append(url)
-        source = shared_data / "data" / url.removeprefix(uci.URL).replace("00296", "diabetes")
-        shutil.copyfile(source, path)
-
-    monkeypatch.setattr("keras.src.utils.file_utils.urlretrieve", retrieve)
-    for _ in range(2):
-        assert len(catalogue.load_public("adult", data_dir=tmp_path)) > 5_000
-    assert len(urls) == 2
-    assert capfd.readouterr().out == ""

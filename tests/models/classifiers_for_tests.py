@@ -4,17 +4,15 @@ import os
 
 import numpy as np
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
 from sklearn.gaussian_process import GaussianProcessClassifier
-from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.model_selection import GridSearchCV
-from sklearn.naive_bayes import GaussianNB, MultinomialNB
+from sklearn.naive_bayes import MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier, RadiusNeighborsClassifier
-from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
-from sklearn.svm import SVC, LinearSVC
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from pate_tf.core.dataset import Dataset
@@ -45,28 +43,12 @@ def histogram_boosting(dataset: Dataset):
     return HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=3)
 
 
-def support_vectors(dataset: Dataset):
-    return SVC()
-
-
 def neighbours(dataset: Dataset):
     return KNeighborsClassifier(3)
 
 
-def perceptron(dataset: Dataset):
-    return MLPClassifier((5,), max_iter=20)
-
-
 def tree(dataset: Dataset):
     return DecisionTreeClassifier()
-
-
-def ridge(dataset: Dataset):
-    return RidgeClassifier()
-
-
-def bayes(dataset: Dataset):
-    return GaussianNB()
 
 
 def gaussian_process(dataset: Dataset):
@@ -77,21 +59,13 @@ def calibrated(dataset: Dataset):
     return CalibratedClassifierCV(LinearSVC(), cv=2)
 
 
-def binned(dataset: Dataset):
-    bins = KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf")
-    return make_pipeline(
-        ColumnTransformer([("binned", bins, [0, 1]), ("rest", "passthrough", [2, 3])]),
-        LogisticRegression(),
-    )
-
-
 def searched(dataset: Dataset):
     return GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2)
 
 
 STORABLE = [
-    *(scaled_logistic, scaled_sgd, boosting, histogram_boosting, support_vectors, neighbours),
-    *(perceptron, tree, ridge, bayes, gaussian_process, calibrated, binned, searched),
+    *(scaled_logistic, scaled_sgd, boosting, histogram_boosting, neighbours, tree),
+    *(gaussian_process, calibrated, searched),
 ]
 
 

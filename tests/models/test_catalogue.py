@@ -211,9 +211,3 @@ def test_variables_of_several_devices_are_a_models_own():
         check_draws(model(OwnNoise(), keras.layers.BatchNormalization()), training=True)
         with pytest.raises(ValueError, match="model: expected one that reads"):
             check_draws(model(Noise(of_keras, always=True)), training=True)
-
-
-@pytest.mark.parametrize("name", ["cnn", "wide_cnn", "mlp", "deeper"])
-def test_the_catalogue_draws_from_its_own_alone(name):
-    for training in (True, False):
-        check_draws(catalogue.build(name, DIGITS), training=training)

@@ -67,13 +67,6 @@ def test_ties_between_classes_are_broken_as_scikit_learn_breaks_them(seed):
     np.testing.assert_array_equal(ours.predict(queries), twin.predict(queries))
 
 
-def test_the_seed_decides_the_forest():
-    one, again, other = fitted(), fitted(), fitted(seed=1)
-    for first, second in zip(one.arrays(), again.arrays(), strict=True):
-        np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(one.thresholds, other.thresholds)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_inputs_that_are_not_finite_are_refused(bad):
     inputs, labels = records(10)

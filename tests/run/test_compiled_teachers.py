@@ -55,32 +55,6 @@ def test_what_was_trained_is_what_answers(folder, data):
     np.testing.assert_array_equal(teachers.votes(data.pool), by_hand)
 
 
-def test_the_optimizer_that_it_was_compiled_with_is_used(tmp_path, data):
-    def frozen(dataset):
-        model = api_helpers.compiled(dataset)
-        model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
-        return model
-
-    fitted(tmp_path, data.private, frozen)
-    for teacher, arrays in enumerate(api_helpers.weights(tmp_path)):
-        seed = int(np.random.SeedSequence([0, teacher]).generate_state(2)[0])
-        first = catalogue.build(frozen, data.dataset, seed=seed).trainable_variables
-        assert are_equal(arrays[: len(first)], [variable.numpy() for variable in first])
-
-
-def test_a_training_that_diverges_stops_nothing(tmp_path, data):
-    """Whether it does follows from the teacher's records."""
-
-    def fast(dataset):
-        model = api_helpers.compiled(dataset)
-        model.compile(keras.optimizers.SGD(1e38), "sparse_categorical_crossentropy")
-        return model
-
-    teachers = fitted(tmp_path, data.private, fast)
-    assert not all(np.isfinite(array).all() for array in api_helpers.weights(tmp_path)[0])
-    assert (teachers.votes(data.pool)[0] == 0).all()
-
-
 def test_labels_are_one_hot_where_the_loss_wants_them(tmp_path, data):
     def one_hot(dataset):
         model = api_helpers.compiled(dataset)
@@ -227,16 +201,6 @@ def test_another_loss_of_the_same_name_is_refused(tmp_path, data):
     fitted(tmp_path, data.private, with_a_loss(1.0))
     with pytest.raises(ValueError, match="holds teachers of other settings: architecture"):
         fitted(tmp_path, data.private, with_a_loss(2.0))
-
-
-def test_other_callbacks_in_the_same_folder_are_refused(folder, data):
-    with pytest.raises(ValueError, match="holds teachers of other settings: callbacks;"):
-        fitted(folder, data.private, callbacks=[Counts()])
-
-
-def test_its_own_learning_rate_stands(tmp_path, data):
-    with pytest.raises(ValueError, match="learning_rate: expected none for function compiled"):
-        fitted(tmp_path, data.private, learning_rate=0.1)
 
 
 KILLED = """

@@ -58,25 +58,11 @@ def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
         teachers.votes(data.pool.inputs[:13])
 
 
-def test_transposed_votes_are_refused(tmp_path, data):
-    votes = np.zeros((len(data.pool), 9), np.int64)
-    teachers = pate_tf.Teachers.from_votes(votes, directory=tmp_path)
-    with pytest.raises(ValueError, match="transpose them"):
-        released(teachers, data, 5)
-
-
 def test_votes_can_be_held_against_labels_without_a_ledger():
     teachers = pate_tf.Teachers.from_votes([[1, 2, 0], [1, 1, 0]])
     assert teachers.accuracy(np.zeros((3, 2)), [1, 2, 0]) == pytest.approx(5 / 6)
     with pytest.raises(ValueError, match="directory: expected the folder of the one ledger"):
         pate_tf.Labeller(teachers, MECHANISM, delta=1e-5)
-
-
-@pytest.mark.parametrize("votes", [[1, 2], [[0.5]], [[-1]], np.zeros((0, 3)), [["a"]]])
-def test_what_are_no_votes_is_refused(votes):
-    with pytest.raises(ValueError, match=r"^votes: expected .*") as caught:
-        pate_tf.Teachers.from_votes(votes)
-    assert "\n" not in str(caught.value)
 
 
 def test_models_of_all_kinds_vote_together(tmp_path, data):
@@ -105,13 +91,6 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
     others = pate_tf.Teachers.from_models([Says(3), Says(5)], directory=tmp_path)
     with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
         pate_tf.Labeller(others, MECHANISM, delta=1e-5)
-
-
-def test_other_weights_are_other_models(tmp_path, data):
-    one, two = (api_helpers.net(data.dataset) for _ in range(2))
-    released(pate_tf.Teachers.from_models([one], directory=tmp_path), data)
-    with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
-        released(pate_tf.Teachers.from_models([two], directory=tmp_path), data)
 
 
 def test_a_folder_of_models(tmp_path, data):
@@ -227,29 +206,6 @@ def test_a_ledger_of_records_never_becomes_one_of_owners(tmp_path, data):
         released(owned("owner", tmp_path), data)
 
 
-@pytest.mark.parametrize("unit", ["owners", "", "Record"])
-def test_an_unknown_unit_is_refused(unit, tmp_path):
-    with pytest.raises(ValueError, match=r"^unit: expected one of record, owner, got"):
-        owned(unit, tmp_path)
-    with pytest.raises(ValueError, match=r"^unit: expected one of record, owner, got"):
-        pate_tf.Teachers.from_models([Says(3)], unit=unit)
-
-
-def test_a_lost_ledger_is_acknowledged_in_words(tmp_path):
-    teachers = pate_tf.Teachers.from_votes(np.full((30, 10), 3), directory=tmp_path)
-    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
-        labeller.label(api_helpers.digits().pool, 5)
-        before = labeller.spent()
-    for file in (tmp_path / "sensitive").glob("ledger*"):
-        file.unlink()
-    with pytest.raises(pate_tf.LedgerError, match="`acknowledge_reset` goes on without it"):
-        pate_tf.Labeller(teachers, MECHANISM, delta=1e-5)
-    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5, acknowledge_reset=True) as labeller:
-        assert labeller.spent().epsilon >= before.epsilon > 0.0
-        with labeller.ledger() as ledger:
-            assert ledger.was_reset
-
-
 class SharedNoise(keras.layers.Layer):
     """Draws from Keras' own generator, which all models of a process share."""
 
@@ -276,14 +232,6 @@ def test_teachers_that_draw_from_what_all_share_are_refused_before_training(net,
     with pytest.raises(ValueError, match=REFUSED):
         pate_tf.Teachers(net, num_teachers=2, steps=2, directory=tmp_path).fit(data.private)
     assert not list(tmp_path.rglob("*.npz"))
-
-
-def test_students_that_draw_from_what_all_share_are_refused(tmp_path, data):
-    labels = released(owned("record", tmp_path), data)
-    with pytest.raises(ValueError, match=REFUSED):
-        pate_tf.Student(model=noisy_net, steps=2).fit(data.pool, labels)
-    with pytest.raises(ValueError, match=REFUSED):
-        pate_tf.Student.from_model(noisy_net(data.dataset), labels)
 
 
 def flat(dataset):

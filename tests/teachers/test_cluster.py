@@ -107,18 +107,6 @@ def test_a_result_that_died_with_its_worker_is_computed_anew():
     assert result.fetch(attempts=3) == "slots" and not promises
 
 
-def test_other_errors_end_it():
-    scheduled = []
-
-    def schedule():
-        scheduled.append(1)
-        return Promise(lost(tf.errors.InvalidArgumentError))
-
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        cluster._Result(schedule).fetch(attempts=4)
-    assert len(scheduled) == 1
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -17,7 +17,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.partition import Partition, owner_partition, random_partition
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.models import classifier, closed_form
+from pate_tf.models import closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
 from pate_tf.teachers import kinds, logs
@@ -205,7 +205,7 @@ def test_features_of_an_owners_records_depend_on_no_other_owner(change):
             config=config("ridge", "owner"), examples=private, partition=shares, encoder=encoder
         )
         for teacher, features, labels in work.shards(range(NUM_TEACHERS)):
-            own = shares.records_of(teacher)
+            own = shares.all_records()[teacher]
             np.testing.assert_array_equal(labels, private.labels[own])
             for record, row in zip(own, features, strict=True):
                 found.setdefault(owners[record], []).append(row.tobytes())
@@ -267,10 +267,3 @@ def test_a_whole_run_with_a_teacher_without_records(tmp_path):
     longest = max(max(FEWEST_STEPS, -(-25 * len(shard) // 2)) for shard in shards)
     assert [step for step, _ in written["loss"]] == list(range(1, longest + 1))
     assert np.isfinite([value for _, value in written["loss"]]).all()
-
-
-@pytest.mark.parametrize("model", [FOREST, LOGISTIC])
-def test_a_classifier_without_records_answers_the_first_class(model):
-    fitted = classifier.fit(model, helpers.BLOBS, np.zeros((0, 8, 8, 1)), np.zeros(0, int), 1)
-    images, _ = helpers.blob_images(30)
-    assert set(classifier.from_arrays(fitted).predict(images).tolist()) == {0}

@@ -68,18 +68,6 @@ def test_votes_are_those_of_scikit_learn_in_any_number_of_processes(tmp_path, mo
         assert train(tmp_path / "apart", model, num_processes=2).digest == ensemble.digest
 
 
-def test_a_share_without_a_class_still_votes(tmp_path):
-    private = examples()
-    labels = private.labels.copy()
-    labels[SHARDS.records_of(0)] = 2
-    second = SHARDS.records_of(1)
-    labels[second] = 2 * (private.inputs[second, 0] > 0)
-    ensemble = train(tmp_path, LOGISTIC, private=PrivateExamples(TABLE, private.inputs, labels))
-    votes = ensemble.votes(QUERIES)
-    assert set(votes.labels[0].tolist()) == {2}
-    assert set(votes.labels[1].tolist()) == {0, 2}
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -97,19 +85,10 @@ def test_what_can_not_be_stored_or_learns_nothing_leaves_no_trace(tmp_path, mode
     assert not (tmp_path / "none").exists()
 
 
-def test_records_and_queries_that_are_not_finite_are_refused(trained, tmp_path):
-    broken = examples().inputs.copy()
-    broken[7, 1] = np.nan
-    with pytest.raises(ValueError, match="inputs of table: expected finite numbers"):
-        train(tmp_path, private=PrivateExamples(TABLE, broken, examples().labels))
-    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
-        kinds.load_ensemble(trained).votes(np.full((3, 4), np.nan, np.float32))
-
-
 def test_no_record_stops_a_run_or_makes_it_warn(tmp_path):
     table = dataclasses.replace(TABLE, value_range=(0.0, 2.0))
     inputs = examples().inputs + 1.0
-    inputs[SHARDS.records_of(3)[0]] = -0.625
+    inputs[SHARDS.all_records()[3][0]] = -0.625
     private = PrivateExamples(table, inputs, examples().labels)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -47,7 +47,7 @@ def test_two_devices_train_the_same_teachers(undisturbed, tmp_path):
 def test_every_record_of_a_shard_has_influence(undisturbed):
     # With 5 records and 72 examples seen, no record is left out by the shuffling.
     private = helpers.examples()
-    for record in helpers.uneven_partition().records_of(0):
+    for record in helpers.uneven_partition().all_records()[0]:
         labels = np.array(private.labels)
         labels[record] = (labels[record] + 1) % 3
         changed = PrivateExamples(helpers.BLOBS, private.inputs, labels)

@@ -189,8 +189,8 @@ def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
         for kind in KINDS.values():
             if model in kind.models:
                 return kind
-        known = ", ".join(name for kind in KINDS.values() for name in kind.models)
-        raise ValueError(f"model: expected one of {known} or module:function, got {model!r}")
+        names = ", ".join(name for kind in KINDS.values() for name in kind.models)
+        raise ValueError(f"model: expected one of {names} or module:function, got {model!r}")
     built = call_function(model, dataset, flag="model")
     for kind in KINDS.values():
         if kind.takes(built):
