@@ -301,34 +301,34 @@ def shared(is_quick: bool) -> Iterator[dict[str, str]]:
     import keras
 
     from pate_tf.core.sensitive import PrivateExamples
-    from pate_tf.models import catalogue
-    from pate_tf.selective_sgd import models, upload
-    from pate_tf.selective_sgd.models import FlatView, dealt_shares
-    from pate_tf.selective_sgd.settings import Settings
-    from pate_tf.selective_sgd.training import SharedTraining
+    from pate_tf.selective_sgd import models
+    from pate_tf.selective_sgd.models import FlatView
+    from pate_tf.selective_sgd.server import ParameterServer
+    from pate_tf.selective_sgd.settings import TrainingSettings
+    from pate_tf.selective_sgd.training import Participants, SharedTraining, largest
 
     dataset, number, records = ("digits", 3, 50) if is_quick else ("mnist", 30, 600)
     private = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None)).private
-    settings = Settings(num_participants=number, rounds=4)
-    shards = [
-        PrivateExamples(private.dataset, private.inputs[rows], private.labels[rows])
-        for rows in dealt_shares(len(private), number, records, seed=0)
-    ]
-    network = models.network("cnn", private.dataset)
-    engine = SharedTraining(settings, catalogue.build(network, private.dataset, seed=0), shards)
-    plain = FlatView(catalogue.build(network, private.dataset, seed=0))
+    used = slice(number * records)
+    private = PrivateExamples(private.dataset, private.inputs[used], private.labels[used])
+    settings = TrainingSettings(num_participants=number, rounds=4)
+    shards = models.partition(private, number, seed=0)
+    networks = [models.build("cnn", private.dataset, seed=0) for _ in range(2)]
+    participants = Participants(settings, networks[0], dict(enumerate(shards)))
+    server = ParameterServer(settings, participants.view.parameters())
+    engine, plain = SharedTraining(participants, server), FlatView(networks[1])
     plain.model.compile(
         keras.optimizers.SGD(settings.learning_rate),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    parameters = plain.initial()
+    parameters = plain.parameters()
 
     def plain_round() -> None:
         for shard in shards:
-            model = plain.assign(parameters, [])
+            model = plain.assign(parameters)
             model.fit(shard.inputs, shard.labels, batch_size=settings.batch_size, verbose=0)
-            change = plain.initial() - parameters
-            indices = upload.largest(change, settings.num_uploaded(len(parameters)))
+            change = plain.parameters() - parameters
+            indices = largest(change, settings.num_uploaded(len(parameters)))
             parameters[indices] += change[indices]
 
     spent = [

@@ -31,8 +31,8 @@ MAY_IMPORT = {
     # What is chosen from public values, and teachers from disk, are looked up when they are needed.
     "silos": "core net accounting ledger data models queries serving teachers representations "
     "release statement",
-    "selective_sgd": "core net accounting ledger data models representations serving teachers "
-    "release statement",
+    "selective_sgd": "core net accounting ledger data models representations serving release "
+    "statement",
     "run": "core net accounting ledger data models students representations queries serving "
     "teachers release analysis statement silos",
     "audit": "core data accounting ledger release statement models teachers queries serving",

@@ -278,9 +278,9 @@ class ReleasedLabels(PoolLabels):
         Of several batches some may have had noise, where counts leave otherwise.
         """
         charge = self.cost.charge
-        is_sure = not charge.releases_counts or self.cost.number == 1
+        is_single = not charge.releases_counts or self.cost.number == 1
         has_noise = self.noisy_counts is not None or self.noisy_sums is not None
-        return not has_noise and charge.charged_per_batch and is_sure
+        return not has_noise and charge.charged_per_batch and is_single
 
     @property
     def num_answered(self) -> int:

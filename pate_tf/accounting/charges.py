@@ -29,7 +29,7 @@ def charges_from_list(listed: Iterable[Mapping[str, Any]]) -> tuple[tuple[Charge
     Raises:
         ValueError: if one is no charge, or its number is below 1.
     """
-    found = tuple((charge_from_dict(one["charge"]), int(one["number"])) for one in listed)
-    if any(number < 1 for _, number in found):
+    charges = tuple((charge_from_dict(row["charge"]), int(row["number"])) for row in listed)
+    if any(number < 1 for _, number in charges):
         raise ValueError("number: expected charges of at least one each, got others")
-    return found
+    return charges

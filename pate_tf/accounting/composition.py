@@ -181,13 +181,7 @@ def total_approximate(charges: Charges) -> tuple[Fraction, Fraction]:
     return total_epsilon, total_delta
 
 
-def moments_epsilon(
-    charges: Charges,
-    delta: float,
-    *,
-    conversion: str = "improved",
-    moments: FloatArray = DEFAULT_MOMENTS,
-) -> tuple[float, float | None]:
+def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
     """Returns epsilon by moments, and the moment that gave it; None if none did.
 
     What the parts without moments use of delta is taken off before the moments are converted;
@@ -196,18 +190,18 @@ def moments_epsilon(
     validation.between(0, 1, ends="[)", delta=delta)
     if not delta:
         return pure_epsilon(charges), None
-    alphas = total_alphas(charges, moments)
+    alphas = total_alphas(charges, DEFAULT_MOMENTS)
     added, used = total_approximate(charges)
     if used > Fraction(delta):
         return inf, None
     if not alphas.any():
         return float_above(added), None
     if not used:
-        return epsilon_from_alphas(alphas, moments, delta, conversion=conversion)
+        return epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)
     left = float((Fraction(delta) - used) * (1 - Fraction(SAFETY_MARGIN)))
     if not left > 0.0:
         return inf, None
-    epsilon, moment = epsilon_from_alphas(alphas, moments, left, conversion=conversion)
+    epsilon, moment = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, left)
     return nextafter(epsilon + float_above(added), inf), moment
 
 
@@ -266,16 +260,9 @@ def approximate_guarantees(charges: Charges) -> list[Guarantee]:
     return guarantees
 
 
-def smallest_epsilon(
-    charges: Charges, delta: float, *, conversion: str = "improved"
-) -> tuple[float, float | None]:
-    """Returns the smallest epsilon known, and its moment; None where a closed form gave it.
-
-    The "classic" conversion is for comparison and uses moments alone.
-    """
-    epsilon, moment = moments_epsilon(charges, delta, conversion=conversion)
-    if conversion == "classic":
-        return epsilon, moment
+def smallest_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
+    """Returns the smallest epsilon known, and its moment; None where a closed form gave it."""
+    epsilon, moment = moments_epsilon(charges, delta)
     closed_form = closed_form_epsilon(charges, delta)
     return (closed_form, None) if closed_form < epsilon else (epsilon, moment)
 

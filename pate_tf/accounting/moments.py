@@ -70,13 +70,13 @@ def directed_alphas(
     here = np.where(doubtful, np.fmax(here, rare), here)
     there = np.where(doubtful, np.fmax(there, rare), there)
     ratio = _log_probability(there, multiplicity) - _log_probability(here, multiplicity)
-    best = []
+    largest = []
     for law, log_ratio in ((there, -ratio), (here, ratio)):
         terms = excess(np.where(doubtful, limit, log_ratio)[:, :, None], moments)
         mass = (multiplicity * law)[:, :, None]
         terms = np.multiply(terms, mass, out=np.zeros_like(terms), where=mass != 0.0)
-        best.append(np.log1p(np.max(np.sum(terms, axis=1), axis=0)))
-    return best[0], best[1]
+        largest.append(np.log1p(np.max(np.sum(terms, axis=1), axis=0)))
+    return largest[0], largest[1]
 
 
 def _log_probability(law: FloatArray, multiplicity: FloatArray) -> FloatArray:

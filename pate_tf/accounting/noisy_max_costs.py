@@ -456,8 +456,8 @@ def _beyond(gamma: float, moments: FloatArray) -> FloatArray:
     )
     # max(f1(Eq), f2(q)) - 1 of Theorem T2.
     other = miss * np.exp(2.0 * gamma)
-    one, two = [other, 1.0 - other, 0.0], [miss, 1.0 - miss, 0.0]
-    return np.asarray(np.max(excesses(np.array([[one, two], [two, one]]), moments), axis=1))
+    above, below = [other, 1.0 - other, 0.0], [miss, 1.0 - miss, 0.0]
+    return np.asarray(np.max(excesses(np.array([[above, below], [below, above]]), moments), axis=1))
 
 
 def _one_against_the_others(gamma: float) -> FloatArray:

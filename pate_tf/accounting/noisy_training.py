@@ -83,13 +83,13 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
     # Losses of one round lie within about this range; a coarser step errs upward.
     spread = 2.0 / sigma**2 + 20.0 / sigma
     try:
-        one = distributions.from_gaussian_mechanism(
+        loss = distributions.from_gaussian_mechanism(
             standard_deviation=sigma,
             sampling_prob=rate,
             value_discretization_interval=max(FINEST_LOSS, spread / MOST_LOSSES),
             neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
         )
-        epsilon = float(one.self_compose(number).get_epsilon_for_delta(delta))
+        epsilon = float(loss.self_compose(number).get_epsilon_for_delta(delta))
     except (ValueError, OverflowError, MemoryError, ZeroDivisionError):
         return inf  # moments still hold
     return epsilon * (1.0 + SAFETY_MARGIN) if isfinite(epsilon) else inf
@@ -259,7 +259,9 @@ class SparseVectorTraining(Training):
         )
 
 
-_KINDS: dict[str, type[Training]] = {one.name: one for one in (NoisyTraining, SparseVectorTraining)}
+_KINDS: dict[str, type[Training]] = {
+    kind.name: kind for kind in (NoisyTraining, SparseVectorTraining)
+}
 
 
 def training_from_dict(fields: Mapping[str, Any]) -> Training:

@@ -6,7 +6,6 @@ Counts are int64 [num_queries, num_classes]; gaps are differences of counts and 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,37 +38,6 @@ class Grid(NamedTuple):
     points: FloatArray
     log_weights: FloatArray
     below: float
-
-
-class AdditiveNoise(ABC):
-    """The law of the noise on one count.
-
-    `ties` are quadrature points and weights on (0, 1) of the priority that breaks a tie; a single
-    point where ties have probability zero.
-    """
-
-    @abstractmethod
-    def grid(self, values: IntArray, num_classes: int, total: int) -> Grid:
-        """Returns a grid on which log_weights sum all noisy counts.
-
-        Args:
-            values: every count that is in use, relative to the largest one of the histogram,
-                ascending and distinct.
-            num_classes: number of classes.
-            total: sum of the counts of all classes, relative to the largest one.
-        """
-
-    @abstractmethod
-    def log_density(self, distances: FloatArray) -> FloatArray:
-        """Returns ln Pr[noise = distances], same shape."""
-
-    @abstractmethod
-    def log_cdf(self, distances: FloatArray, priority: float) -> FloatArray:
-        """Returns ln(Pr[noise < distances] + priority * Pr[noise = distances]), same shape."""
-
-    @abstractmethod
-    def ties(self, num_classes: int) -> tuple[FloatArray, FloatArray]:
-        """Returns points and weights that integrate over the priority of the winner."""
 
 
 def gauss_rule(diagonal: FloatArray, squares: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -120,13 +88,22 @@ def geometric_rule(gamma: float, nodes: int) -> tuple[FloatArray, FloatArray]:
 
 
 @dataclass(frozen=True)
-class DiscreteLaplaceNoise(AdditiveNoise):
+class DiscreteLaplaceNoise:
     """Pr[k] = (1 - p)/(1 + p) p^|k|, p = e^-gamma, ties broken by random priority."""
 
     gamma: float
 
     def grid(self, values: IntArray, num_classes: int, total: int) -> Grid:
-        """Returns integers near the counts, Gauss points between, and both geometric tails."""
+        """Returns a grid on which log_weights sum all noisy counts.
+
+        Integers near the counts, Gauss points between, and both geometric tails.
+
+        Args:
+            values: every count that is in use, relative to the largest one of the histogram,
+                ascending and distinct.
+            num_classes: number of classes.
+            total: sum of the counts of all classes, relative to the largest one.
+        """
         top = int(values[-1])
         bottom = max(int(values[0]), top - ceil(UNDERFLOW / self.gamma))
         longest = max(1, int(LARGEST_EXPONENT / (self.gamma * max(4, num_classes))))
@@ -169,7 +146,7 @@ class DiscreteLaplaceNoise(AdditiveNoise):
 
 
 @dataclass(frozen=True)
-class GaussianNoise(AdditiveNoise):
+class GaussianNoise:
     """The normal law of standard deviation sigma; ties have probability zero."""
 
     sigma: float
@@ -198,6 +175,11 @@ class GaussianNoise(AdditiveNoise):
     def ties(self, num_classes: int) -> tuple[FloatArray, FloatArray]:
         """Returns a single point."""
         return np.full(1, 0.5), np.ones(1)
+
+
+# The law of the noise on one count. `ties` are quadrature points and weights on (0, 1) of the
+# priority that breaks a tie; a single point where ties have probability zero.
+AdditiveNoise = DiscreteLaplaceNoise | GaussianNoise
 
 
 class NeighbourOutcomes(NamedTuple):
@@ -273,14 +255,14 @@ def neighbour_outcomes(
     possible = (values[lose] > 0) & ((lose != gain) | (multiplicity[lose] > 1))
     lose, gain = lose[possible], gain[possible]
     rows = np.arange(len(lose))
-    rest = np.tile(multiplicity.astype(np.float64), (len(lose), 1))
-    np.subtract.at(rest, (rows, lose), 1.0)
-    np.subtract.at(rest, (rows, gain), 1.0)
+    remaining = np.tile(multiplicity.astype(np.float64), (len(lose), 1))
+    np.subtract.at(remaining, (rows, lose), 1.0)
+    np.subtract.at(remaining, (rows, gain), 1.0)
     moved = np.ones((len(lose), 2))
     return NeighbourOutcomes(
         here=np.column_stack([np.tile(here, (len(lose), 1)), here[lose], here[gain]]),
         there=np.column_stack([others[lose, :, gain], losers[lose, gain], gainers[lose, gain]]),
-        multiplicity=np.column_stack([rest, moved]),
+        multiplicity=np.column_stack([remaining, moved]),
     )
 
 

@@ -44,6 +44,8 @@ WIDTH: Final = 96
 MARGINS: Final = (1.0, 0.5, 0.25)
 NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
 GOOD_SHARE: Final = 0.95
+# Of a batch that is charged once: each query more may be the one on which teachers disagree.
+LARGE_BATCH, QUERIES_A_CLASS = 50, 5
 # Mechanisms whose correct labels differ by less than this fraction of the queries are equally good.
 EQUALLY_GOOD: Final = 0.005
 # Calibrated in no time, and near the best of those that are not.
@@ -291,27 +293,18 @@ def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries
     )
 
 
-def largest_batch(num_classes: int) -> int:
-    """Returns how many queries a batch has that is charged once: five a class, but at least 50.
-
-    It costs the same whatever its size, but each query more may be the one on which teachers
-    disagree.
-    """
-    return max(50, 5 * num_classes)
-
-
 def planned_num_queries(settings: PlanSettings, kinds: Sequence[type[Mechanism]]) -> int:
     """Returns the number of queries with most correct labels, of which nearly all are correct.
 
     Of 10, 20, 50 and so on up to 1,000: the one with most expected correct labels among those of
     which some mechanism labels 95 % correctly even in the worst case of `MARGINS`; else among those
     of which it does at half the margin, then as assumed; else the one with the largest fraction. A
-    mechanism that labels whole batches is asked for `largest_batch` at most, and counts only where
-    nearly all labels arrive in the worst case.
+    mechanism that labels whole batches is asked for five a class, or 50, at most, and counts only
+    where nearly all labels arrive in the worst case.
     """
     limit = min(settings.pool_size, NUMBERS[-1])
     numbers = [number for number in NUMBERS if number <= limit] or [limit]
-    batch = max(largest_batch(settings.num_classes), numbers[0])
+    batch = max(LARGE_BATCH, QUERIES_A_CLASS * settings.num_classes, numbers[0])
     best, best_utility = numbers[0], (0, 0.0)
     for kind in (_SURROGATES.get(kind, kind) for kind in kinds):
         for number in numbers:
@@ -700,7 +693,7 @@ def plan(epsilon: float, **settings: Any) -> Plan:
             "mechanism: expected one that answers queries chosen by earlier labels, got one whose "
             "batch must be fixed in advance"
         )
-    num_in_batch = number or largest_batch(stated.num_classes)
+    num_in_batch = number or max(LARGE_BATCH, QUERIES_A_CLASS * stated.num_classes)
     number = number or planned_num_queries(stated, kinds if kind is not None else _QUICK)
     candidates, refusal = list[Candidate](), ""
     for kind in kinds:

@@ -1,14 +1,14 @@
 """Trains a model together: `pate dssgd --dataset=mnist --participants=30 --upload=0.1`.
 
-Distributed selective SGD: each participant trains on its own records and uploads a share of its
+Distributed selective SGD: each participant trains on its own records and uploads a fraction of its
 parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
-and the statement beside the model says so. A stopped run goes on where it stopped.
+and the statement beside the model says so. A stopped run resumes.
 
 Across organisations, each on a machine of its own (`pate dssgd serve --help`):
 
     pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
         --train_dir=runs/server
-    pate dssgd join --roster=roster.toml --server=HOST:PORT --participant=clinic
+    pate dssgd join --roster=roster.toml --address=HOST:PORT --participant=clinic
         --data=records.npz --certificates=certificates --train_dir=runs/clinic
 
 Read the roster first: it says what is trained, and what protects uploads. Records stay with the
@@ -17,146 +17,161 @@ port. The server ends when all took all turns: it exports the model with its sta
 killed and started again with the same flags.
 """
 
+import dataclasses
+import functools
+import pathlib
 import sys
-from typing import Any
 
 from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.reporting import RunReport
-from pate_tf.selective_sgd.settings import (
-    ParameterServerRun,
-    ParticipantRun,
-    Privacy,
-    Settings,
-    SharedRun,
-)
+from pate_tf.data import catalogue
+from pate_tf.data.data import Data, read_records
+from pate_tf.data.data_source import DataSource
+from pate_tf.selective_sgd.settings import TrainingSettings
+from pate_tf.selective_sgd.terms import Terms
 
 FLAGS = flags.FLAGS
+NO_FLAG = ("seed", "svhn_extra", "owners_file")
+NETWORK = ("roster", "certificates", "address")
+TEXTS = {  # defaults and help
+    "train_dir": ("runs/selective_sgd", "Run folder, with sensitive state and ledger."),
+    "model": (
+        None,
+        "linear, another name that train_teachers.py takes, or module:function. Default: cnn for "
+        "images, mlp otherwise.",
+    ),
+    "representation": (
+        None,
+        "Train on features that are learnt from the public pool without labels: whitened, or as "
+        "train_teachers.py takes it.",
+    ),
+    "roster": ("roster.toml", "The terms of the run, the same file at all ends."),
+    "certificates": (
+        "certificates",
+        "Folder with authority.pem, and NAME.pem and NAME.key of this end.",
+    ),
+    "address": ("localhost:7000", "HOST:PORT that the server listens on."),
+    "participant": (None, "Its name, on the roster and in its certificate."),
+    "data": (
+        None,
+        "A .npz file of inputs and labels; or dealt, to try things out, for the shard of the data "
+        "set that pate dssgd in one process would give it.",
+    ),
+}
 
 
-def define_data() -> None:
-    """Defines the flags of data that are named."""
-    flags.DEFINE_string(
-        "dataset",
-        "digits",
-        "Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, another "
-        "name of TensorFlow Datasets, or module:function. Its private records are dealt out.",
-    )
-    flags.DEFINE_string(
-        "data_dir", None, "Folder with data prepared by TensorFlow Datasets. Default: TFDS' own."
-    )
-    for name in ("dataset", "data_dir"):
-        command_line.shown_in_help(name, "data")
-
-
-def define_report() -> None:
-    """Defines the flag of the report."""
-    flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
+def _define(*names: str, without: tuple[str, ...] = ()) -> None:
+    """Defines flags of texts, of data, and of the ledger where records are opened."""
+    own_flags.define(DataSource, group="data", without=(*NO_FLAG, *without))
+    for name in ("train_dir", *names):
+        default, text = TEXTS[name]
+        flags.DEFINE_string(name, default, text)
+        command_line.shown_in_help(name, "run")
+    if "source_name" not in without:
+        flags.DEFINE_boolean(
+            "reset_ledger_i_understand",
+            False,
+            "Resume although the run's ledger, or rows of it, are gone. What is known of their "
+            "cost is charged, and the run is charged again, above its target, on record for ever.",
+        )
 
 
 def define_flags() -> None:
     """Defines the flags of `pate dssgd`."""
-    define_data()
-    own_flags.define(Privacy, group="privacy")
-    own_flags.define(Settings, group="training", rounds=15)
-    own_flags.define(SharedRun, group="run")
-    define_report()
-
-
-def define_serve() -> None:
-    """Defines the flags of `pate dssgd serve`."""
-    own_flags.define(ParameterServerRun, group="server")
-    define_report()
-
-
-def define_join() -> None:
-    """Defines the flags of `pate dssgd join`."""
-    own_flags.define(
-        ParticipantRun, group="participant", server=None, participant=None, records=None
-    )
-
-
-def chosen_privacy() -> Privacy:
-    """Returns what the flags say of privacy.
-
-    Raises:
-        ValueError: if flags of privacy are given without --privacy: no protection is promised that
-            there is not.
-    """
-    for name in own_flags.names_of(Privacy):
-        if FLAGS.privacy == "none" and name != "privacy" and FLAGS[name].present:
-            raise ValueError(f"{name}: expected with --privacy alone, got it without")
-    return own_flags.read(Privacy)
-
-
-def chosen_settings(privacy: Privacy) -> Settings:
-    """Returns the settings that the flags give, and else those that suit the kind of privacy."""
-    given = own_flags.values_of(Settings)
-    flag_of = own_flags.flag_of_argument(Settings)
-    return Settings.with_defaults_of(
-        privacy,
-        {
-            name: value
-            for name, value in given.items()
-            if name == "rounds" or FLAGS[flag_of.get(name, name)].present
-        },
-    )
-
-
-def _print(report: RunReport) -> None:
-    command_line.print_table("Shared training", report.rows)
-    command_line.write_report(FLAGS.report_file, report.values)
+    _define("model", "representation")
+    own_flags.define(TrainingSettings, group="training", without=NO_FLAG, rounds=15)
 
 
 def train() -> None:
-    """Trains all participants in this process."""
-    command_line.check_report_file(FLAGS.report_file)
-    privacy = chosen_privacy()
-    asked = own_flags.read(SharedRun, privacy=privacy, settings=chosen_settings(privacy))
-    runs = _runs()
-    from pate_tf.data.data_source import DataSource
-
-    data = DataSource(dataset=FLAGS.dataset, data_dir=command_line.path(FLAGS.data_dir))
-    _print(runs.run(asked, data, command_line.reporting()))
+    """Trains in one process."""
+    settings, source = own_flags.read(TrainingSettings), own_flags.read(DataSource)
+    reporting = command_line.reporting()
+    with command_line.quiet_start(FLAGS):
+        from pate_tf.selective_sgd import shared_training
+    private, public = source.load_private(reporting), source.load_public(reporting)
+    data = Data(private=private, public=public.split(public.dataset.pool_size))
+    encoder = None
+    if FLAGS.representation:
+        encoder = shared_training.learn_encoder(
+            FLAGS.representation, data.pool, seed=settings.seed, reporting=reporting
+        )
+    with reporting.progress_bar("training together", settings.rounds, "round") as advance:
+        shared = shared_training.train(
+            data.private,
+            settings,
+            model=FLAGS.model,
+            encoder=encoder,
+            directory=FLAGS.train_dir,
+            acknowledge_reset=FLAGS.reset_ledger_i_understand,
+            on_round=lambda round_number, loss: advance(1),
+        )
+    report = shared.publish(FLAGS.train_dir, evaluate_on=data.held_out, reporting=reporting)
+    command_line.print_table("Shared training", report.rows)
 
 
 def serve() -> None:
-    """Serves the parameters of participants elsewhere."""
-    command_line.check_report_file(FLAGS.report_file)
-    asked = own_flags.read(ParameterServerRun)
-    _print(_runs().serve(asked, command_line.reporting(), on_event=command_line.note))
+    """Serves participants to their end."""
+    terms = Terms.read(pathlib.Path(FLAGS.roster))
+    with command_line.quiet_start(FLAGS):
+        from pate_tf.selective_sgd import shared_training
+    report = shared_training.serve(
+        terms,
+        address=FLAGS.address,
+        certificates=pathlib.Path(FLAGS.certificates),
+        directory=pathlib.Path(FLAGS.train_dir),
+        data_dir=own_flags.read(DataSource).data_dir,
+        reporting=command_line.reporting(),
+        on_event=command_line.note,
+    )
+    command_line.print_table("Shared training", report.rows)
 
 
 def join() -> None:
     """Takes all turns of a participant."""
-    for name in ("server", "participant", "data"):
+    for name in ("participant", "data"):
         if not FLAGS[name].value:
             raise ValueError(f"{name}: expected it to take part, got none")
-    path = _runs().take_part(own_flags.read(ParticipantRun), on_event=command_line.note)
+    terms, source = Terms.read(pathlib.Path(FLAGS.roster)), own_flags.read(DataSource)
+    with command_line.quiet_start(FLAGS):
+        from pate_tf.selective_sgd import models, shared_training
+    number = terms.number(FLAGS.participant)
+    if FLAGS.data == "dealt":
+        private = catalogue.load_private(terms.dataset, data_dir=source.data_dir)
+        shard = models.partition(private, len(terms.names), seed=terms.settings.seed)[number]
+        shard = dataclasses.replace(shard, source=private.source)
+    else:
+        public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)
+        shard = read_records(pathlib.Path(FLAGS.data), public.dataset)
+    path = shared_training.join(
+        terms,
+        FLAGS.participant,
+        dataclasses.replace(shard, source=source.named_source or shard.source),
+        address=FLAGS.address,
+        certificates=pathlib.Path(FLAGS.certificates),
+        directory=pathlib.Path(FLAGS.train_dir),
+        acknowledge_reset=FLAGS.reset_ledger_i_understand,
+        on_event=command_line.note,
+    )
     command_line.note(f"done; the parameters of all are in {path}")
 
 
-def _runs() -> Any:
-    """Returns the module that trains, which imports TensorFlow."""
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training
-    return shared_training
-
-
-COMMANDS = {"serve": (serve, define_serve), "join": (join, define_join)}
+# What each does, its flags of text, and settings of data that it has no flags for.
+COMMANDS = {
+    "serve": (serve, NETWORK, ("dataset", "source_name")),
+    "join": (join, (*NETWORK, "participant", "data"), ("dataset",)),
+}
 
 
 def run() -> None:
     """Runs the command with the flags of this process, or the one that the first argument names."""
     main, define = train, define_flags
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
-        main, define = COMMANDS[sys.argv.pop(1)]
-    renamed = own_flags.flag_of_argument(
-        Settings, Privacy, SharedRun, ParticipantRun, ParameterServerRun
-    )
-    renamed["num_teachers"] = "participants"  # a partition calls them so
+        main, names, without = COMMANDS[sys.argv.pop(1)]
+        define = functools.partial(_define, *names, without=without)
+    renamed = own_flags.flag_of_argument(TrainingSettings)
+    renamed["acknowledge_reset"] = "reset_ledger_i_understand"
     command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
 
 

@@ -1,10 +1,10 @@
-"""Shared training over gRPC: messages, the server's service, a participant's connection."""
+"""Shared training over a network: messages, the server's service, a participant's connection."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
-import re
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -12,23 +12,28 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts, validation
+from pate_tf.core import artifacts
 from pate_tf.net.client import Connection
-from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
+from pate_tf.net.credentials import Limits, TlsFiles
+from pate_tf.net.retries import with_retries
 from pate_tf.net.service import Caller, Service, TlsServer
-from pate_tf.selective_sgd.roster import Roster
-from pate_tf.selective_sgd.run_state import LedgerFacts
-from pate_tf.selective_sgd.server import EARLY, Parameters, Server
-from pate_tf.selective_sgd.upload import HEADER, FloatArray, RefusedUploadError
+from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
+from pate_tf.selective_sgd.server import (
+    FloatArray,
+    Parameters,
+    ParameterServer,
+    RefusedUploadError,
+    Upload,
+)
+from pate_tf.selective_sgd.terms import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
-_PLACE_OF_PARTICIPANT: Final = 3
-_DIGEST = re.compile("[0-9a-f]{64}")
+WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
 
 Answer = TypeVar("Answer")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class JoinRequest:
     """What a participant's ledger says; with privacy no upload is applied before."""
 
@@ -36,53 +41,40 @@ class JoinRequest:
     ledger: LedgerFacts | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PullRequest:
-    """Asks for the parameters of the caller's turn."""
+    """Asks for the parameters of the caller's turn, or of all at the end."""
 
     run: bytes
     round: int
 
 
-@dataclasses.dataclass(frozen=True)
-class PulledParameters:
-    """Parameters on their way; all of them without indices."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PushRequest:
+    """An upload on its way.
 
-    version: int
-    values: FloatArray
-    indices: npt.NDArray[np.uint32] | None = None
-
-    def parameters(self, num_parameters: int) -> Parameters:
-        """Returns the parameters; raises ValueError unless they are of such a model."""
-        indices = np.arange(num_parameters)
-        if self.indices is not None:
-            indices = self.indices.astype(np.int64)
-        if self.values.ndim != 1 or indices.shape != self.values.shape:
-            raise ValueError("values: expected one for each parameter, got another number")
-        if indices[-1] >= num_parameters or (np.diff(indices) <= 0).any():
-            raise ValueError(f"indices: expected ascending ones below {num_parameters}, got others")
-        return Parameters(version=self.version, indices=indices, values=self.values)
-
-
-def check_facts(facts: LedgerFacts, delta: float) -> None:
-    """Checks what a participant says of its ledger; only its auditors can check more.
-
-    Raises ValueError if a value is out of its range, or it holds at another delta than that.
+    Attributes:
+        indices: of the parameters that change, ascending; None for all.
     """
-    if facts.delta != delta:
-        raise ValueError(f"delta: expected {delta} of the ledger, got another")
-    sequence, digest = facts.ledger_head
-    validation.positive(epsilon=facts.epsilon)
-    validation.whole(1, ledger_sequence=sequence)
-    if not _DIGEST.fullmatch(digest):
-        raise ValueError("ledger_digest: expected the head of a ledger, got something else")
-    if (facts.epsilon_source is None) != (facts.delta_source is None):
-        raise ValueError("delta_source: expected epsilon and delta, got one of them")
-    if facts.epsilon_source is not None:
-        validation.positive(epsilon_source=facts.epsilon_source)
-        validation.between(0, 1, ends="[)", delta_source=facts.delta_source)
-    numbers = {"num_records": facts.num_records, "num_ledgers": facts.num_ledgers}
-    validation.whole(1, **{name: value for name, value in numbers.items() if value is not None})
+
+    run: bytes
+    round: int
+    version: int
+    indices: npt.NDArray[np.uint32] | None
+    values: FloatArray
+
+    def upload(self, participant: int, num_parameters: int) -> Upload:
+        """Returns the upload; raises ValueError if it is none of such a model."""
+        indices = np.arange(num_parameters) if self.indices is None else self.indices
+        if self.values.ndim != 1 or self.values.shape != indices.shape:
+            raise RefusedUploadError("upload: expected a value for each index, got others")
+        return Upload(
+            participant=participant,
+            round=self.round,
+            version=self.version,
+            indices=indices.astype(np.int64),
+            values=self.values,
+        )
 
 
 class ParameterService:
@@ -92,33 +84,31 @@ class ParameterService:
 
     Args:
         server: applies uploads.
-        roster: terms of the run.
+        terms: of the run.
         ledgers: file of what participants say of their ledgers, below `sensitive/`; with privacy no
-            upload is applied before. None without privacy.
-        limits: of every caller. Default: `message_limits`.
+            upload is applied before.
+        limits: of every caller. Default: an upload or all parameters fit into a message.
 
     Attributes:
         facts: what participants say of their ledgers, by name; they may charge more later.
+        fetched: names of those that have the final parameters.
     """
 
     def __init__(
         self,
-        server: Server,
-        roster: Roster,
+        server: ParameterServer,
+        terms: Terms,
         *,
-        ledgers: pathlib.Path | None = None,
+        ledgers: pathlib.Path,
         limits: Limits | None = None,
     ) -> None:
-        self._server, self._roster, self._ledgers = server, roster, ledgers
+        self._server, self._terms, self._ledgers = server, terms, ledgers
         self._limits = limits or message_limits(server.num_parameters)
         self._changed = threading.Condition()
-        self._fetched: set[str] = set()
         self._is_closed = False
-        stored = artifacts.read_json(ledgers) if ledgers is not None and ledgers.exists() else {}
-        self.facts = {
-            name: LedgerFacts(**{**fields, "ledger_head": tuple(fields["ledger_head"])})
-            for name, fields in stored.items()
-        }
+        self.fetched: set[str] = set()
+        stored = artifacts.read_json(ledgers) if ledgers.exists() else {}
+        self.facts = {name: LedgerFacts(**fields) for name, fields in stored.items()}
 
     def listen(self, address: str, files: TlsFiles) -> TlsServer:
         """Returns a running server, which only participants on the roster may call.
@@ -131,12 +121,15 @@ class ParameterService:
             ValueError: if the address can't be listened on.
             OSError: if a file can't be read.
         """
-        methods: dict[str, Any] = {
-            "Join": (JoinRequest, self.join),
-            "Pull": (PullRequest, self.pull),
-            "Push": (bytes, self.push),
-        }
-        service = Service(name=SERVICE, callers=self._roster.names, methods=methods)
+        service = Service(
+            name=SERVICE,
+            callers=self._terms.names,
+            methods={
+                "Join": (JoinRequest, self.join),
+                "Pull": (PullRequest, self.pull),
+                "Push": (PushRequest, self.push),
+            },
+        )
         return TlsServer(address, files=files, services=[service], limits=self._limits)
 
     def close(self) -> None:
@@ -145,79 +138,68 @@ class ParameterService:
             self._is_closed = True
             self._changed.notify_all()
 
-    def wait_until_over(self, seconds: float) -> bool:
-        """Waits at most so many seconds; returns whether all uploaded in every round."""
+    def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
+        """Waits, at most so many seconds, for something that calls change."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._server.is_over, seconds)
+            self._changed.wait_for(until, seconds)
 
-    def wait_until_fetched(self, seconds: float) -> frozenset[str]:
-        """Waits until all have the final parameters; returns the names of those that do."""
-        names = set(self._roster.names)
-        with self._changed:
-            self._changed.wait_for(lambda: self._fetched >= names, seconds)
-            return frozenset(self._fetched)
+    def join(self, request: JoinRequest, caller: Caller) -> int:
+        """Takes what the caller's ledger says, durably; returns the number of parameters.
 
-    def join(self, request: JoinRequest, caller: Caller) -> FloatArray:
-        """Returns the parameters where all begin."""
+        Only the participant's auditors can check its ledger.
+        """
         self._number(caller, request.run)
-        if self._ledgers is not None and request.ledger is not None:
-            check_facts(request.ledger, self._roster.privacy.delta)
+        facts, delta = request.ledger, self._terms.settings.delta
+        if facts is not None:
+            if facts.delta != delta:
+                raise ValueError(f"delta: expected {delta} of the ledger, got another")
             with self._changed:
-                if self.facts.get(caller.name) != request.ledger:
-                    facts = {**self.facts, caller.name: request.ledger}
-                    fields = {name: dataclasses.asdict(each) for name, each in facts.items()}
-                    artifacts.write_json(self._ledgers, fields, private=True)
-                    self.facts = facts
-        return self._server.initial
+                all_facts = {**self.facts, caller.name: facts}
+                fields = {name: dataclasses.asdict(each) for name, each in all_facts.items()}
+                artifacts.write_json(self._ledgers, fields, private=True)
+                self.facts = all_facts
+        return self._server.num_parameters
 
-    def pull(self, request: PullRequest, caller: Caller) -> PulledParameters | None:
+    def pull(self, request: PullRequest, caller: Caller) -> Parameters | None:
         """Returns the parameters of the caller's turn, or None after a while."""
         number = self._number(caller, request.run)
-
-        def look() -> Parameters | None:
-            parameters = self._server.pull_in_turn(number, request.round)
-            if parameters is not None and request.round == self._roster.settings.rounds:
-                self._fetched.add(caller.name)
-                self._changed.notify_all()
-            return parameters
-
+        look = functools.partial(self._server.pull, number, request.round)
         parameters = self._until(look, caller)
-        if parameters is None:
-            return None
-        is_part = len(parameters.indices) < self._server.num_parameters
-        return PulledParameters(
-            version=parameters.version,
-            values=parameters.values.astype(np.float32),
-            indices=parameters.indices.astype(np.uint32) if is_part else None,
-        )
+        if parameters is not None and request.round == self._terms.settings.rounds:
+            with self._changed:
+                self.fetched.add(caller.name)
+                self._changed.notify_all()
+        return parameters
 
-    def push(self, upload: bytes, caller: Caller) -> bool:
-        """Applies an upload, once and durably; returns whether it is, else others come first."""
-        number = self._number(caller)
-        if len(upload) >= HEADER.size:
-            claimed = HEADER.unpack_from(upload)[_PLACE_OF_PARTICIPANT]
-            if claimed != number and claimed < len(self._roster.names):
-                raise PermissionError("upload: expected one of the certificate's participant")
-        if self._ledgers is not None and caller.name not in self.facts:
+    def push(self, request: PushRequest, caller: Caller) -> bool:
+        """Applies the caller's upload, once; durable before it answers.
+
+        Returns whether it is applied; else others come first.
+        """
+        number = self._number(caller, request.run)
+        if self._terms.settings.is_noisy and caller.name not in self.facts:
             raise RefusedUploadError("upload: expected one that was charged, got another")
+        upload = request.upload(number, self._server.num_parameters)
 
-        def look() -> str | None:
-            answer = self._server.push(upload)
+        def look() -> bool | None:
+            is_applied = self._server.push(upload)
             self._changed.notify_all()
-            return None if answer == EARLY else answer
+            return is_applied or None
 
-        return self._until(look, caller) is not None
+        return bool(self._until(look, caller))
 
-    def _number(self, caller: Caller, run: bytes | None = None) -> int:
-        """Returns the number of the caller, which has the roster of a run that it names."""
-        if run not in (None, self._roster.run_id):
+    def _number(self, caller: Caller, run: bytes) -> int:
+        """Returns the number of the caller, which has the same roster."""
+        if run != self._terms.run_id:
             raise ValueError(
                 "run: expected that of this server's roster, got another; the roster must be the "
                 "same file everywhere"
             )
-        return self._roster.number(caller.name)
+        return self._terms.number(caller.name)
 
     def _until(self, look: Callable[[], Answer | None], caller: Caller) -> Answer | None:
+        """Returns what `look` returns, as soon as it is something; a while long."""
+
         def look_unless_closed() -> Answer | None:
             if self._is_closed:
                 raise ConnectionAbortedError("the server ends")
@@ -231,16 +213,21 @@ def message_limits(num_parameters: int) -> Limits:
     return Limits(message_bytes=2**16 + 12 * num_parameters)
 
 
-class ParameterConnection(Connection):
-    """Connects a participant to a parameter server.
+class RemoteServer(Connection):
+    """A participant's connection to its parameter server. It dials, and can't be dialled.
+
+    A call is repeated while the server can't be reached or others come first. An upload is stored
+    before it leaves: killed at any point the participant sends the very same numbers again, and
+    the server applies them once; noise is never drawn anew for what may have left.
 
     Args:
         address: `host:port` of the server.
+        terms: of the run.
         files: certificate and key of the participant, and the authority.
-        run: 16 bytes that name the run.
         num_parameters: of the model.
-        server: the name in the server's certificate.
+        run: where the last upload is stored.
         wait_seconds: how long a call waits at the server for its turn.
+        on_event: called with what happens, in words without anything sensitive.
 
     Raises:
         OSError: if a file can't be read.
@@ -249,68 +236,90 @@ class ParameterConnection(Connection):
     def __init__(
         self,
         address: str,
-        *,
+        terms: Terms,
         files: TlsFiles,
-        run: bytes,
         num_parameters: int,
-        server: str = COORDINATOR,
-        wait_seconds: float = 20.0,
+        run: DurableRun,
+        *,
+        wait_seconds: float = WAIT_SECONDS,
+        on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         limits = message_limits(num_parameters)
-        super().__init__(address, service=SERVICE, files=files, server=server, limits=limits)
-        self._run, self._num_parameters, self._wait_seconds = run, num_parameters, wait_seconds
+        super().__init__(address, service=SERVICE, files=files, limits=limits)
+        self._terms, self._num_parameters, self._run = terms, num_parameters, run
+        self._wait_seconds, self._on_event = wait_seconds, on_event
 
-    def join(self, facts: LedgerFacts | None = None) -> FloatArray:
-        """Returns the parameters where all begin, float32 `[num_parameters]`.
+    def join(self, facts: LedgerFacts | None = None) -> None:
+        """Makes sure that the server has the same terms, and tells it what the ledger says.
 
         Args:
-            facts: what this participant's ledger says; with privacy the server takes no upload
-                before.
+            facts: of this participant; with privacy the server takes no upload before.
 
         Raises:
-            ConnectionError: if the server can't be reached, or sends something else.
             PermissionError: if it does not know this participant.
             ValueError: if it has other terms.
         """
-        values: FloatArray = self.call("Join", JoinRequest(self._run, facts), FloatArray)
-        if values.shape != (self._num_parameters,):
+        request = JoinRequest(run=self._terms.run_id, ledger=facts)
+        if self._until_answered("Join", request, int) != self._num_parameters:
             raise ValueError(
-                f"model: expected {self._num_parameters} parameters, the server has another "
-                f"number: its model is another one"
+                f"model: expected {self._num_parameters} parameters, the server's has others"
             )
-        return np.array(values)
 
-    def pull(self, round_number: int) -> Parameters | None:
-        """Returns the parameters of this participant's turn; None if it has not come yet.
-
-        Args:
-            round_number: from 0; the number of rounds for the final parameters.
+    def pull(self, participant: int, round_number: int) -> Parameters:
+        """Returns the parameters of this participant's turn, once it has come.
 
         Raises:
-            ConnectionError: if the server can't be reached, or sends something else.
-            PermissionError: if it does not know this participant.
+            PermissionError: if the server does not know this participant.
             ValueError: if it refuses.
         """
-        request = PullRequest(self._run, round_number)
-        pulled = self.call(
-            "Pull", request, PulledParameters | None, wait_seconds=self._wait_seconds
-        )
-        if pulled is None:
-            return None
-        try:
-            return pulled.parameters(self._num_parameters)
-        except ValueError as error:
-            raise ConnectionError(f"the server sent no parameters: {error}") from None
+        del participant  # its certificate says who it is
+        request = PullRequest(run=self._terms.run_id, round=round_number)
+        parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
+        if parameters.values.shape != (self._num_parameters,):
+            raise ValueError(f"values: expected {self._num_parameters} parameters, got others")
+        return parameters
 
-    def push(self, content: bytes) -> bool:
-        """Hands over an upload; may be repeated.
-
-        Returns:
-            Whether it is applied, now or before; otherwise others come first.
+    def push(self, upload: Upload) -> bool:
+        """Stores an upload, and hands it over until it is applied.
 
         Raises:
-            ConnectionError: if the server can't be reached.
-            PermissionError: if it does not know this participant, or the upload names another.
+            LedgerError: if a copy of this run resumed; then nothing leaves.
+            PermissionError: if the server does not know this participant.
             ValueError: if it refuses the upload.
         """
-        return bool(self.call("Push", content, bool, wait_seconds=self._wait_seconds))
+        stored = {name: np.asarray(value) for name, value in vars(upload).items()}
+        self._run.save({**stored, ROUND: np.array(upload.round + 1)})
+        self._push(upload)
+        return True
+
+    def push_again(self) -> None:
+        """Hands over the upload that was stored last, if there is one; errors as `push`."""
+        saved = dict(self._run.saved)
+        if ROUND in saved:
+            numbers = {name: int(saved[name]) for name in ("participant", "round", "version")}
+            self._push(Upload(**numbers, indices=saved["indices"], values=saved["values"]))
+
+    def _push(self, upload: Upload) -> None:
+        is_part = len(upload.indices) < self._num_parameters
+        request = PushRequest(
+            run=self._terms.run_id,
+            round=upload.round,
+            version=upload.version,
+            indices=upload.indices.astype(np.uint32) if is_part else None,
+            values=upload.values,
+        )
+        while not self._until_answered("Push", request, bool):
+            pass  # others come first
+        self._on_event(f"round {upload.round + 1} of {self._terms.settings.rounds} uploaded")
+
+    def _until_answered(self, method: str, request: object, kind: Any) -> Any:
+        """Calls until there is a reply; after waits if no connection is made."""
+        replies: list[Any] = []
+
+        def step() -> bool:
+            reply = self.call(method, request, kind, wait_seconds=self._wait_seconds)
+            replies.extend([] if reply is None else [reply])
+            return True
+
+        with_retries(step, until=lambda: bool(replies), on_event=self._on_event)
+        return replies[0]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import mpmath as mp
 import numpy as np
 
-from pate_tf.accounting.outcomes import AdditiveNoise, FloatArray, Grid, IntArray
+from pate_tf.accounting.outcomes import FloatArray, Grid, IntArray
 
 mp.mp.dps = 50
 
@@ -292,7 +292,7 @@ def mp_alphas(
     return forward, reverse
 
 
-class ContinuousLaplaceNoise(AdditiveNoise):
+class ContinuousLaplaceNoise:
     """Equation 1 of the paper: Laplace noise of scale 1 / gamma."""
 
     def __init__(self, gamma: float) -> None:

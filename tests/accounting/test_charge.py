@@ -1,6 +1,5 @@
 """What charges cost together, and costs as values."""
 
-import dataclasses
 import math
 from fractions import Fraction
 
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_mechanisms import ToyGate
 
-from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import (
     fits,
     moments_epsilon,
@@ -21,7 +19,6 @@ from pate_tf.accounting.composition import (
 )
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
 from pate_tf.accounting.cost_release import CostRelease
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
@@ -99,18 +96,6 @@ def test_approximate_parts_are_never_rounded_down(parts):
         assert Fraction(moments_epsilon(charges, at)[0]) >= due
 
 
-def test_two_moved_teachers_are_charged_approximate_charges_as_a_group():
-    one, delta = 0.25, 1e-5
-    due = (1 + math.exp(one)) * 1e-6
-    assert due < delta
-    found = replaced_owner_epsilon({GATE: 1}, delta)
-    assert 1.99 * one <= found <= 2 * one * (1 + 1e-6)
-    assert replaced_owner_epsilon({GATE: 1}, 0.99 * due) == math.inf
-    assert replaced_owner_epsilon({LAPLACE: 20, GATE: 1}, delta) > replaced_owner_epsilon(
-        {LAPLACE: 20}, delta
-    )
-
-
 def test_events_of_another_library_cover_everything_but_what_it_can_not_say():
     dp_accounting = pytest.importorskip("dp_accounting")
     from dp_accounting import rdp
@@ -127,29 +112,6 @@ def test_events_of_another_library_cover_everything_but_what_it_can_not_say():
     assert ours * (1 - 1e-6) <= accountant.get_epsilon(DELTA) <= 1.1 * ours
     with pytest.raises(ValueError, match="an event of dp-accounting, got toy_gate: that library"):
         to_dp_event({LAPLACE: 1, GATE: 1})
-
-
-def test_a_cost_tells_what_was_charged():
-    cost = Cost(charge=LAPLACE, number=1200, epsilon=4.30612, delta=DELTA, unit="owner")
-    assert cost.in_words() == (
-        "epsilon 4.307 at delta 1e-05 for every owner, whatever the data: 1,200 queries of "
-        "laplace_noisy_max, gamma 0.05 (scale 20 votes)"
-    )
-    assert (
-        dataclasses.replace(cost, charge=GATE, number=1)
-        .in_words()
-        .endswith("1 batch of toy_gate, epsilon 0.25, delta 1e-06")
-    )
-    assert cost.to_dict() == {
-        "charge": {"name": "laplace_noisy_max", "gamma": 0.05},
-        "number": 1200,
-        "epsilon": 4.30612,
-        "delta": DELTA,
-        "unit": "owner",
-        "before": [],
-    }
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        cost.epsilon = 0.0
 
 
 REAL_GATE = StabilityGate(epsilon=0.25, delta=4e-6)

@@ -8,7 +8,7 @@ import pytest
 import reference
 from scipy.special import ndtr
 
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS, gaussian_dp_epsilon
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.group_privacy import (
     group_epsilon,
     replaced_owner_epsilon,
@@ -165,12 +165,3 @@ def test_no_pair_of_histograms_so_many_votes_away_costs_more(mechanism, num_teac
     for delta in (1e-1, 1e-3):
         epsilon = several_teachers_epsilon({mechanism: 1}, delta=delta, num_teachers=num_teachers)
         assert all(hockey_stick(*pair, epsilon) <= delta * (1.0 + 1e-7) for pair in laws)
-
-
-@pytest.mark.parametrize("num_steps", [3, 5])
-@pytest.mark.parametrize("scale", [0.1, 1.0])
-def test_group_privacy_of_gaussians_covers_the_whole_distance(scale, num_steps):
-    found = group_epsilon(
-        lambda smaller: gaussian_dp_epsilon(scale, smaller), 1e-5, num_steps=num_steps
-    )
-    assert found >= gaussian_dp_epsilon(num_steps * scale, 1e-5)

@@ -142,25 +142,6 @@ def test_the_sampler_follows_its_law_and_not_that_of_half_the_noise(source):
             )
 
 
-def test_an_audit_of_the_sampler_stays_below_the_claim_and_finds_half_the_noise():
-    """Clopper-Pearson, 1e-7: a lower bound on epsilon from the answers to two votes."""
-
-    def audited(randomiser):
-        last = randomiser.num_classes - 1
-        noise, number = SystemNoise(), 100_000
-        hits = counts_of(randomiser, last, noise, number)[last]
-        misses = counts_of(randomiser, 0, noise, number)[last]
-        low = stats.beta.ppf(FALSE_ALARM, hits, number - hits + 1)
-        high = stats.beta.ppf(1 - FALSE_ALARM, misses + 1, number - misses)
-        return math.log(low / high)
-
-    claim = RandomisedResponse(num_classes=10, epsilon=1.0)
-    assert 0.8 < audited(claim) <= claim.epsilon
-    assert (
-        audited(RandomisedResponse(num_classes=10, epsilon=2.0)) > claim.epsilon
-    )  # half the noise
-
-
 def test_votes_that_are_no_classes_are_refused_without_being_told():
     for votes in ([0, 5], [-1], [0.5], [[1]]):
         with pytest.raises(ValueError, match="votes: expected") as refusal:

@@ -1,6 +1,5 @@
 """One contract for every mechanism; a new one is added to `NOISY` and inherits all of it."""
 
-import dataclasses
 import itertools
 import json
 import math
@@ -85,18 +84,6 @@ class TestEveryMechanism:
         assert epsilons == sorted(epsilons)
 
 
-@pytest.mark.parametrize("mechanism", NOISY, ids=repr)
-def test_more_noise_never_costs_more(mechanism):
-    fields = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
-    noisier = {name: value / 2 if name == "gamma" else value * 2 for name, value in fields.items()}
-    cheaper = type(mechanism)(**noisier)
-    assert np.all(cheaper.alphas(MOMENTS) < mechanism.alphas(MOMENTS))
-    assert (
-        cheaper.data_independent_epsilon(num_queries=50, delta=1e-5)[0]
-        < mechanism.data_independent_epsilon(num_queries=50, delta=1e-5)[0]
-    )
-
-
 @pytest.mark.parametrize("mechanism", PURE, ids=repr)
 class TestPureMechanisms:
     def test_every_outcome_ratio_is_within_two_gamma(self, mechanism):
@@ -113,11 +100,6 @@ class TestPureMechanisms:
         for shift in (1, 2, 5):
             reached = mechanism.pairwise_tail(gaps - shift)
             assert np.all(reached <= np.exp(mechanism.gamma * shift) * tail * (1 + 1e-12))
-
-    @pytest.mark.parametrize("gamma", [0.0, -1.0, math.inf, math.nan])
-    def test_nonsense_scales_are_refused(self, mechanism, gamma):
-        with pytest.raises(ValueError, match="gamma"):
-            type(mechanism)(gamma=gamma)
 
 
 def test_the_exponential_mechanism_spans_at_most_two_gamma():

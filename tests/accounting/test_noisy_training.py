@@ -1,7 +1,5 @@
 """What noisy shared training costs, against slow twins and dp-accounting."""
 
-import dataclasses
-
 import dp_accounting
 import mpmath
 import numpy as np
@@ -10,7 +8,6 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import norm
 
 from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.accounting.composition import moments_epsilon
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.noisy_training import (
     NoisyTraining,
@@ -53,27 +50,6 @@ def test_moments_are_those_of_the_twin(rate, sigma, moment):
     expected = twin(moment, rate, sigma)
     assert alpha == pytest.approx(expected, rel=2e-8, abs=2e-12)
     assert alpha >= expected
-
-
-@pytest.mark.parametrize("training", TRAININGS[:3])
-def test_replacement_costs_more_than_adding(training):
-    one = dp_accounting.PoissonSampledDpEvent(
-        training.sampling_rate, dp_accounting.GaussianDpEvent(training.noise_multiplier)
-    )
-    orders = np.array([2.0, 5.0, 17.0])
-    accountant = dp_accounting.rdp.RdpAccountant(orders)
-    accountant.compose(one, training.rounds)
-    added = (orders - 1.0) * accountant.rdp
-    assert (training.alphas(orders - 1.0) > added).all()
-
-
-@pytest.mark.parametrize("training", TRAININGS)
-def test_losses_and_moments_agree(training):
-    by_losses = training.composed_epsilon(1, delta=1e-5)
-    by_moments, _ = moments_epsilon({training: 1}, 1e-5)
-    assert 0.5 * by_moments < by_losses < by_moments
-    assert training.epsilon(1e-5) == by_losses
-    assert training.composed_epsilon(2, delta=1e-5) > by_losses
 
 
 def hockey_stick(u: np.ndarray, v: np.ndarray, rate: float, sigma: float, a: float) -> float:
@@ -160,16 +136,6 @@ def test_a_segment_of_the_sparse_vector_is_as_private_as_it_says():
     laws = [sparse_vector_loss(np.array(v), 10.0, 1) for v in ((0, 0), (4, 0), (4, 4), (0, 4))]
     losses = [abs(np.log(p[o] / q[o])) for p in laws for q in laws for o in p]
     assert 0.3 < max(losses) <= 0.8
-
-
-def test_the_sparse_vector_is_composed():
-    one = SparseVectorTraining(epsilon_each=0.01, num_uploaded=10_550, rounds=1)
-    assert one.pure_epsilon == pytest.approx(105.5)
-    assert 4.0 < one.epsilon(1e-5) < 5.0
-    dear = SparseVectorTraining(epsilon_each=1.0, num_uploaded=10_550, rounds=30)
-    assert 1e5 < dear.epsilon(1e-5) <= dear.pure_epsilon
-    thrice = dataclasses.replace(dear, rounds=90)
-    assert dear.composed_epsilon(3, delta=1e-5) == pytest.approx(thrice.pure_epsilon)
 
 
 @pytest.mark.parametrize(

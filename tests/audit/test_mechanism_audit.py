@@ -94,7 +94,6 @@ def test_what_is_registered_can_be_audited_and_half_its_noise_is_a_violation(reg
         """Draws half the noise that it accounts for."""
 
         name = "toy_half"
-        parameters = ToyNoisyMax.parameters
         lacks = ToyNoisyMax.lacks
         words = ToyNoisyMax.words
 

@@ -8,7 +8,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.models.catalogue import default_model
 from pate_tf.release.plan import DEFAULT_NUM_QUERIES, LabelSettings
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
-from pate_tf.selective_sgd.settings import Settings as Sgd
+from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_A_CLASS, RECORDS_A_TEACHER
 from pate_tf.teachers.settings import (
     BATCH_SIZE,
@@ -30,6 +30,7 @@ def dataset(kind: str, *shape: int) -> Dataset:
     )
 
 
+SGD = TrainingSettings()
 IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
 
 
@@ -76,11 +77,10 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
             "records",
         ),
         ("reference/commands.md", f"`{LabelSettings.method}` (default)"),
-        ("how-to/shared_training.md", f"| theta_u | {Sgd.upload:g} |"),
-        ("how-to/shared_training.md", f"| theta_d | {Sgd.download:g} |"),
+        ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),
         (
             "how-to/shared_training.md",
-            f"SGD, {Sgd.learning_rate:g} falling to a tenth, {Sgd.batch_size}, {Sgd.local_epochs} ",
+            f"SGD | {SGD.learning_rate:g} falling to a tenth, {SGD.batch_size} |",
         ),
     ],
 )

@@ -56,11 +56,11 @@ OF_OTHERS = {
 def flags_of(command: pathlib.Path) -> set[str]:
     of_mechanisms = {
         "mechanism",
+        "lap_scale",
         *(
-            flag.name
+            each.flag or name
             for kind in base.offered().values()
-            for each in kind.parameters
-            for flag in each.flags
+            for name, each in described(kind).items()
         ),
     }
     calls = ast.walk(ast.parse(command.read_text()))
@@ -74,6 +74,7 @@ def flags_of(command: pathlib.Path) -> set[str]:
     return (
         of_mechanisms
         | of_settings
+        | set(getattr(module, "TEXTS", ()))
         | {
             call.args[0].value
             for call in calls

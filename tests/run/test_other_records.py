@@ -13,10 +13,10 @@ from api_helpers import IMAGES, pictures
 
 import pate_tf
 from pate_tf.core.artifacts import digest_array, digest_arrays
-from pate_tf.core.public import Pool, PublicExamples
+from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.selective_sgd.settings import Settings, SharedRun
-from pate_tf.selective_sgd.shared_training import train_on
+from pate_tf.selective_sgd.settings import TrainingSettings
+from pate_tf.selective_sgd.shared_training import train
 
 POOL = Pool(IMAGES, pictures(60, seed=1)[0])
 RECORDS, LABELS = pictures(90, seed=3)
@@ -34,9 +34,8 @@ def teachers(folder, examples):
 
 
 def shared(folder, examples):
-    settings = Settings(num_participants=2, rounds=1, protocol="synchronous")
-    run = SharedRun(settings=settings, model="linear", folder=folder)
-    train_on(run, examples, PublicExamples(IMAGES, POOL.inputs))
+    settings = TrainingSettings(num_participants=2, rounds=1, protocol="synchronous")
+    train(examples, settings, model="linear", directory=folder)
 
 
 def changed(record: int) -> PrivateExamples:

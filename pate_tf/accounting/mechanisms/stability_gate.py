@@ -437,8 +437,8 @@ class StabilityGateOrHistogram(BatchGate):
 
         if not leaves(MOST_OF_EPSILON):
             raise ValueError(
-                f"expected more teachers or a larger epsilon for {cls.name}, got "
-                f"{num_teachers:,} teachers and epsilon {target.epsilon:g}"
+                f"expected more teachers or a larger epsilon for {cls.name}, got epsilon "
+                f"{target.epsilon:g}"
             )
         return member(least(leaves, 0.0, MOST_OF_EPSILON, within=1e-3))
 
