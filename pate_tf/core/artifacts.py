@@ -38,14 +38,11 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
     """
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if nearest.is_dir() and os.access(nearest, os.W_OK):
-            # Permissions don't tell of file systems that take no files.
-            with tempfile.TemporaryFile(dir=nearest):
-                pass
-            return
+        # Permissions don't tell of file systems that take no files.
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder}: expected a folder that can be written") from error
-    raise ValueError(f"{folder}: expected a folder that can be written")
 
 
 @contextlib.contextmanager
@@ -65,12 +62,13 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # another process deleted it in the middle of either call
-            continue
+        except (FileExistsError, FileNotFoundError):
+            if folder.is_file():
+                raise
+            continue  # another process deleted it in the middle of either call
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-            # Another process may have deleted it, or deleted it and made it anew.
-            if folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat()):
+            if os.fstat(descriptor).st_nlink:  # no other process deleted it
                 yield
                 return
         except BlockingIOError as error:

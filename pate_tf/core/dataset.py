@@ -127,9 +127,9 @@ class Dataset:
         for field in dataclasses.fields(self):
             if not field.compare:
                 continue
-            one, two = getattr(self, field.name), getattr(other, field.name)
-            if one != two:
-                return f"{field.name} is {one!r}, not {two!r}"
+            value, expected = getattr(self, field.name), getattr(other, field.name)
+            if value != expected:
+                return f"{field.name} is {value!r}, not {expected!r}"
         return ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -196,20 +196,20 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
         ValueError: if they are no numbers, or would change: a fraction, a number beyond 255 or NaN
             can't be a pixel of type uint8. The message carries no value.
     """
-    given = np.asarray(inputs)
-    if given.dtype.kind not in "uif":
-        raise ValueError(f"{what}: expected numbers as inputs of {dataset.name}, got {given.dtype}")
-    if dataset.input_type != "uint8" or given.dtype == np.uint8:
-        return given.astype(dataset.input_type, copy=False)
+    array = np.asarray(inputs)
+    if array.dtype.kind not in "uif":
+        raise ValueError(f"{what}: expected numbers as inputs of {dataset.name}, got {array.dtype}")
+    if dataset.input_type != "uint8" or array.dtype == np.uint8:
+        return array.astype(dataset.input_type, copy=False)
     # NaN compares as false.
-    is_pixel = (given >= 0) & (given <= 255) & (given == np.floor(given))
+    is_pixel = (array >= 0) & (array <= 255) & (array == np.floor(array))
     if not is_pixel.all():
         raise ValueError(
             f"{what}: expected whole numbers from 0 to 255 as pixels of {dataset.name}, got "
             f"others; "
             f"a Dataset with input_type='float32' keeps images of floats"
         )
-    return given.astype(np.uint8)
+    return array.astype(np.uint8)
 
 
 # Raw inputs of a data set, private or public.

@@ -138,14 +138,14 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
     """
     if not 1 <= num_teachers <= MOST_TEACHERS:
         raise ValueError(f"num_teachers: expected from 1 to {MOST_TEACHERS}, got {num_teachers}")
-    given = np.asarray(owners)
+    names = np.asarray(owners)
     # Floats would not do: one of them changes how all the others are written as names.
-    if given.dtype.kind not in "iuUS" or given.ndim != 1:
+    if names.dtype.kind not in "iuUS" or names.ndim != 1:
         raise ValueError(
-            f"owners: expected whole numbers or strings [num_records], got {given.dtype} of shape "
-            f"{list(given.shape)}"
+            f"owners: expected whole numbers or strings [num_records], got {names.dtype} of shape "
+            f"{list(names.shape)}"
         )
-    unique, positions = np.unique(given, return_inverse=True)
+    unique, positions = np.unique(names, return_inverse=True)
     key = str(seed).encode()
     teachers = [
         int.from_bytes(hashlib.blake2b(owner_name(owner), key=key, digest_size=16).digest())

@@ -84,8 +84,8 @@ class PublicExamples(Examples):
         """Returns those samples that have a label; None if none has one."""
         if self.labels is None:
             return None
-        known = self.labels != UNKNOWN
-        return PublicExamples(self.dataset, self.inputs[known], self.labels[known])
+        is_labeled = self.labels != UNKNOWN
+        return PublicExamples(self.dataset, self.inputs[is_labeled], self.labels[is_labeled])
 
     @property
     def majority_share(self) -> float | None:

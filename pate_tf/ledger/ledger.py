@@ -310,28 +310,19 @@ class Ledger(Store):
         kept = [row.details["kept"] for row in self.history() if row.kind == "released"]
         return kept[-1] if kept else None
 
-    def raise_budget(
-        self, *, epsilon_budget: float, delta: float, i_understand_this_weakens_privacy: bool
-    ) -> LedgerRow:
-        """Replaces budget and delta; a row reports it for ever.
+    def raise_budget(self, *, epsilon_budget: float, delta: float) -> LedgerRow:
+        """Replaces budget and delta, which weakens privacy; a row reports it for ever.
 
         Args:
             epsilon_budget: the new budget for everything that this ensemble ever answers.
             delta: the delta that it holds at.
-            i_understand_this_weakens_privacy: must be True.
 
         Raises:
-            ValueError: if the change is not acknowledged, a number is out of range, or more was
-                spent already.
+            ValueError: if a number is out of range, or more was spent already.
             LedgerError: if the row can't be written.
         """
         if not (0.0 <= delta < 1.0 and 0.0 < epsilon_budget < math.inf):
-            raise ValueError(
-                f"epsilon_budget: expected a finite one above 0 and a delta in [0, 1), got "
-                f"{epsilon_budget} and {delta}"
-            )
-        if not i_understand_this_weakens_privacy:
-            raise ValueError("raise_budget: expected the change to be acknowledged, it was not")
+            raise ValueError(f"epsilon_budget: expected above 0 and finite, got {epsilon_budget}")
         with self.exclusive():
             spent, _ = composition.smallest_epsilon(self.charges, delta)
             if spent > epsilon_budget:

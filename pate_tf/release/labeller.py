@@ -265,7 +265,6 @@ class Labeller:
             ledger.raise_budget(
                 epsilon_budget=epsilon_budget,
                 delta=self.delta,
-                i_understand_this_weakens_privacy=True,
             )
         except BaseException:
             ledger.close()

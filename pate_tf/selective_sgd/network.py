@@ -60,8 +60,8 @@ class PushRequest:
     run: bytes
     round: int
     version: int
-    indices: npt.NDArray[np.uint32] | None
-    values: FloatArray
+    indices: npt.NDArray[np.uint32] | None = dataclasses.field(repr=False)
+    values: FloatArray = dataclasses.field(repr=False)
 
     def upload(self, participant: int, num_parameters: int) -> Upload:
         """Returns the upload; raises ValueError if it is none of such a model."""

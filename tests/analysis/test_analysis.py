@@ -133,7 +133,7 @@ def test_ledger_summary_tells_of_seeds_and_raised_budgets(tmp_path):
     with Ledger.open(
         tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=3.0
     ) as ledger:
-        ledger.raise_budget(epsilon_budget=9.0, delta=DELTA, i_understand_this_weakens_privacy=True)
+        ledger.raise_budget(epsilon_budget=9.0, delta=DELTA)
         with ledger.exclusive():
             ledger.debit(MECHANISM, [b"a seeded query.."], secure_noise=False)
         told = ledger_report(ledger)

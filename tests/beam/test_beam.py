@@ -239,8 +239,6 @@ def test_what_does_not_fit_is_one_line(here, data, tmp_path):
     for pattern, given, message in (
         (here / "none-*.csv", {}, "expected files .*none-.*, got none"),
         ("s3://bucket/x-*.csv", {}, "expected files s3://bucket/x.*boto3"),
-        (here / "records-0.csv", {"options": ["--runer=X"]}, "got '--runer=X'"),
-        (here / "records-0.csv", {"options": ["--direct_num_workers=x"]}, "invalid int value"),
         (here / "schema.toml", {}, "expected a (column|name)"),
         (here / "broken.parquet", {}, "expected Parquet"),
     ):

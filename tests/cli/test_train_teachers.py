@@ -83,7 +83,7 @@ def test_another_seed_is_another_ensemble_and_is_refused_in_the_same_folder(trai
         SCRIPT, *SAME_RUN[:2], "--seed=1", f"--train_dir={trained[0]}", folder=tmp_path
     )
     assert_one_line(ended)
-    assert "of other settings: seed;" in ended.err
+    assert "of other settings: seed" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ REVIEWED = {
     "given['encoding']": "of a file",
     "len(parties)": "number of aggregators",
     "' and '.join(differing)": "names of settings",
+    "num_teachers": "a public setting",
 }
 
 

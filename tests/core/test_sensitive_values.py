@@ -32,8 +32,6 @@ SENSITIVE = {
     "DataDependentGuarantee": ("*",),
     "AnalysisReport": ("sensitive",),
     "RunReport": ("*",),
-    "LocalState": ("*",),
-    "RoundStatistics": ("loss",),
     "Upload": ("indices", "values"),
     "TextTable": ("fields", "places"),
     "TablesReport": ("*",),

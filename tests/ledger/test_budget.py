@@ -155,17 +155,11 @@ def test_a_ledger_without_a_budget_takes_its_first_one_and_keeps_it(tmp_path):
 
 
 def replace_budget(ledger, epsilon_budget, delta):
-    return ledger.raise_budget(
-        epsilon_budget=epsilon_budget, delta=delta, i_understand_this_weakens_privacy=True
-    )
+    return ledger.raise_budget(epsilon_budget=epsilon_budget, delta=delta)
 
 
-def test_a_raised_budget_is_acknowledged_and_reported_for_ever(tmp_path):
+def test_a_raised_budget_is_reported_for_ever(tmp_path):
     with open_ledger(tmp_path, epsilon_budget=1.0) as ledger:
-        with pytest.raises(ValueError, match="acknowledged"):
-            ledger.raise_budget(
-                epsilon_budget=2.0, delta=DELTA, i_understand_this_weakens_privacy=False
-            )
         assert not ledger.was_raised
         row = replace_budget(ledger, 2.0, 1e-4)
         assert row.details["previous_epsilon_budget"] == 1.0

@@ -151,7 +151,7 @@ def test_a_budget_is_that_of_the_quoted_row(tmp_path):
     released = release_labels(tmp_path, golden_counts("H1", 5), budget=3.0)
     before = state(tmp_path, released)
     with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
-        ledger.raise_budget(epsilon_budget=9.0, delta=DELTA, i_understand_this_weakens_privacy=True)
+        ledger.raise_budget(epsilon_budget=9.0, delta=DELTA)
     after = state(tmp_path, released)
     assert (after["epsilon_budget"], after["budget_was_raised"]) == (9.0, True)
     for statement in (before, after):
