@@ -29,8 +29,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags."""
     own_flags.define(CoordinatorRun, group="coordinator")
-    unused = ("rounds", "representation", "num_neighbours")
-    own_flags.define(QueryConfig, group="queries", without=unused, num_queries=100)
+    own_flags.define(QueryConfig, group="queries", without=("representation",), num_queries=100)
     own_flags.define(Asking, group="asking", without=("least_answers",))
     own_flags.define(StudentSettings, group="student", student="supervised")
 

@@ -237,10 +237,8 @@ def main() -> None:
     reporting.note(str(plan))
     released = directory.root / artifacts.RELEASED
     student = Student.from_settings(settings, directory=released, reporting=reporting)
-    formats = places.export_formats
-    student.check(
-        public.pool, released, export_formats=formats, labels_whole_pool=method == "feature_sums"
-    )
+    formats, are_sums = places.export_formats, method == "feature_sums"
+    student.check(public.pool, released, export_formats=formats, labels_whole_pool=are_sums)
     with labeller:
         labels = labeller.release(plan, public.pool)
     if places.save_labels:

@@ -170,9 +170,7 @@ def test_an_epsilon_alone_is_enough(teachers):
     assert report["mechanism"]["name"] == "gaussian_histogram"
     assert 39.0 < report["epsilon_data_independent"] <= 40.0
     assert report["queries_answered"] == report["queries"]
-    assert (
-        "Plan for epsilon 40" in ended.out and "Recommended: pate, gaussian_histogram" in ended.out
-    )
+    assert "Recommended: pate, gaussian_histogram" in ended.out
     assert "chosen from a plan, not from votes" in ended.out
     assert statement(teachers / "run")["choice"] == report["choice"]
 
