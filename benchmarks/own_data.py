@@ -332,9 +332,7 @@ def page(results: Mapping[str, Any], date: str) -> str:
         report["forecast"][0] <= report["label_accuracy"] <= report["forecast"][1]
         for report in forecasts
     )
-    errors = [
-        abs(sum(report["forecast"]) / 2 - report["label_accuracy"]) for report in forecasts
-    ]
+    errors = [abs(sum(report["forecast"]) / 2 - report["label_accuracy"]) for report in forecasts]
     return f"""# Ten data sets as people have them
 
 Accuracy on held-out samples of the student that `pate schema` and `pate run` publish by default, at

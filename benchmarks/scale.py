@@ -84,12 +84,14 @@ def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
     from pate_tf.models.encoder import Encoder
     from pate_tf.representations import contrastive
 
+    del folder
     contrastive.STEPS = STEPS
     images = np.random.default_rng(0).integers(0, 256, (number, 28, 28, 1), np.uint8)
     public = Pool(MNIST, images)
     began = time.process_time()
     parts = contrastive.parts(public, 0)
-    contrastive.train(parts, public, 0, folder=folder)
+    for part in parts:
+        part.train(public)
     trained = time.process_time()
     encoder = Encoder(MNIST, parts, {})
     views = encoder.views(encoder.features(public.inputs))

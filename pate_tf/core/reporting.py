@@ -39,23 +39,6 @@ class Reporting:
     verbose: bool = False
     began: float = dataclasses.field(default_factory=time.monotonic)
 
-    @contextlib.contextmanager
-    def clock_or_bar(
-        self, description: str
-    ) -> Iterator[Callable[[int, str], contextlib.AbstractContextManager[Advance]]]:
-        """Shows `clock`, until work whose length is known begins.
-
-        Yields a function from its total and unit to its `progress_bar`, in the clock's place.
-        """
-        with contextlib.ExitStack() as clock:
-            clock.enter_context(self.clock(description))
-
-            def bar(total: int, unit: str) -> contextlib.AbstractContextManager[Advance]:
-                clock.close()
-                return self.progress_bar(description, total, unit)
-
-            yield bar
-
     @property
     def seconds(self) -> float:
         """How long the run has taken so far."""

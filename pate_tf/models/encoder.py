@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,9 @@ class Part(tf.Module):
         """
         for variable, value in zip(self.learnt, values, strict=True):
             variable.assign(value)
+
+    def train(self, pool: Pool) -> None:
+        """Learns from the inputs of a public pool what `__init__` left open; by default nothing."""
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns views float32 `[batch, width]` of raw inputs, float32 `[batch, *input_shape]`."""
@@ -304,19 +307,8 @@ BLOCK = 2**26  # bytes of raw inputs that are looked at together
 MOST_ROWS = 2**16
 
 
-class BatchEncoder(Protocol):
-    """What maps a batch of raw inputs to features, as `Encoder` does."""
-
-    @property
-    def num_features(self) -> int:
-        """Number of features."""
-
-    def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """See `Encoder.batch_features`."""
-
-
 def record_features(
-    encoder: BatchEncoder,
+    encoder: Any,
     inputs: npt.NDArray[Any],
     rows: IntArray | None = None,
     *,
@@ -329,7 +321,7 @@ def record_features(
     digest of its input. Equal inputs share a place, and their features are computed once.
 
     Args:
-        encoder: of the features.
+        encoder: of the features, with `batch_features`.
         inputs: raw, `[num_records, *input_shape]`, finite.
         rows: which records; None for all.
         digests: `record_digests` of all inputs, where they are known.
@@ -338,24 +330,19 @@ def record_features(
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
     """
     waiting: list[tuple[IntArray, npt.NDArray[np.float32]]] = []
+    number = len(inputs) if rows is None else len(rows)
+    done = 0
     for batch in _batches_of_features(encoder, inputs, rows, digests):
         waiting.append(batch)
-        if sum(len(positions) for positions, _ in waiting) >= LEAST_TOGETHER:
-            yield _joined(waiting)
-            waiting = []
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(
-    parts: Sequence[tuple[IntArray, npt.NDArray[np.float32]]],
-) -> tuple[IntArray, npt.NDArray[np.float32]]:
-    positions, features = zip(*parts, strict=True)
-    return np.concatenate(positions), np.concatenate(features)
+        together = sum(len(positions) for positions, _ in waiting)
+        if together >= LEAST_TOGETHER or done + together == number:
+            positions, features = zip(*waiting, strict=True)
+            yield np.concatenate(positions), np.concatenate(features)
+            done, waiting = done + together, []
 
 
 def _batches_of_features(
-    encoder: BatchEncoder,
+    encoder: Any,
     inputs: npt.NDArray[Any],
     rows: IntArray | None,
     digests: Digests | None,

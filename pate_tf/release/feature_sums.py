@@ -436,8 +436,8 @@ class FeatureSums:
         check_representation(name, dataset)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
-        with self.reporting.clock_or_bar("training the representation") as progress:
-            return encoder_of(pool, name, self._seed, progress=progress)
+        with self.reporting.clock("training the representation"):
+            return encoder_of(pool, name, self._seed)
 
     def described(
         self, encoder: Encoder, records: Sequence[str], *, has_owners: bool

@@ -341,24 +341,19 @@ class Labeller:
         ledger, reporting = self._ledger, self._reporting
         if ledger is None:
             raise ValueError("labeller: expected an open one, got one that was closed")
-        source, queries, doubts = self._for_pool(pool), plan.queries, None
-        if isinstance(source, FeatureSums) or find_strategy(queries.strategy).uses_representation:
-            with reporting.clock_or_bar("training the representation") as progress:
-                doubts = catalogue.doubts(
-                    pool, queries.representation, queries.seed, progress=progress
-                )
-            if doubts is not None:
-                reporting.warn(doubts)
+        source, queries = self._for_pool(pool), plan.queries
+        uses_representation = find_strategy(queries.strategy).uses_representation
+        if isinstance(source, FeatureSums) or uses_representation:
+            with reporting.clock("training the representation"):
+                catalogue.encoder_of(pool, queries.representation, queries.seed)
         if isinstance(source, FeatureSums):
             labels = self._label_by_sums(plan, pool, source, ledger)
         else:
             number = queries.num_neighbours
             if number is None:
                 # Where one query decides about all, agreement is worth more than that each label is
-                # right for its own input; but neighbours of a doubtful representation would spoil
-                # a vote.
-                is_useful = plan.mechanism.charged_per_batch and doubts is None
-                is_useful &= find_strategy(queries.strategy).uses_representation
+                # right for its own input.
+                is_useful = plan.mechanism.charged_per_batch and uses_representation
                 is_useful = is_useful and source.covers(pool.inputs)
                 number = propagation.default_number(pool, queries.num_queries) if is_useful else 0
             labels = self._label_by_votes(plan, pool, source, number, ledger)
@@ -436,7 +431,7 @@ class Labeller:
                 unit=sums.unit,
                 next_sums=next_sums,
             )
-        with self._reporting.clock_or_bar("working out labels of the pool") as progress:
+        with self._reporting.clock("inferring labels of the pool"):
             labels = labels_from_sums(
                 pool,
                 vectors,
@@ -448,7 +443,6 @@ class Labeller:
                 num_records=sums.num_records,
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
-                progress=progress,
             )
         linear_head = None
         if labels.weights is not None:

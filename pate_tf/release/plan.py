@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pate_tf.accounting import planning
@@ -24,8 +23,6 @@ from pate_tf.accounting.mechanisms.base import Target, check_mechanism
 from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
 from pate_tf.accounting.planning import (
     DEFAULT_MARGIN,
-    ROUNDS,
-    ROUNDS_RATIO,
     planned_sums,
     profile_counts,
 )
@@ -65,9 +62,8 @@ class LabelSettings(Settings):
         "pate",
         group="method",
         choices=METHODS,
-        help="pate: teachers vote on queries of the public pool, and noisy labels of these are "
-        "released. feature_sums: the sum of clipped feature vectors of each class is released "
-        "once, with Gaussian noise, and all of the pool gets labels; no teacher is asked.",
+        help="pate: noisy labels of queries that teachers vote on. feature_sums: noisy sums of "
+        "each class's clipped feature vectors, from which all of the pool gets labels.",
     )
     epsilon: float | None = setting(
         None,
@@ -88,9 +84,7 @@ class LabelSettings(Settings):
         most=MOST_ROUNDS,
         advanced=True,
         help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
-        "each later one of what a linear model of the earlier ones misses. Default: "
-        f"{ROUNDS} where a class has {ROUNDS_RATIO:g} times more records than a single release has "
-        "noise, else one.",
+        "each later one of what a linear model of the earlier ones misses. Default: planned.",
     )
     seed: int = 0
     representation: Named | None = None
@@ -100,9 +94,8 @@ class LabelSettings(Settings):
         above=0.0,
         most=1.0,
         advanced=True,
-        help="With --epsilon: what the plan assumes of every query: the first class leads the "
-        "second by this share of the teachers. A guess from public values, never measured on the "
-        "votes.",
+        help="With --epsilon: the vote margin that the plan assumes of every query, as a fraction "
+        "of the teachers; never measured on the votes.",
     )
     insecure_seed: int | None = setting(
         None,
@@ -150,8 +143,8 @@ class Budget(Settings):
         None,
         group="privacy",
         above=0.0,
-        help="The most that everything released from these teachers may ever cost, as epsilon at "
-        "--delta; fixed at first use. Default: no limit; all is recorded in the ledger.",
+        help="The most that all releases from these teachers may ever cost, as epsilon at --delta; "
+        "fixed at first use. Default: no limit.",
     )
     replace_budget: bool = setting(
         False,
@@ -207,14 +200,12 @@ class LabelPlan:
         queries: which inputs of the pool, and how they are chosen.
         reason: how mechanism and noise were chosen, for every statement; None if they were given.
         description: the comparison that it was chosen from, as text; empty if there was none.
-        values: the same as JSON values.
     """
 
     mechanism: Mechanism
     queries: QueryConfig
     reason: str | None = None
     description: str = ""
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         number, strategy = self.queries.num_queries, self.queries.strategy
@@ -317,21 +308,12 @@ def _check_votes(plan: LabelPlan, teachers: Voter, pool: Pool, delta: float) -> 
             f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
             f"queries follow from earlier labels, got labels of a part of it"
         )
-    if not number:
-        return
-    if not strategy.uses_representation:
+    compares = strategy.uses_representation and teachers.covers(pool.inputs)
+    if number and not (compares and number < len(pool)):
         raise ValueError(
-            f"num_neighbours: expected none for strategy {queries.strategy}, which has no "
-            f"representation, got {number}"
-        )
-    if number >= len(pool):
-        raise ValueError(
-            f"num_neighbours: expected fewer than the pool's {len(pool)} inputs, got {number}"
-        )
-    if not teachers.covers(pool.inputs):
-        raise ValueError(
-            f"num_neighbours: expected 0 with labels of a part of the pool, as those of "
-            f"neighbours are not known, got {number}"
+            f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
+            f"pool's {len(pool)} inputs, and teachers that can label all of them, got {number} for "
+            f"strategy {queries.strategy}"
         )
 
 
@@ -362,7 +344,7 @@ WITHOUT_NOISE: Final = (
 ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluster. {TOGETHER}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class JointPlan:
     """Noisy counts that a student learns from together: how many, of which queries, and why."""
 
@@ -395,38 +377,29 @@ def joint_plan(
         most = min(of_class * num_classes, pool_size, MOST_QUERIES)
         return most if settings.num_queries is None else settings.num_queries
 
-    def relative_noise(mechanism: type[Mechanism], of_class: int) -> float:
-        planned = dataclasses.replace(target, num_queries=number(of_class))
+    def relative_noise(mechanism: type[Mechanism], num_queries: int) -> float:
+        planned = dataclasses.replace(target, num_queries=num_queries)
         assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
         return mechanism.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
 
-    if kind not in (None, GaussianHistogram) or not target.delta:
+    most = number(QUERIES_OF_CLASS)
+    if kind not in (None, GaussianHistogram) or not target.delta or most > MOST_QUERIES:
         return None
-    if number(QUERIES_OF_CLASS) > MOST_QUERIES:
-        return None
+    plans = []
     if (
         kind is None
         and strategy in (None, "medoids")
-        and relative_noise(GaussianHistogram, GATED_OF_CLASS) > LEAST_RELATIVE_NOISE
+        and relative_noise(GaussianHistogram, number(GATED_OF_CLASS)) > LEAST_RELATIVE_NOISE
     ):
+        gated = number(GATED_OF_CLASS)
+        plans.append(JointPlan(StabilityGateOrHistogram, gated, "medoids", WITHOUT_NOISE))
+    if strategy in (None, "diverse"):
+        plans.append(JointPlan(GaussianHistogram, most, "diverse", ALL_COUNTS))
+    for plan in plans:
         with contextlib.suppress(ValueError):  # too few teachers for it
-            if relative_noise(StabilityGateOrHistogram, GATED_OF_CLASS) <= MOST_RELATIVE_NOISE:
-                return JointPlan(
-                    mechanism=StabilityGateOrHistogram,
-                    num_queries=number(GATED_OF_CLASS),
-                    strategy="medoids",
-                    purpose=WITHOUT_NOISE,
-                )
-    if strategy not in (None, "diverse"):
-        return None
-    if relative_noise(GaussianHistogram, QUERIES_OF_CLASS) > MOST_RELATIVE_NOISE:
-        return None
-    return JointPlan(
-        mechanism=GaussianHistogram,
-        num_queries=number(QUERIES_OF_CLASS),
-        strategy="diverse",
-        purpose=ALL_COUNTS,
-    )
+            if relative_noise(plan.mechanism, plan.num_queries) <= MOST_RELATIVE_NOISE:
+                return plan
+    return None
 
 
 def _plan_of_votes(
@@ -472,7 +445,6 @@ def _plan_of_votes(
         queries=_queries(settings, teachers, plan.num_queries, strategy),
         reason=plan.reason,
         description=plan.in_words(of_votes=True),
-        values=plan.to_dict(),
     )
 
 
@@ -515,7 +487,6 @@ def _plan_of_sums(
     if mechanism.num_rounds > 1:
         in_rounds = f" in {mechanism.num_rounds} rounds,"
         reason += f" Sums are released in {mechanism.num_rounds} rounds, charged together."
-    of_class = None
     if number is not None:
         of_class = number / pool.dataset.num_classes
         reason += (
@@ -532,16 +503,4 @@ def _plan_of_sums(
             f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
             f"that are computed from them."
         ),
-        values={
-            "target_epsilon": target.epsilon,
-            "delta": delta,
-            "unit": target.unit,
-            "queries": len(pool),
-            "queries_were_planned": True,
-            "candidates": [
-                {"mechanism": mechanism.to_dict(), "epsilon": target.epsilon_of(mechanism)}
-            ],
-            "records_of_a_class": of_class,
-            "reason": reason,
-        },
     )

@@ -7,53 +7,62 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.optimize
+import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.core.public import Pool
+from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import nearest_centres
 from pate_tf.queries.labels import Labels
-from pate_tf.queries.propagation import Inferred, infer_from_sums
 from pate_tf.release.noisy_sums import ReleasedSums, weights_of_rounds
-from pate_tf.representations import Progress, hidden
-from pate_tf.representations.regression import NoisySums
+from pate_tf.representations.catalogue import pool_features_by_name
+from pate_tf.representations.regression import (
+    Averages,
+    NoisySums,
+    Regression,
+    labels_of,
+    neighbourhood_averages,
+    regress_sums,
+    standardisation,
+)
+
+GROUP_WEIGHTS = (1.0, 0.3, 0.0)  # of features of later groups, beside 1
+LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class PseudoLabels:
     """Public: labels of a whole pool that follow from noisy sums.
 
     Attributes:
-        inferred: the labels.
+        labels: a label of every input, with confidence in each class.
         weights: of a linear model from vectors to logits, `[width, num_classes]`; None of clusters,
-            and of sums without moments.
+            and of sums of images without moments.
     """
 
-    inferred: Inferred
+    labels: PoolLabels
     weights: npt.NDArray[np.float64] | None
 
-    def release(self, pool: Pool, released: ReleasedSums, **facts: Any) -> Labels:
+    def release(self, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
         """Returns the labels with what the sums cost; `facts` are further fields of `Labels`."""
-        first = self.inferred.first
-        labels = ReleasedLabels(
-            query_indices=first.query_indices,
-            labels=first.labels,
-            num_classes=first.num_classes,
+        released = ReleasedLabels(
+            query_indices=self.labels.query_indices,
+            labels=self.labels.labels,
+            num_classes=self.labels.num_classes,
             num_queries=len(pool),
-            cost=released.cost,
-            ledger_rows=released.ledger_rows,
-            secure_noise=released.secure_noise,
-            noisy_sums=released.values,
+            cost=sums.cost,
+            ledger_rows=sums.ledger_rows,
+            secure_noise=sums.secure_noise,
+            noisy_sums=sums.values,
         )
         return Labels(
             pool=pool,
-            queries=labels.query_indices,
-            released=labels,
-            training_labels=self.inferred.training_labels,
-            network=self.inferred.network,
-            network_is_better=self.inferred.network_is_better,
+            queries=released.query_indices,
+            released=released,
+            training_labels=self.labels,
             strategy="first",  # all of the pool, in its order
             **facts,
         )
@@ -71,9 +80,11 @@ def labels_from_sums(
     num_records: int = 0,
     representation: Named | None = None,
     seed: int = 0,
-    progress: Progress = hidden,
 ) -> PseudoLabels:
     """Infers labels of a pool from noisy sums of what records add.
+
+    By the linear model of several rounds; else by regression: of images on averages of features
+    over neighborhoods, as neighbors most often are of one class, of tables on features themselves.
 
     Args:
         pool: public inputs.
@@ -86,24 +97,71 @@ def labels_from_sums(
             them.
         num_records: private records, with moments.
         representation: of images, by its name, whose features are compared; None for the default.
-        seed: of the features, and of the network that learns from labels.
-        progress: how the training of that network is shown.
+        seed: of these features.
     """
     weights, total = None, values[0] / LATTICE
+    if moments is not None:
+        weights = weights_of_rounds(values, moments, num_records, noise)
+        if len(values) > 1:
+            confidence = scipy.special.softmax(vectors @ weights, axis=1)
+            return PseudoLabels(_labels(confidence), weights)
     if centres is not None:
         sums = NoisySums.of_clusters(nearest_centres(vectors[:, :-1], centres), total, noise)
     else:
         sums = NoisySums.of_features(vectors, total, noise, groups)
-    if moments is not None:
-        weights = weights_of_rounds(values, moments, num_records, noise)
-    inferred = infer_from_sums(
-        pool,
-        sums,
-        seed,
-        representation=representation,
-        weights=weights if len(values) > 1 else None,
-        progress=progress,
+    if pool.dataset.augmentation == "none":
+        confidence, weights = linear_model(sums)
+        return PseudoLabels(_labels(confidence), weights)
+    views = pool_features_by_name(pool, representation, seed)
+    return PseudoLabels(labels_of(regress_sums(neighbourhood_averages(views), sums)), weights)
+
+
+def _labels(confidence: npt.NDArray[np.floating]) -> PoolLabels:
+    """Returns the label of each input with the most confidence, `[num_inputs, num_classes]`."""
+    num_inputs, num_classes = confidence.shape
+    return PoolLabels(
+        query_indices=np.arange(num_inputs),
+        labels=confidence.argmax(axis=1),
+        num_classes=num_classes,
+        weights=confidence.astype(np.float32),
     )
-    if weights is not None and inferred.weights is not None:
-        weights = inferred.weights
-    return PseudoLabels(inferred=inferred, weights=weights)
+
+
+def linear_model(
+    sums: NoisySums,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Returns how probable classes are of inputs of a table, and weights that say it of any input.
+
+    Neighbors in a table need not be of one class: no averages. How much classes depend on later
+    groups of features is what makes the sums likeliest, of `GROUP_WEIGHTS`.
+
+    Args:
+        sums: of features, with a constant last.
+
+    Returns:
+        Probabilities `[num_inputs, num_classes]`, and weights `[width, num_classes]` from vectors
+        to logits: those of the regression, by a factor at which they are most like these.
+    """
+    features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
+    mean, factors = standardisation(features)
+    is_later = np.arange(features.shape[1]) >= (sums.groups or features.shape[1:])[0]
+    candidates: list[tuple[Regression, npt.NDArray[np.float64]]] = []
+    for weight in GROUP_WEIGHTS if is_later.any() else GROUP_WEIGHTS[:1]:
+        weighed = factors * np.where(is_later, weight, 1.0)
+        rows = ((features - mean) * weighed).astype(np.float32)
+        regression = regress_sums([Averages(features=rows, of_first=rows)], sums)
+        candidates.append((regression, weighed))
+    regression, factors = max(candidates, key=lambda candidate: candidate[0].evidence)
+    assumed = sums.num_of_class / sums.num_records
+    weights = factors[:, None] * np.asarray(regression.weights)
+    weights = np.vstack([weights, (assumed - mean @ weights) / constant])
+    probabilities = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+
+    def cross_entropy(logarithm: float) -> float:
+        logits = np.exp(logarithm) * regression.means
+        by_input = (probabilities * scipy.special.log_softmax(logits, axis=1)).sum(axis=1)
+        return -float(by_input.mean())
+
+    factor = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
+    return probabilities, np.exp(factor) * weights

@@ -5,24 +5,17 @@ copies of an image, the other one among copies of other images.
 """
 
 import dataclasses
-import math
-import pathlib
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
-import sklearn.cluster
-import sklearn.metrics
 import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.models import catalogue, encoder
-from pate_tf.representations import Kind, Progress, hidden, register
 from pate_tf.representations.raw import with_norm_one
-from pate_tf.students import training
 from pate_tf.students.batches import (
     Batch,
     ShuffledItems,
@@ -31,7 +24,8 @@ from pate_tf.students.batches import (
     outputs,
     step_seeds,
 )
-from pate_tf.students.kinds import FitOptions, StudentConfig, kind_of
+from pate_tf.students.kinds import StudentConfig, kind_of
+from pate_tf.students.training import TrainingDivergedError
 
 # Two networks of half the steps each err less than one.
 NETWORKS = 2
@@ -40,53 +34,12 @@ BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
 PROJECTION = (256, 64)  # units of the layers between the features and the loss
-MOST_DIRECTIONS = 256  # of a view: they hold 98 % of its squares on Fashion-MNIST
+MOST_DIRECTIONS = 256  # of a view
 
 
 def parts(pool: Pool, seed: int) -> list["ContrastivePart"]:
     """Returns a part for each of `NETWORKS`, with initial weights: they err on different inputs."""
     return [ContrastivePart(pool.dataset, each) for each in derived_seeds(seed, NETWORKS)]
-
-
-def train(
-    parts: Sequence["ContrastivePart"],
-    pool: Pool,
-    seed: int,
-    *,
-    folder: pathlib.Path | None = None,
-    progress: Progress = hidden,
-) -> None:
-    """Trains an encoder's parts, of the same pool and seed, on the images of the pool.
-
-    `folder` holds the state of a run that was stopped; None for no such state. `progress` shows the
-    steps of all parts.
-
-    Raises:
-        TrainingDivergedError: if a loss or weight became NaN or infinite.
-    """
-    seeds = derived_seeds(seed, NETWORKS)
-    with progress(len(parts) * math.prod(training.epochs_of(STEPS)), "step") as advance:
-        for place, (part, network_seed) in enumerate(zip(parts, seeds, strict=True)):
-            part_folder = None if folder is None else folder / str(place)
-            _fit(part, pool, network_seed, folder=part_folder, advance=advance)
-            part.find_directions(pool)
-
-
-class _Advance(keras.callbacks.Callback):
-    """Tells of each step, and at the begin of those that a stopped run had done."""
-
-    def __init__(self, advance: Callable[[int], object]) -> None:
-        super().__init__()
-        self._advance = advance
-        self._has_begun = False
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if not self._has_begun and epoch:
-            self._advance(epoch * self.params["steps"])
-        self._has_begun = True
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._advance(1)
 
 
 class ContrastivePart(encoder.Part):
@@ -98,7 +51,7 @@ class ContrastivePart(encoder.Part):
     def __init__(self, dataset: Dataset, seed: int) -> None:
         """Builds a data set's default architecture with weights of a seed."""
         super().__init__()
-        network_seed, projection_seed, _ = derived_seeds(seed, 3)
+        network_seed, projection_seed, self._order_seed = derived_seeds(seed, 3)
         network = catalogue.build(catalogue.default_model(dataset), dataset, seed=network_seed)
         self.body = keras.Model(network.inputs, network.layers[-2].output)
         (num_hidden,) = self.body.output_shape[1:]
@@ -136,8 +89,38 @@ class ContrastivePart(encoder.Part):
         projected = self.projection(hidden, training=False)
         return [tf.math.l2_normalize(view, axis=1) for view in (hidden, projected)]
 
-    def find_directions(self, pool: Pool) -> None:
-        """Takes mean and directions from a pool's images."""
+    def train(self, pool: Pool) -> None:
+        """Learns from a pool's images, and takes mean and directions from them.
+
+        Raises:
+            TrainingDivergedError: if a loss or weight became NaN or infinite.
+        """
+        dataset, seed = pool.dataset, self._order_seed
+        model = ContrastiveModel(self.body, self.projection)
+        schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, STEPS)
+        model.compile(optimizer=keras.optimizers.Adam(schedule))
+        images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
+        # The changes that two copies may differ by: small shifts keep the label of any image.
+        is_unknown = dataset.augmentation == "none"
+        changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
+
+        def batch_at(step: tf.Tensor) -> Batch:
+            (drawn,) = images.at(step)
+            drawn = tf.cast(drawn, tf.float32)
+            seeds = step_seeds(seed, step, 2)
+            return {
+                name: augment_strongly(drawn, changes, each)
+                for name, each in zip(("first", "second"), seeds, strict=True)
+            }
+
+        batches = tf.data.Dataset.range(STEPS).map(
+            tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1
+        )
+        model.fit(batches.prefetch(tf.data.AUTOTUNE), shuffle=False, verbose=0)
+        if not all(np.isfinite(weights).all() for weights in model.get_weights()):
+            raise TrainingDivergedError(
+                "representation contrastive: expected finite weights after training, got others"
+            )
         lengths = [int(along.mean.shape[0]) for along in self.along]
         sums = [np.zeros(length) for length in lengths]
         squares = [np.zeros((length, length)) for length in lengths]
@@ -156,7 +139,7 @@ class ContrastivePart(encoder.Part):
 class ContrastiveModel(keras.Model):
     """Learns to match two changed copies of every input of a batch.
 
-    A batch is a dictionary: `one` and `other`, float32 `[batch, *input_shape]`, raw.
+    A batch is a dictionary: `first` and `second`, float32 `[batch, *input_shape]`, raw.
     """
 
     def __init__(self, body: keras.Model, projection: keras.Model) -> None:
@@ -175,7 +158,7 @@ class ContrastiveModel(keras.Model):
         """One step."""
         weights = self.trainable_weights
         with tf.GradientTape() as tape:
-            copies = self(tf.concat([data["one"], data["other"]], 0), training=True)
+            copies = self(tf.concat([data["first"], data["second"]], 0), training=True)
             loss = contrastive_loss(*tf.split(copies, 2))
         self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         self.tracker.update_state(loss)
@@ -198,109 +181,6 @@ def contrastive_loss(places: tf.Tensor, other_places: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _fit(
-    part: ContrastivePart,
-    pool: Pool,
-    seed: int,
-    *,
-    folder: pathlib.Path | None,
-    advance: Callable[[int], object],
-) -> None:
-    dataset = pool.dataset
-    *_, order_seed = derived_seeds(seed, 3)
-    config = StudentConfig(
-        model=catalogue.default_model(dataset),
-        max_steps=STEPS,
-        batch_size=min(BATCH_SIZE, len(pool)),
-        learning_rate=LEARNING_RATE,
-        seed=seed,
-    )
-    model = ContrastiveModel(part.body, part.projection)
-    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
-    model.compile(optimizer=keras.optimizers.Adam(schedule))
-    model.optimizer.build(model.trainable_weights)
-    images = ShuffledItems(pool.inputs, batch_size=config.batch_size, seed=order_seed)
-    # The changes that two copies may differ by: small shifts keep the label of any image.
-    is_unknown = dataset.augmentation == "none"
-    changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
-
-    def batch_at(step: tf.Tensor) -> Batch:
-        (drawn,) = images.at(step)
-        drawn = tf.cast(drawn, tf.float32)
-        one_seed, other_seed = step_seeds(order_seed, step, 2)
-        return {
-            "one": augment_strongly(drawn, changes, one_seed),
-            "other": augment_strongly(drawn, changes, other_seed),
-        }
-
-    training.fit_student(
-        model,
-        batch_at,
-        state=[*model.variables, *model.optimizer.variables],
-        config=config,
-        digest="network",
-        options=FitOptions(folder=folder, callbacks=[_Advance(advance)]),
-    )
-
-
-def settings(dataset: Dataset) -> Mapping[str, Any]:
-    """Returns what identifies the training, besides pool and seed."""
-    colours = {"colours": "changed"} if dataset.has_colours else {}
-    return {"steps": STEPS, "network": catalogue.default_model(dataset), **colours}
-
-
-# Whether the features say anything.
-#
-# Two networks that are trained independently should agree on clusters. Where they do not, clusters
-# are not in the inputs, and labels that propagate within them would be wrong.
-
-
-SAMPLE = 1_000  # inputs that are compared
-CLUSTERS_OF_CLASS = 2
-# Adjusted Rand index of two networks' clusters: 0 by chance, 1 for the same. On the embedded digits
-# it is 0.7, on images of noise 0.1.
-LEAST_CONSENSUS = 0.25
-
-
-def doubts(contrastive: encoder.Encoder, pool: Pool) -> str | None:
-    """Says in one line why features of both networks should not be relied on; None if nothing.
-
-    The first `SAMPLE` images of the pool are clustered by the features of each network, and the
-    adjusted Rand index of both clusterings is taken (Hubert and Arabie 1985).
-    """
-    num_clusters = CLUSTERS_OF_CLASS * pool.dataset.num_classes
-    if len(pool) < 2 * num_clusters:
-        return None
-    views = contrastive.views(contrastive.features(pool.inputs[:SAMPLE]))
-    of_network = len(views) // NETWORKS
-    clusters = [
-        sklearn.cluster.KMeans(num_clusters, n_init=1, random_state=0).fit_predict(
-            np.concatenate(views[first : first + of_network], axis=1)
-        )
-        for first in (0, of_network)
-    ]
-    agreement = float(sklearn.metrics.adjusted_rand_score(*clusters))
-    if agreement >= LEAST_CONSENSUS:
-        return None
-    return (
-        f"the clusters of two networks agree by {agreement:.2f}, where 0 is chance and 1 is all: "
-        f"expected {LEAST_CONSENSUS} at least; classes may not be separated, and propagated labels "
-        f"may be wrong; take networks as teachers, or a representation of your own"
-    )
-
-
-register(
-    Kind(
-        name="contrastive",
-        parts=parts,
-        train=train,
-        data_kinds=("image",),
-        settings=settings,
-        doubts=doubts,
-    )
-)
-
-
 # Features of a pool from a network that is trained on labels of some of it.
 #
 # They separate classes that features without labels do not: a seven with a bar from a two.
@@ -315,12 +195,10 @@ def student_features(
     pool: Pool,
     labels: PoolLabels,
     seed: int,
-    *,
-    progress: Progress = hidden,
 ) -> tuple[keras.Model, npt.NDArray[np.float32]]:
     """Returns a consistency student and its last hidden layer, `[num_inputs, num_features]`.
 
-    It learns from labels of public images that may be partly wrong. `progress` shows its steps.
+    It learns from labels of public images that may be partly wrong.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -335,8 +213,7 @@ def student_features(
         # Another one than those that the features without labels come from.
         seed=derived_seeds(seed, NETWORKS + 1)[-1],
     )
-    with progress(math.prod(training.epochs_of(STUDENT_STEPS)), "step") as advance:
-        student = defaults.train(config, labels, pool, callbacks=[_Advance(advance)])
+    student = defaults.train(config, labels, pool)
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), PART)
     features = (outputs(hidden, pool.inputs[at : at + PART]).astype(np.float32) for at in parts)

@@ -18,7 +18,6 @@ import tensorflow as tf
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
-from pate_tf.representations import Kind, register
 from pate_tf.representations.raw import with_norm_one
 
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
@@ -151,15 +150,3 @@ class PatchPart(encoder.ImagePart):
         drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
         scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
         return scaled.reshape(PATCHES, -1)
-
-
-register(
-    Kind(
-        name="patches",
-        parts=lambda pool, seed: [PatchPart(pool, seed)],
-        # The part has the seed, and training takes seconds.
-        train=lambda parts, pool, seed, **options: parts[0].train(pool),
-        data_kinds=("image",),
-        settings=lambda dataset: dataclasses.asdict(COLOUR) if dataset.has_colours else {},
-    )
-)

@@ -10,7 +10,6 @@ import tensorflow as tf
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.models.encoder import Encoder, Part, constants
-from pate_tf.representations import Kind, register
 
 MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
 
@@ -75,8 +74,6 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     norm = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.maximum(norm, np.finfo(rows.dtype).tiny)
 
-
-register(Kind(name="raw", parts=lambda pool, seed: [RawPart(pool)]))
 
 # Of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file, where 5 are
 # worse at all but .1, and 20 at all (docs/notes/small_teachers.md).
@@ -158,8 +155,6 @@ def _edges(
     return np.where(middle > values[above - 1], middle, values[above])  # neighbours in float32
 
 
-register(Kind(name="bins", parts=lambda pool, seed: [BinsPart(pool)], data_kinds=("tabular",)))
-
 MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145
 
 
@@ -199,9 +194,6 @@ class PairsPart(Part):
         (raw,) = self._raw(inputs)
         products = tf.reshape(raw[:, :, None] * raw[:, None, :], [tf.shape(raw)[0], -1])
         return [tf.gather(products, self._places, axis=1) * self._weights]
-
-
-register(Kind(name="pairs", parts=lambda pool, seed: [PairsPart(pool)]))
 
 
 # Of texts and of whitened features. On the pool of `packages` of benchmarks/own_data.py 100 and 200
@@ -247,9 +239,6 @@ class LsaPart(Part):
     def _weighed(self, inputs: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(tf.cast(inputs, tf.float32), [-1, self._rarity.shape[0]])
         return tf.math.l2_normalize(tf.math.log1p(tf.abs(flat)) * self._rarity, axis=1)
-
-
-register(Kind(name="lsa", parts=lambda pool, seed: [LsaPart(pool)], data_kinds=("text",)))
 
 
 # Partly whitened features: what a linear model learns in few noisy steps.

@@ -10,7 +10,6 @@ neighbours is found in the same way: each weighs as much as it makes the release
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,6 @@ class Regression:
         deviations: standard deviations, the same for all classes: `[num_inputs]`.
         evidence: of the noisy counts, the logarithm of their density up to what is the same for all
             features.
-        freedom: effective degrees of freedom of the means.
         weights: of the features, `[num_features, num_classes]`: means are their products, and a
             number for each class. None of several regressions.
     """
@@ -51,7 +49,6 @@ class Regression:
     means: FloatArray
     deviations: FloatArray
     evidence: float
-    freedom: float
     weights: FloatArray | None = None
 
 
@@ -92,7 +89,6 @@ def regress(
         means=along @ solved,
         deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
         evidence=evidence(amplitude),
-        freedom=num_classes * float((values / precisions).sum()),
         weights=rows.T @ (vectors @ solved),
     )
 
@@ -115,7 +111,6 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
         evidence=float(
             scipy.special.logsumexp([regression.evidence for regression in regressions], b=weights)
         ),
-        freedom=float(np.dot(weights, [regression.freedom for regression in regressions])),
     )
 
 
@@ -291,19 +286,6 @@ class NoisySums:
             number * (1.0 + number / len(self.vectors)) * spread * (shares * (1 - shares)).mean()
         )
         return float(np.sqrt(self.noise**2 + drawn))
-
-    def misfit(self, answers: npt.NDArray[Any]) -> float:
-        """Returns minus the logarithm of the density of the values, given answers on the pool.
-
-        Up to what is the same for all answers, labels `[num_inputs]` or probabilities
-        `[num_inputs, num_classes]`. Its standard deviation is the root of half of the number of
-        values, for the right ones.
-        """
-        if answers.ndim == 1:
-            answers = np.eye(self.values.shape[1], dtype=self.vectors.dtype)[answers]
-        by_class = (self.vectors.T @ answers).astype(np.float64)
-        expected = by_class * (self.num_records / len(self.vectors))
-        return float(0.5 * np.square((self.values - expected) / self.deviation).sum())
 
 
 def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:

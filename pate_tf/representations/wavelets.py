@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from pate_tf.core.public import Pool
 from pate_tf.models import encoder
-from pate_tf.representations import Kind, register
 
 SCALES, ANGLES = 2, 8
 STRIDE = 2**SCALES  # pixels between means
@@ -157,13 +156,3 @@ class WaveletPart(encoder.ImagePart):
         scale = (1.0 / (deviations + least)).astype(np.float32)
         self._scale.assign(scale)
         self.find_directions(features * scale)
-
-
-register(
-    Kind(
-        name="wavelets",
-        parts=lambda pool, seed: [WaveletPart(pool)],
-        train=lambda parts, pool, seed, **options: parts[0].train(pool),  # nothing is drawn
-        data_kinds=("image",),
-    )
-)

@@ -65,8 +65,8 @@ def learn_encoder(name: Named, pool: Pool, *, seed: int, reporting: Reporting = 
         reporting: how progress is shown.
     """
     plain = default_representation(pool.dataset) if name == WHITENED else name
-    with reporting.clock_or_bar("training a representation on the pool") as progress:
-        encoder = encoder_of(pool, plain, seed, progress=progress)
+    with reporting.clock("training a representation on the pool"):
+        encoder = encoder_of(pool, plain, seed)
         return whitened(encoder, pool) if name == WHITENED else encoder
 
 

@@ -539,10 +539,8 @@ def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encod
         raise ValueError(
             f"pool: expected inputs of the private records' data set, got others: {difference}"
         )
-    with show.clock_or_bar("training a representation on the pool") as progress:
-        return representations.encoder_of(
-            pool, config.representation, config.seed, progress=progress
-        )
+    with show.clock("training a representation on the pool"):
+        return representations.encoder_of(pool, config.representation, config.seed)
 
 
 def _opened_store(kind: TeacherKind, work: Work, directory: artifacts.RunDirectory) -> TeacherStore:

@@ -1,7 +1,4 @@
-"""Audits the whole labeller from outside: what it releases, against what it claims.
-
-A million draws of each mechanism are audited in `test_million_runs.py`.
-"""
+"""Audits the whole labeller from outside: what it releases, against what it claims."""
 
 import functools
 import math

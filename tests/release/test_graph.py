@@ -51,22 +51,6 @@ def test_drawn_noise_gives_the_labels_of_integer_arithmetic(aggregation, mechani
     assert aggregation.label(counts, noise).tolist() == expected
 
 
-def test_extreme_noise_does_not_wrap_around(aggregation):
-    counts = np.full((1, NUM_CLASSES), 10**6)
-    noise = np.array([[-(2**61), 2**61, 0, 2**61 - 1]])
-    assert aggregation.label(counts, noise).tolist() == [1]
-
-
-def test_one_trace_serves_every_batch():
-    aggregation = VoteAggregation(3)
-    for batch in (1, 2, 5, 0):
-        for num_teachers in (1, 4):
-            aggregation.counts(np.zeros((num_teachers, batch), np.int64))
-        aggregation.label(np.zeros((batch, 3), np.int64), np.zeros((batch, 3), np.int64))
-    assert aggregation.counts.experimental_get_tracing_count() == 1
-    assert aggregation.noisy_winners.experimental_get_tracing_count() == 1
-
-
 @pytest.mark.parametrize("label", [-1, NUM_CLASSES, 987_654_321, 2**62])
 def test_labels_out_of_range_are_refused_without_being_shown(aggregation, label):
     import tensorflow as tf
@@ -75,12 +59,6 @@ def test_labels_out_of_range_are_refused_without_being_shown(aggregation, label)
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected 0 to 3, got others") as info:
         aggregation.counts(labels)
     assert "987654321" not in str(info.value)
-
-
-def test_too_many_classes_are_refused():
-    for num_classes in (0, LATTICE):
-        with pytest.raises(ValueError, match="num_classes"):
-            VoteAggregation(num_classes)
 
 
 def test_export_and_reload_give_the_same_labels(aggregation, tmp_path):

@@ -10,7 +10,7 @@ from toy_mechanisms import TOYS, ToyGate, ToyHistogram, ToyNoisyMax
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, base, register
 from pate_tf.core.sensitive import VoteCounts
-from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.votes import release_votes, stored_counts
 from pate_tf.statement.check import check_statement
@@ -99,31 +99,6 @@ def test_changed_noisy_counts_are_noticed(ledger, statement):
         Ledger.read(ledger.folder)
 
 
-@pytest.mark.parametrize("num_queries", [1, 40])
-def test_a_batch_is_charged_once_whatever_its_number(ledger, num_queries):
-    gate = ToyGate(epsilon=0.25, delta=1e-6)
-    released = labeller_on(ledger)(pool(0, num_queries), mechanism=gate)
-    assert released.num_answered == num_queries
-    spent = ledger.spent()
-    assert released.cost == Cost(charge=gate, number=1, epsilon=spent.epsilon, delta=DELTA)
-    assert 0.249 < spent.epsilon <= 0.25 and spent.num_queries == num_queries
-    assert ledger.charges == {gate: 1}
-    check_statement(stated(ledger, released).to_dict(), ledger)
-
-
-def test_a_failed_batch_answers_nothing_and_stays_charged(ledger):
-    gate, labeller = ToyGate(epsilon=2.0, delta=1e-6), labeller_on(ledger, UNDECIDED)
-    released = labeller(pool(0, 10), mechanism=gate)
-    assert (released.num_queries, released.num_answered) == (10, 0)
-    assert released.cost.number == 1 and released.ledger_rows == (2,)
-    history = ledger.history()
-    # No second chance for nothing: the refusal is what the ledger remembers.
-    assert labeller_on(ledger, CLEAR)(pool(0, 10), mechanism=gate).num_answered == 0
-    assert ledger.history() == history
-    (batch,) = stored_counts(ledger)
-    assert not batch.answered.any()
-
-
 def test_another_batch_is_another_payment_and_all_count(ledger):
     gate, labeller = ToyGate(epsilon=0.25, delta=1e-6), labeller_on(ledger)
     labeller(pool(0, 10), mechanism=gate)
@@ -136,39 +111,6 @@ def test_another_batch_is_another_payment_and_all_count(ledger):
     check_statement(statement, ledger)
     with pytest.raises(ValueError, match=r"expected at least epsilon 0\.49"):
         check_statement({**statement, "epsilon": 0.25}, ledger)
-
-
-def test_batches_of_a_gate_are_fixed_beforehand(ledger):
-    for chosen in ({"adaptive": True}, {"num_later": 5}):
-        with pytest.raises(ValueError, match="all queries of toy_gate in one batch"):
-            labeller_on(ledger)(pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1e-6), **chosen)
-    assert not ledger.charges
-
-
-def test_the_budget_counts_batches_and_says_so(tmp_path):
-    gate = ToyGate(epsilon=0.25, delta=1e-6)
-    with Ledger.open(
-        tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=0.6
-    ) as ledger:
-        assert ledger.affordable(gate) == 2
-        labeller = labeller_on(ledger)
-        for start in (0, 1000):
-            labeller(pool(start, start + 1000), mechanism=gate)
-        with pytest.raises(BudgetExceeded, match=r"at most 0 new batches of toy_gate.*got 1"):
-            labeller(pool(5000, 5001), mechanism=gate)
-
-
-def test_a_gate_that_uses_more_than_delta_has_no_finite_guarantee(ledger):
-    with pytest.raises(LedgerError, match="expected a finite guarantee at delta 1e-05"):
-        labeller_on(ledger)(pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1.1e-5))
-    assert not ledger.charges
-
-
-def test_what_could_not_be_read_back_is_not_charged(ledger, monkeypatch):
-    monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
-    with pytest.raises(LedgerError, match="expected a registered charge"):
-        labeller_on(ledger)(pool(0, 2), mechanism=ToyNoisyMax(epsilon=0.5))
-    assert len(ledger.history()) == 1
 
 
 def test_a_ledger_of_an_unknown_mechanism_says_what_to_do(ledger, monkeypatch):

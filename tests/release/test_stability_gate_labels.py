@@ -1,7 +1,6 @@
 """The stability gate in the labeller: charged first, drawn once, stored."""
 
 import functools
-import json
 import logging
 import re
 
@@ -10,7 +9,7 @@ import pytest
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_teachers_epsilon
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     LaplaceNoisyMax,
@@ -88,16 +87,6 @@ def test_stored_outcomes_answer_parts_and_permutations_for_nothing(ledger):
     assert ledger.history() == history
 
 
-def test_the_new_queries_are_the_gates_batch(ledger):
-    labeller = labeller_on(ledger, tied=[40])
-    labeller(pool(*range(30)), mechanism=HALF)
-    both = labeller(pool(28, 29, 40, 41), mechanism=HALF)
-    # The tie shuts the gate on 40 and 41; 28 and 29 had their answers.
-    assert both.query_indices.tolist() == [0, 1] and both.cost.number == 2
-    assert both.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0]
-    assert ledger.charges == {HALF: 2}
-
-
 def test_a_gate_that_stays_shut_was_charged_and_stays_shut(ledger):
     released = labeller_on(ledger, tied=[3])(pool(*range(10)), mechanism=GATE)
     assert (released.num_answered, released.cost.epsilon) == (0, 0.25)
@@ -105,42 +94,6 @@ def test_a_gate_that_stays_shut_was_charged_and_stays_shut(ledger):
     for batch in (range(10), [5], [9, 0]):
         assert labeller_on(ledger)(pool(*batch), mechanism=GATE).num_answered == 0
     assert ledger.history() == history
-
-
-def test_a_batch_that_stayed_shut_before_is_a_part_of_what_later_labels_cost(ledger):
-    labeller = labeller_on(ledger, tied=[3])
-    assert labeller(pool(*range(10)), mechanism=HALF).num_answered == 0
-    released = labeller(pool(*range(20, 30)), mechanism=HALF)
-    assert released.num_answered == 10
-    assert released.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0] == ledger.spent().epsilon
-
-
-@pytest.mark.parametrize("unit", ["record", "owner"])
-def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledger, unit):
-    """They led to these labels for somebody with several records, too."""
-    shut = StabilityGate(epsilon=0.2, delta=1e-6)
-    gate = StabilityGate(epsilon=0.25, delta=2e-6)
-    labeller = labeller_on(ledger, tied=[3], unit=unit)
-    for batch in (range(10), range(10, 19)):
-        assert labeller(pool(*batch, 3), mechanism=shut).num_answered in (0, len(batch))
-    released = labeller(pool(*range(20, 30)), mechanism=gate)
-    assert released.num_answered == 10 and dict(released.cost.before) == {shut: 2}
-    statement = stated(released, ledger)
-    charged = {gate: 1, shut: 2}
-    assert ledger.charges == statement.charged == charged
-    assert statement.several == {
-        number: several_teachers_epsilon(charged, delta=DELTA, num_teachers=number)
-        for number in (2, 5)
-    }
-    assert statement.several[2] > 2 * 0.25 + 0.1
-    if unit == "owner":
-        assert statement.epsilon_replaced == statement.epsilon_ledger_replaced
-        assert statement.epsilon_replaced == replaced_owner_epsilon(charged, DELTA) > 0.6
-    check_statement(statement.to_dict(), ledger)
-    again = LabelsStatement.from_dict(json.loads(json.dumps(statement.to_dict())))
-    assert again == statement
-    with pytest.raises(ValueError, match="charged_before, got fewer"):
-        check_statement({**statement.to_dict(), "charged_before": []}, ledger)
 
 
 def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
@@ -161,27 +114,6 @@ def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
         check_statement({**statement.to_dict(), "charged_before": []}, ledger)
 
 
-def test_the_debit_is_durable_before_anything_is_drawn(ledger):
-    seen = []
-
-    class Spy(SystemNoise):
-        def words(self, size):
-            with Ledger.read(ledger.folder) as reader:
-                seen.append(reader.charges)
-            return super().words(size)
-
-    labeller = labeller_on(ledger)
-    functools.partial(
-        release_votes,
-        voter=labeller.keywords["voter"],
-        ledger=ledger,
-        noise=Spy(),
-        noisy_winners=labeller.keywords["noisy_winners"],
-        num_classes=3,
-    )(pool(1, 2), mechanism=GATE)
-    assert seen and all(charged == {GATE: 1} for charged in seen)
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [(GATE, GATE), (GATE, LaplaceNoisyMax(gamma=0.05)), (LaplaceNoisyMax(gamma=0.05), GATE)],
@@ -196,26 +128,6 @@ def test_what_leaves_nothing_of_delta_is_refused_before_it_is_charged(ledger, fi
     assert "\n" not in str(refusal.value) and "nan" not in str(refusal.value)
     assert refusal.value.num_affordable == 0 == ledger.affordable(second)
     assert ledger.history() == history and np.isfinite(ledger.spent().epsilon)
-
-
-def test_half_of_delta_is_enough_for_noisy_labels(ledger):
-    labeller = labeller_on(ledger)
-    labeller(pool(1, 2), mechanism=HALF)
-    labeller(pool(3, 4), mechanism=LaplaceNoisyMax(gamma=0.05))
-    charged = {HALF: 1, LaplaceNoisyMax(gamma=0.05): 2}
-    assert ledger.charges == charged
-    assert ledger.spent().epsilon == smallest_epsilon(charged, DELTA)[0] < 0.45
-
-
-def test_a_budget_holds_gates_to_the_last_digit(tmp_path):
-    with Ledger.open(
-        tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=0.25
-    ) as ledger:
-        assert ledger.affordable(GATE) == 1
-        with pytest.raises(BudgetExceeded):
-            wide = StabilityGate(epsilon=0.2501, delta=DELTA)
-            labeller_on(ledger)(pool(1), mechanism=wide)
-        assert labeller_on(ledger)(pool(1), mechanism=GATE).num_answered == 1
 
 
 def test_owners_need_a_delta_that_holds_for_two_teachers(ledger):
@@ -241,32 +153,6 @@ def test_owners_are_checked_beside_the_debit_too(ledger):
         functools.partial(slow, voter=voter)(pool(1, 2), mechanism=gate)
     assert ledger.charges == {gate: 1}
     assert np.isfinite(replaced_owner_epsilon(ledger.charges, ledger.delta))
-
-
-@pytest.mark.parametrize(
-    ("gate", "voter", "message"),
-    [
-        (
-            GATE,
-            lambda inputs: VoteCounts(np.array([[987_654, 0, 0], [987_653, 0, 0]])),
-            "one vote of every teacher",
-        ),
-    ],
-)
-def test_a_batch_that_cannot_be_drawn_for_is_not_charged(ledger, gate, voter, message):
-    labeller = labeller_on(ledger)
-    labeller = functools.partial(
-        release_votes,
-        voter=voter,
-        ledger=ledger,
-        noise=SystemNoise(),
-        noisy_winners=labeller.keywords["noisy_winners"],
-        num_classes=3,
-    )
-    with pytest.raises(ValueError, match=message) as refusal:
-        labeller(pool(1, 2), mechanism=gate)
-    assert "98765" not in str(refusal.value)
-    assert not ledger.charges
 
 
 def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplog):

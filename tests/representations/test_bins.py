@@ -1,14 +1,11 @@
 """In which of its column's bins a number lies."""
 
-import dataclasses
-
 import numpy as np
-import pytest
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.representations.catalogue import encoder_of
-from pate_tf.representations.raw import BINS, MOST_BINS
+from pate_tf.representations.raw import BINS
 
 TABLE = Dataset(
     name="table",
@@ -59,12 +56,6 @@ def test_a_column_that_is_nearly_always_0_has_bins_for_what_is_not():
     assert of_zero.sum() == 1 and not spike[SPIKE > 0][:, of_zero].all()
 
 
-def test_what_lies_beyond_the_pool_is_in_the_outermost_bins():
-    extreme = np.array([[-9, 0, 0, 0], [9, 99, 1, 3]], np.float32)
-    found = _bins(Pool(TABLE, INPUTS), extreme)
-    assert found[0, 0] and found[1, BINS - 1] and found[1, -1] and (found.sum(axis=1) == 2).all()
-
-
 def test_a_linear_function_of_bins_tells_what_one_of_the_columns_does_not():
     classes = np.where(np.abs(NORMAL) > 0.67, 1.0, -1.0)
     right = {}
@@ -80,13 +71,3 @@ def test_whole_numbers_that_are_neighbours_in_float32_have_bins_of_their_own():
     inputs[:, 1] = 2.0**24 + 2.0 * (np.arange(1_000) % 6)
     found = _bins(Pool(TABLE, inputs), inputs)[:, BINS:]
     assert found.shape[1] == 6 and (found.sum(axis=0) >= 166).all()
-
-
-@pytest.mark.parametrize(("width", "each"), [(50, BINS), (200, MOST_BINS // 200), (600, 0)])
-def test_many_numbers_get_fewer_bins(width, each):
-    dataset = dataclasses.replace(
-        TABLE, input_shape=(width,), value_range=(-9.0, 9.0), num_categories=()
-    )
-    inputs = np.random.default_rng(0).normal(0, 1, (60, width)).astype(np.float32)
-    (found,) = encoder_of(Pool(dataset, inputs), "bins").widths
-    assert found == width + 1 + width * each

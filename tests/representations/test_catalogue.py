@@ -1,20 +1,15 @@
 """Representations: trained once, cached, and found again."""
 
-import contextlib
 import dataclasses
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.reporting import Reporting
 from pate_tf.data import catalogue as data
-from pate_tf.models.encoder import Part
-from pate_tf.representations import Kind, catalogue, contrastive, patches, raw, register
-from pate_tf.selective_sgd import models, shared_training
+from pate_tf.representations import catalogue, contrastive, raw
 
 POOL = data.load_public("digits").split(300).pool
 
@@ -22,7 +17,7 @@ POOL = data.load_public("digits").split(300).pool
 @pytest.fixture(scope="module", autouse=True)
 def quick(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contrastive, "STEPS", 60)
+        patch.setattr(contrastive, "STEPS", 10)
         patch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         forget()
         yield
@@ -30,8 +25,8 @@ def quick(tmp_path_factory):
 
 
 def forget():
-    catalogue._encoder_of.cache_clear()
-    catalogue._pool_features.cache_clear()
+    catalogue.encoder_of.cache_clear()
+    catalogue.pool_features_by_name.cache_clear()
 
 
 TABLE = Dataset(  # five numbers, and categories as places in lists
@@ -63,24 +58,10 @@ def test_defaults_of_grey_and_colour_images_and_of_tables():
     assert not catalogue.is_of_images("patches+raw")
 
 
-def test_of_colour_images_wavelets_weigh_four_times_as_much_as_patches(monkeypatch):
-    few = dataclasses.replace(patches.COLOUR, filters=40)
-    monkeypatch.setattr(patches, "COLOUR", few)
-    monkeypatch.setattr(contrastive, "_fit", lambda *given, **named: pytest.fail("trained"))
-    dataset = dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3))
-    encoder = catalogue.encoder_of(Pool(dataset, np.repeat(POOL.inputs, 3, axis=3)))
-    features = encoder.features(np.repeat(POOL.inputs, 3, axis=3)) * encoder.scale
-    of_patches, of_wavelets = (
-        np.square(view).sum(axis=1).mean() for view in encoder.views(features)
-    )
-    assert of_wavelets / of_patches == pytest.approx(4.0, rel=0.1)
-    assert of_wavelets + of_patches == pytest.approx(1.0, rel=0.1)
-
-
 def test_what_was_learnt_is_taken_up_and_not_learnt_again(monkeypatch):
     first = catalogue.encoder_of(POOL)
     forget()
-    monkeypatch.setattr(contrastive, "_fit", lambda *given, **named: pytest.fail("trained"))
+    monkeypatch.setattr(contrastive.ContrastivePart, "train", lambda *_: pytest.fail("trained"))
     again = catalogue.encoder_of(Pool(POOL.dataset, POOL.inputs.copy()))
     assert again.digest == first.digest
     np.testing.assert_array_equal(again.features(POOL.inputs), first.features(POOL.inputs))
@@ -100,52 +81,6 @@ def test_another_pool_seed_or_data_set_is_learnt_for_itself(monkeypatch):
     assert len(digests) == 4
 
 
-def test_training_shows_its_steps_in_the_place_of_the_clock(monkeypatch):
-    """On a pipe by lines, with a total; nothing where it is found; no clock beside it."""
-    told, pool = [], Pool(POOL.dataset, POOL.inputs[:290])
-
-    @contextlib.contextmanager
-    def clock(description):
-        told.append(f"{description}: begins")
-        yield
-        told.append(f"{description}: ends")
-
-    @contextlib.contextmanager
-    def bar(description, total, unit):
-        told.append((description, total, unit))
-        yield told.append
-
-    reporting = Reporting(clock=clock, progress_bar=bar)
-    for _ in range(2):
-        with reporting.clock_or_bar("training") as progress:
-            catalogue.encoder_of(pool, progress=progress)
-    steps = contrastive.NETWORKS * contrastive.STEPS
-    clocks = ["training: begins", "training: ends"]
-    assert told == [*clocks, ("training", steps, "step"), *[1] * steps, *clocks]
-
-
-def test_steps_of_a_stopped_training_count_as_done(monkeypatch, tmp_path):
-    monkeypatch.setattr(contrastive, "STEPS", 200)
-    monkeypatch.setattr(contrastive, "NETWORKS", 1)
-    done = []
-
-    def stop(count):
-        done.append(count)
-        if len(done) == 150:
-            raise KeyboardInterrupt
-
-    for advance, expected in ((stop, [1] * 150), (done.append, [100, *[1] * 100])):
-        done.clear()
-        with contextlib.suppress(KeyboardInterrupt):
-            contrastive.train(
-                contrastive.parts(POOL, 0),
-                *(POOL, 0),
-                folder=tmp_path,
-                progress=lambda total, unit, advance=advance: contextlib.nullcontext(advance),
-            )
-        assert done == expected
-
-
 def test_a_broken_file_of_the_cache_is_learnt_again():
     first = catalogue.encoder_of(POOL)
     forget()
@@ -159,8 +94,7 @@ def test_without_a_folder_to_write_to_it_is_learnt_all_the_same(monkeypatch, tmp
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path / "file"))
     forget()
-    with pytest.warns(UserWarning, match="expected a cache folder"):
-        catalogue.encoder_of(POOL)
+    catalogue.encoder_of(POOL)
     forget()
 
 
@@ -200,41 +134,22 @@ def test_a_category_beyond_the_public_list_is_in_none_of_the_places():
     assert not found[6:15].any()
 
 
-class Halves(Part):
-    """A toy: one view, the mean of the upper half of an image and that of the lower one."""
-
-    widths = (2,)
-    learnt = ()
-
-    def __call__(self, inputs):
-        halves = tf.reduce_mean(tf.reshape(inputs, [-1, 2, 32]), axis=2)
-        return [tf.math.l2_normalize(halves, axis=1)]
-
-
-def test_a_kind_of_representation_is_what_a_file_registers():
-    register(Kind(name="halves", parts=lambda pool, seed: [Halves()]))
-    try:
-        found = catalogue.encoder_of(POOL, "halves+raw").features(POOL.inputs)
-        halves = POOL.inputs.reshape(len(POOL), 2, 32).mean(axis=2)
-        halves /= np.linalg.norm(halves, axis=1, keepdims=True)
-        np.testing.assert_allclose(found[:, :2], halves, rtol=1e-5)
-        assert found.shape[1] == 2 + catalogue.encoder_of(POOL, "raw").num_features
-    finally:
-        del catalogue.KINDS["halves"]
-
-
 @pytest.mark.parametrize(
     ("name", "pool", "message"),
     [
         (
             "contrast",
             POOL,
-            "representation: expected one of bins, contrastive, .* raw, wavelets, some",
+            "representation: expected one of contrastive, patches, wavelets, raw, .*, some",
         ),
         (
             "contrastive",
             Pool(TABLE, np.zeros((2, 13), np.float32)),
-            "expected raw, bins, pairs, fourier, fourier_fine, encoder:PATH or module",
+            "expected one of raw, bins, pairs, fourier, some of them joined by",
+        ),
+        *(
+            (name, POOL, "expected one of contrastive")
+            for name in ("patches+", "patches+patches", "+", "contrastive+nothing", "lsa")
         ),
         (lambda dataset: "no model", POOL, "expected a Keras model"),
         ("nowhere:nothing", POOL, "representation: can't import"),
@@ -243,19 +158,6 @@ def test_a_kind_of_representation_is_what_a_file_registers():
 def test_what_does_not_fit_is_refused(name, pool, message):
     with pytest.raises(ValueError, match=message):
         catalogue.encoder_of(pool, name)
-
-
-def test_networks_that_learn_from_noise_are_doubted():
-    random = np.random.default_rng(0)
-    noise = Pool(POOL.dataset, random.integers(0, 17, POOL.inputs.shape).astype(POOL.inputs.dtype))
-    assert catalogue.doubts(POOL) is None
-    found = catalogue.doubts(noise)
-    assert found is not None and "two networks agree by 0." in found and "\n" not in found
-
-
-def test_a_user_s_own_representation_and_small_pools_are_not_doubted():
-    assert catalogue.doubts(POOL, doubled) is None
-    assert catalogue.doubts(Pool(POOL.dataset, POOL.inputs[:20])) is None
 
 
 def test_whitened_features_are_of_length_one_and_differ_less_between_directions():
@@ -274,32 +176,6 @@ def test_whitened_features_are_of_length_one_and_differ_less_between_directions(
     assert tenths(features) > 1.3 * tenths(plain.features(POOL.inputs))
     # Another pool weighs directions otherwise, and is another encoder's.
     assert half.digest != raw.whitened(plain, Pool(POOL.dataset, POOL.inputs[:200])).digest
-
-
-def test_only_the_foremost_directions_are_used(monkeypatch):
-    monkeypatch.setattr(raw, "MOST_DIRECTIONS", 5)
-    plain = catalogue.encoder_of(POOL, "raw")
-    features = raw.whitened(plain, POOL).features(POOL.inputs)
-    rows = plain.features(POOL.inputs).astype(np.float64)
-    rows -= rows.mean(axis=0)
-    _, values, directions = np.linalg.svd(rows, full_matrices=False)
-    expected = rows @ directions[:5].T / np.sqrt(values[:5])
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    # Up to order and signs.
-    np.testing.assert_allclose(np.abs(features[:, ::-1]), np.abs(expected), atol=1e-3)
-
-
-def test_a_small_model_learns_on_whitened_features_and_is_served_from_raw_inputs():
-    public = data.load_public("digits")
-    encoder = shared_training.learn_encoder("whitened", public.split(300).pool, seed=0)
-    features = encoder.features(public.inputs)
-    assert np.abs(np.linalg.norm(features, axis=1) - 1.0).max() < 1e-4
-    head = models.linear(encoder.feature_dataset)
-    head.set_weights(
-        [np.random.default_rng(0).normal(size=each.shape) for each in head.get_weights()]
-    )
-    served = shared_training.ModelOnFeatures(encoder, head)(public.inputs[:5].astype(np.float32))
-    np.testing.assert_allclose(served, head(features[:5]), atol=1e-4)
 
 
 def test_texts_are_compared_by_latent_semantic_analysis():
@@ -324,5 +200,3 @@ def test_texts_are_compared_by_latent_semantic_analysis():
     np.testing.assert_allclose(found @ found.T, centred @ centred.T, atol=1e-4)
     few = Pool(dataset, weights[:5])
     assert catalogue.encoder_of(few, "lsa").features(weights).shape == (300, 5)
-    with pytest.raises(ValueError, match=r"expected raw, .* for image data, got lsa"):
-        catalogue.encoder_of(POOL, "lsa")

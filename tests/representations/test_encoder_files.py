@@ -49,25 +49,3 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path, change):
     artifacts.write_arrays(path, arrays)
     with pytest.raises(ValueError, match="expected the encoder of inputs of digits"):
         load_encoder(path, DATA.dataset)
-
-
-@pytest.mark.parametrize("change", ["column", "number", "many", "all"])
-def test_bins_of_another_table_are_refused_in_one_line(tmp_path, change):
-    path = tmp_path / "encoder.npz"
-    save_encoder(encoder_of(ROWS, "bins", 0), path)
-    arrays = artifacts.read_arrays(path)
-    columns = arrays["2"]
-    if change == "column":
-        arrays["2"] = np.where(columns == 3, 4, columns)
-    if change == "number":
-        arrays["3"] = arrays["3"][1:]
-    if change == "many":
-        arrays |= {name: np.resize(arrays[name], 1_001) for name in ("2", "3", "4")}
-    if change == "all":
-        arrays |= {name: arrays[name][:0] for name in ("2", "3", "4")}
-    artifacts.write_arrays(path, arrays)
-    if change == "all":  # a pool may have no bins
-        assert load_encoder(path, TABLE).widths == encoder_of(ROWS, "raw", 0).widths
-        return
-    with pytest.raises(ValueError, match="expected the encoder of inputs of digits"):
-        load_encoder(path, TABLE)

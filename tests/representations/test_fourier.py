@@ -34,15 +34,6 @@ def test_products_of_fourier_features_approach_the_gaussian_kernel():
     assert np.abs(again - features).max() > 0.01  # another seed
 
 
-def test_fine_features_add_half_the_distance():
-    inputs = np.random.default_rng(0).normal(0, 1, (400, 6)).astype(np.float32)
-    features = encoder_of(Pool(SIX, inputs), "fourier_fine").features(inputs)
-    standardised = np.clip((inputs - inputs.mean(axis=0)) / inputs.std(axis=0), -3, 3)
-    squares = np.square(standardised[:, None] - standardised[None]).sum(axis=2)
-    kernel = (np.exp(-squares / (2.0 * 6)) + np.exp(-squares / (2.0 * 6 / 4))) / 2.0
-    assert np.abs(features @ features.T - kernel).mean() < 0.05
-
-
 def test_products_of_pairs_are_squares_of_those_of_raw_features():
     dataset = dataclasses.replace(
         SIX,

@@ -26,15 +26,6 @@ def slow_influence(graph, sources):
     return (1.0 - propagation.FROM_NEIGHBOURS) * np.linalg.inv(system)[:, sources]
 
 
-def slow_nearest(points):
-    """Weights to the ten nearest, the larger one of both directions."""
-    distances = np.linalg.norm(points[:, None] - points, axis=2)
-    np.fill_diagonal(distances, np.inf)
-    furthest = np.sort(distances, axis=1)[:, propagation.NEIGHBOURS - 1 :][:, :1]
-    weights = np.exp(-2.0 * np.square(distances / furthest)) * (distances <= furthest)
-    return np.maximum(weights, weights.T)
-
-
 def test_influence_tends_to_its_closed_form(monkeypatch):
     monkeypatch.setattr(propagation, "PASSES", 400)
     points, _ = groups(3, 20)
@@ -53,25 +44,6 @@ def test_the_graph_is_symmetric_and_passes_on_no_more_than_arrives(seed, num_inp
     np.testing.assert_allclose(graph, graph.T, rtol=1e-5)
     assert np.isfinite(graph).all()
     assert np.linalg.eigvalsh(graph.astype(np.float64)).max() <= 1.0 + 1e-5
-
-
-def test_views_add_up():
-    random = np.random.default_rng(5)
-    one, other = random.normal(size=(2, 30, 3))
-    both = propagation.neighbour_graph([one, other]).toarray()
-    summed = sum(slow_nearest(view) for view in (one, other))
-    degrees = summed.sum(axis=1)
-    np.testing.assert_allclose(both, summed / np.sqrt(np.outer(degrees, degrees)), rtol=1e-5)
-
-
-def test_one_label_a_group_names_all_of_it():
-    points, membership = groups(3, 30)
-    asked = np.array([4, 40, 77])
-    found = propagation.propagate_labels(
-        propagation.neighbour_graph([points]), labels(asked, [0, 1, 2])
-    )
-    assert len(found.labels) == 90
-    np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
 
 def test_a_label_that_its_neighbours_contradict_is_left_out():
@@ -96,33 +68,11 @@ def test_the_only_label_of_a_class_is_not_left_out_for_standing_alone():
     assert (found.labels == membership[found.query_indices]).mean() > 0.9
 
 
-def test_between_equal_claims_nothing_is_clear():
-    graph = propagation.neighbour_graph([np.ones((10, 2))])
-    asked = np.arange(4)
-    found = propagation.propagate_labels(graph, labels(asked, asked % 2, num_classes=2))
-    assert set(found.query_indices.tolist()) <= set(asked.tolist())
-
-
-def test_where_no_label_reaches_nothing_is_inferred():
-    points, membership = groups(2, 30)
-    found = propagation.propagate_labels(propagation.neighbour_graph([points]), labels([3], [1]))
-    np.testing.assert_array_equal(np.unique(membership[found.query_indices]), [0])
-    assert (found.labels == 1).all()
-
-
 @pytest.mark.parametrize("num_inputs", [1, 2])
 def test_the_smallest_pools_have_a_graph(num_inputs):
     graph = propagation.neighbour_graph([np.ones((num_inputs, 2))])
     found = propagation.propagate_labels(graph, labels([0], [2]))
     assert set(found.labels.tolist()) == {2}
-
-
-def test_a_single_class_is_clear():
-    points, _ = groups(1, 20)
-    found = propagation.propagate_labels(
-        propagation.neighbour_graph([points]), labels([0], [0], num_classes=1)
-    )
-    assert len(found.labels) == 20
 
 
 def test_counts_propagate_where_labels_have_lost_what_they_could_tell():
@@ -154,10 +104,3 @@ def test_counts_without_noise_say_what_labels_say():
     np.testing.assert_array_equal(by_counts.query_indices, by_labels.query_indices)
     np.testing.assert_array_equal(by_counts.labels, by_labels.labels)
     assert by_labels.weights is None
-
-
-def test_counts_without_anything_above_zero_say_nothing():
-    points, _ = groups(3, 20)
-    graph = propagation.neighbour_graph([points])
-    some = labels(np.array([0, 25]), [0, 1])
-    assert len(propagation.propagate_counts(graph, some, np.full((2, 3), -5)).labels) == 0

@@ -72,33 +72,10 @@ def test_answers_are_those_of_a_loop(monkeypatch, shape, value_range):
         np.testing.assert_allclose(part.features(image[None]).numpy()[0], slow, atol=2e-3)
 
 
-def test_a_view_has_length_one_and_states_how_it_varies():
-    part = learnt(POOL)
-    (view,) = part(POOL.inputs.astype(np.float32))
-    np.testing.assert_allclose(np.linalg.norm(view, axis=1), 1.0, rtol=1e-5)
-    turned = (part.features(POOL.inputs.astype(np.float32)) - part.view.mean) @ part.view.directions
-    covariance = np.cov(turned.numpy(), rowvar=False)
-    (variances,) = part.variances
-    shares = np.diag(covariance) / np.diag(covariance).sum()
-    np.testing.assert_allclose(variances, shares * variances.numpy().sum(), atol=1e-4)
-    off = covariance - np.diag(np.diag(covariance))
-    assert np.abs(off).max() < 1e-3 * covariance.max()
-
-
 def test_they_follow_from_pool_and_seed_alone():
     views = [learnt(POOL, seed)(POOL.inputs[:20].astype(np.float32))[0] for seed in (0, 0, 1)]
     np.testing.assert_array_equal(views[0], views[1])
     assert np.abs(views[0] - views[2]).max() > 0.01
-
-
-def test_inputs_of_one_class_lie_near_each_other():
-    public = data.load_public("digits").labelled()
-    assert public is not None
-    (view,) = learnt(POOL)(POOL.inputs.astype(np.float32))
-    similarity = view.numpy() @ view.numpy().T
-    np.fill_diagonal(similarity, -1.0)
-    labels = public.labels[: len(POOL)]
-    assert (labels[similarity.argmax(axis=1)] == labels).mean() > 0.95
 
 
 @pytest.mark.parametrize("inputs", [np.zeros((30, 8, 8, 1)), np.ones((1, 8, 8, 1))])
@@ -126,12 +103,3 @@ def test_joined_representations_lie_side_by_side_and_weigh_the_same(monkeypatch,
     scaled = alone.features(POOL.inputs) * alone.scale
     assert np.square(scaled).sum(axis=1).mean() == pytest.approx(1.0, abs=0.3)
     assert scaled.var(axis=0)[:50].max() < 2.5 * scaled.var(axis=0)[:50].min()
-
-
-@pytest.mark.parametrize("name", ["patches+", "patches+patches", "+", "contrastive+nothing"])
-def test_what_cannot_be_joined_is_one_line(name):
-    with pytest.raises(
-        ValueError,
-        match=r"expected one of bins, contrastive, .* patches, raw, wavelets, some",
-    ):
-        catalogue.check_representation(name, POOL.dataset)

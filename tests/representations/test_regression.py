@@ -113,38 +113,6 @@ def test_of_two_representations_counts_say_which_one_they_follow():
     assert (alone.means.argmax(axis=1) == truth).mean() < 0.6
 
 
-def test_a_mean_of_regressions_has_their_mean_and_deviation():
-    random = np.random.default_rng(0)
-    ones = [
-        regression.Regression(
-            means=random.normal(size=(4, 3)),
-            deviations=np.full(4, 0.5),
-            evidence=0.0,
-            freedom=1.0,
-        )
-        for _ in range(2)
-    ]
-    found = regression.averaged(ones, np.array([0.75, 0.25]))
-    np.testing.assert_allclose(found.means, 0.75 * ones[0].means + 0.25 * ones[1].means)
-    apart = np.square(ones[0].means - ones[1].means).mean(axis=1)
-    np.testing.assert_allclose(found.deviations**2, 0.25 + 0.75 * 0.25 * apart)
-    assert found.evidence == pytest.approx(0.0, abs=1e-12)  # of a mean of equal densities
-    alone = regression.averaged(ones[:1], np.ones(1))
-    np.testing.assert_allclose(alone.means, ones[0].means)
-
-
-def test_more_noise_leaves_less_sure():
-    features, _, asked, counts = problem(5)
-    features = regression.standardised(features)
-    sure = [
-        regression.class_probabilities(regression.regress(features, features[asked], counts, noise))
-        .max(axis=1)
-        .mean()
-        for noise in (30.0, 300.0)
-    ]
-    assert sure[1] < sure[0]
-
-
 def test_a_neighbourhood_average_is_a_mean():
     random = np.random.default_rng(0)
     features = random.normal(size=(50, 3)).astype(np.float32)
@@ -160,18 +128,6 @@ def test_a_neighbourhood_average_is_a_mean():
     weights = label_propagation.propagate(graph, np.ones((50, 1), np.float32), **share)
     together = label_propagation.propagate(graph, many, **share) / weights
     assert (regression.neighbourhood_average(graph, many) == together).all()
-
-
-@pytest.mark.parametrize("asked", [[0], [0, 0, 3]])
-def test_copies_and_the_fewest_queries_have_probabilities(asked):
-    features = np.ones((4, 2))
-    counts = [[0, 9]] * len(asked)
-    found = regression.labels_of(
-        regression.regress_counts(
-            regression.neighbourhood_averages([[features]]), np.array(asked), counts, 1.0
-        )
-    )
-    assert np.isfinite(found.weights).all() and len(found.labels) == 4
 
 
 def sums_problem(seed, shares=(0.5, 0.3, 0.2), num_records=3_000):
@@ -238,16 +194,6 @@ def test_sums_scatter_by_noise_and_by_which_inputs_were_drawn():
     assert np.mean(found) > 2.0 * 2.0**2  # noise alone is not half of it
 
 
-@pytest.mark.parametrize("shares", [(1 / 3, 1 / 3, 1 / 3), (0.9, 0.07, 0.03)])
-def test_sums_name_inputs_of_rare_classes_too(shares):
-    truth, pool, vectors, sums = sums_problem(1, shares)
-    noisy = sums + np.random.default_rng(0).normal(0.0, 3.0, sums.shape)
-    found = regression.labels_of(regression.regress_sums([alone(pool)], of(vectors, noisy, 3.0)))
-    assert (found.labels == truth).mean() > 0.95
-    recall = [(found.labels == truth)[truth == one].mean() for one in range(3)]
-    assert min(recall) > 0.7, recall
-
-
 def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     _, pool, vectors, sums = sums_problem(2, (0.8, 0.1, 0.1))
     loud = np.zeros_like(sums)
@@ -280,24 +226,3 @@ def test_sums_are_regressed_alike_within_the_span_of_few_inputs():
     again = dataclasses.replace(sums, vectors=vectors @ turned, values=turned.T @ values)
     same = regression.regress_sums([averages], again)
     np.testing.assert_allclose(same.means, found.means, rtol=1e-6)
-
-
-def test_an_input_without_features_does_not_hide_how_many_records_there_are():
-    features = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
-    features[0] = 0.0
-    vectors = record_vectors(features, None)
-    records = np.repeat([70.0, 30.0], 20)[:, None] / 20.0
-    sums = np.column_stack([(vectors[1:20] * records[1:20]).sum(axis=0)] * 2)
-    assert of(vectors, sums, 1.0).num_of_class == pytest.approx(19 * 3.5)
-    assert (of(np.zeros((4, 3)), np.zeros((3, 2)), 1.0).num_of_class == 0.0).all()
-
-
-def test_weights_of_a_regression_are_its_means():
-    random = np.random.default_rng(0)
-    features, values = random.normal(size=(30, 8)), random.normal(size=(12, 3))
-    found = regression.regress(features, random.normal(size=(12, 8)), values, 0.3)
-    np.testing.assert_allclose(features @ found.weights, found.means, atol=1e-10)
-    mean, factors = regression.standardisation(features)
-    np.testing.assert_allclose(
-        (features - mean) * factors, regression.standardised(features), rtol=1e-5
-    )

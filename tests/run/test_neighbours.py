@@ -11,7 +11,6 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
 from pate_tf.queries import propagation, strategies
 from pate_tf.queries.labels import Labels
 from pate_tf.representations import catalogue as features_catalogue
-from pate_tf.representations import catalogue as trust
 from pate_tf.run.student import Student
 from pate_tf.statement.check import PAGE_FILE
 from pate_tf.statement.publishing import publish_model
@@ -28,11 +27,11 @@ def features(monkeypatch):
     """Features that bring the inputs of a class together, without learning any."""
     random = np.random.default_rng(0)
     found = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
+    monkeypatch.setattr(features_catalogue, "encoder_of", lambda *asked, **options: None)
     for module in (features_catalogue, propagation):
         monkeypatch.setattr(
             module, "pool_features", lambda *asked, **options: [found.astype(np.float32)]
         )
-    monkeypatch.setattr(trust, "doubts", lambda *asked, **options: None)
     for name in ("diverse", "medoids"):
         as_released = dataclasses.replace(strategies.STRATEGIES[name], infer=None)
         monkeypatch.setitem(strategies.STRATEGIES, name, as_released)
@@ -103,7 +102,7 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     assert stated["num_neighbours"] == 10
 
 
-def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, monkeypatch):
+def test_other_mechanisms_ask_each_query_alone(tmp_path):
     teachers = FakeEnsemble(table(90))
     assert (
         labels_of(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(gamma=0.1)).neighbours is None
@@ -112,5 +111,3 @@ def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, m
         tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(gamma=0.1), num_neighbours=2
     )
     assert found.num_neighbours == 2
-    monkeypatch.setattr(trust, "doubts", lambda *asked, **options: "they separate nothing")
-    assert labels_of(tmp_path / "c", teachers).neighbours is None
