@@ -17,7 +17,7 @@ from pate_tf.core import validation
 from pate_tf.core.settings import Settings, setting
 
 DEFAULT_PROFILE: Final = 0.8
-RELEASES: Final = ("log_cost", "gate", "smooth_sensitivity")
+RELEASES: Final = ("log_cost", "smooth_sensitivity")
 BOUNDS: Final = ("paper", "tight", "two_sided", "class_aware")
 SMOOTH_BOUNDS: Final = ("paper", "tight", "two_sided")
 
@@ -122,21 +122,17 @@ class CostRelease(Charge):
     """The public numbers of a release; part of the statement that is published with it.
 
     Attributes:
-        release: "log_cost" (Theorem B2), "gate" (B3) or "smooth_sensitivity" (B1).
+        release: "log_cost" (Theorem B2) or "smooth_sensitivity" (B1).
         bound: the cost of a query: "paper", "tight", "two_sided" or "class_aware".
         moment: l, the Renyi order less one.
-        smoothness: eta of B2 and B3 (how much ln Cbar may change with one teacher), beta of B1.
+        smoothness: eta of B2 (how much ln Cbar may change with one teacher), beta of B1.
         sigma: standard deviation of the noise, in sensitivities: steps of ln Cbar, or U.
-        failure: tau, the probability that the published cost is below the true one; at a gate it
-            is a part of delta.
+        failure: tau, the probability that the published cost is below the true one.
         num_queries: number of labelled queries.
-        budget: largest cost at the moment that a gate lets pass, in natural logarithms; None
-            without a gate.
         profile: the hypothetical votes that the numbers were chosen for.
 
     Raises:
-        ValueError: if a value is out of its range, or a gate has a bound that covers one direction
-            only.
+        ValueError: if a value is out of its range.
     """
 
     release: str
@@ -146,7 +142,6 @@ class CostRelease(Charge):
     sigma: float
     failure: float
     num_queries: int
-    budget: float | None = None
     profile: str = "set by hand"
     name: ClassVar[str] = "release"
     counted: ClassVar[tuple[str, str]] = ("release", "releases")
@@ -159,15 +154,6 @@ class CostRelease(Charge):
         validation.between(1e-3, 1e4, ends="[]", sigma=self.sigma)
         validation.between(0, 0.5, failure=self.failure)
         validation.whole(1, num_queries=self.num_queries)
-        if self.release == "gate":
-            validation.positive(budget=self.budget)
-            if not self.two_sided:
-                raise ValueError(
-                    f"expected a two-sided bound for a gate, got {self.bound!r}: it covers the "
-                    "loss under the true data alone"
-                )
-        elif self.budget is not None:
-            raise ValueError(f"expected no budget without a gate, got {self.budget}")
 
     @property
     def two_sided(self) -> bool:
@@ -187,12 +173,11 @@ class CostRelease(Charge):
     def alpha(self, moment: float) -> float:
         """Returns what one draw costs at a moment, whatever the data: data-independent.
 
-        B2 and the gate draw Y + discrete Gaussian of scale sigma, Y = ceil(ln Cbar / step) a whole
+        B2 draws Y + discrete Gaussian of scale sigma, Y = ceil(ln Cbar / step) a whole
         number. Replacing one record changes one teacher's votes, ln Cbar by at most eta < step
         (Theorem B2), hence Y by at most 1, on all data sets and in both directions. Then the Renyi
         divergence at order l + 1 is at most (l + 1) / (2 sigma^2) (Proposition D4), and alpha is l
-        times that. Everything read from the draw, the sanitised epsilon and a gate's decision, is
-        post-processing. B1 costs what Theorem B1 says. Either adds to the alphas of the labels,
+        times that. The sanitised epsilon, which is read from the draw, is post-processing. B1 costs what Theorem B1 says. Either adds to the alphas of the labels,
         also where the plan was made when they were known.
         """
         if self.release == "smooth_sensitivity":
@@ -226,17 +211,6 @@ class CostRelease(Charge):
         """c_0 of Theorem B2, a public constant that keeps ln 0 out."""
         return 1e-9 * self.num_queries
 
-    @property
-    def gate_budget(self) -> float:
-        """The budget.
-
-        Raises:
-            ValueError: if the plan is not for a gate.
-        """
-        if self.budget is None:
-            raise ValueError(f"expected a plan for a gate, got one for {self.release!r}")
-        return self.budget
-
     def check_mechanism(self, mechanism: Mechanism) -> None:
         """Checks that the plan can release the cost of a mechanism.
 
@@ -253,10 +227,6 @@ class CostRelease(Charge):
         check_bound(self.bound, mechanism)
         if self.release == "smooth_sensitivity":
             check_smooth_sensitivity(self.bound, mechanism)
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields; see `release_from_dict`."""
-        return dataclasses.asdict(self)
 
 
 def release_from_dict(fields: Mapping[str, Any]) -> CostRelease:

@@ -153,8 +153,8 @@ class AnalysisSettings(Settings):
         named = [name for name, value in sources.items() if value is not None]
         if len(named) != 1:
             raise ValueError(
-                "expected exactly one of --counts_file, --train_dir and --ledger, or --statement, "
-                f"got {' and '.join(f'--{name}' for name in named) or 'none'}"
+                "votes: expected exactly one of `counts_file`, `train_dir` and `ledger`, or "
+                f"`statement`, got {' and '.join(f'`{name}`' for name in named) or 'none'}"
             )
         for bound in self.bounds or ():
             if bound not in moments.BOUNDS:

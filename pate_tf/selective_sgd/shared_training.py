@@ -210,7 +210,7 @@ def train(
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the ledger does not suffice, can't be used, or a copy of the run resumed.
     """
-    shards = models.partition(private, settings.num_participants, seed=settings.seed)
+    shards = models.partition_records(private, settings.num_participants, seed=settings.seed)
     dataset = private.dataset
     if encoder is not None:
         dataset = encoder.feature_dataset

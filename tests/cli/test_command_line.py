@@ -59,7 +59,7 @@ def test_a_package_of_an_extra_is_named_with_the_extra(capsys):
     assert capsys.readouterr().err == expected
 
 
-@pytest.mark.parametrize("module", ["party", "silo", "coordinator", "selective_sgd", "schema"])
+@pytest.mark.parametrize("module", ["aggregator", "silo", "coordinator", "selective_sgd", "schema"])
 def test_commands_define_their_flags_without_the_packages_of_an_extra(module):
     hidden = dict.fromkeys(command_line.EXTRAS)
     code = f"import sys; sys.modules.update({hidden!r}); import pate_tf.cli.{module}"

@@ -37,29 +37,13 @@ CALLS = {"warn", "note", "debug", "info", "warning", "error", "exception", "on_e
 # What messages interpolate from a private name, and why it is public.
 REVIEWED = {
     "len(counts)": "number of queries",
-    "counts[0].sum()": "number of teachers",
     "number": "number of teachers",
-    "number - 1": "number of teachers",
-    "len(gap)": "number of teachers",
-    "min(gap)": "a teacher's number",
-    "len(examples) // number": "number of records; owners were refused before",
     "len(self)": "number of records; without owners",
     "len(private)": "number of records; without owners",
-    "root.root": "a run folder",
-    "forecast.in_words()": "from the number of records; without owners",
-    "line": "flags of a command",
     "folder": "of a run",
-    "len(shares)": "number of participants",
-    "_in_words(kind, config)": "settings",
     "name": "of an argument",
-    "names[number[place]]": "of a folder",
-    "names[number[place + 1]]": "of a folder",
-    "state": "whether there are sums",
-    "problem": "a constant text",
-    "given['encoding']": "of a file",
-    "len(parties)": "number of aggregators",
+    "path": "of the parameters that a shared training released",
     "' and '.join(differing)": "names of settings",
-    "num_teachers": "a public setting",
 }
 
 

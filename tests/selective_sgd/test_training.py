@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from shared_helpers import NoNoise, accuracy, model, records, shards, training
 
-from pate_tf.selective_sgd.models import FlatView, partition
+from pate_tf.selective_sgd.models import FlatView, partition_records
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.shared_training import train
 from pate_tf.selective_sgd.terms import Terms
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused_in_one_line():
 
 def test_shards_are_disjoint_and_hold_all_records():
     numbered = records(100)
-    shares = partition(numbered, 7, seed=3)
+    shares = partition_records(numbered, 7, seed=3)
     rows = np.concatenate([shard.inputs for shard in shares])
     assert sorted(rows.tolist()) == sorted(numbered.inputs.tolist())
     assert {len(shard) for shard in shares} == {14, 15}

@@ -14,7 +14,7 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue
 from pate_tf.ledger import Head, Ledger, LedgerWarning
 from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.selective_sgd.models import partition
+from pate_tf.selective_sgd.models import partition_records
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.shared_training import join, serve, train
 from pate_tf.selective_sgd.terms import Terms
@@ -37,7 +37,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
         num_participants=2, rounds=3, privacy="record", target_epsilon=20.0, upload=0.5
     )
     terms = Terms(run="r", dataset="digits", model="linear", names=NAMES, settings=settings)
-    shards = partition(catalogue.load_private("digits"), 2, seed=0)
+    shards = partition_records(catalogue.load_private("digits"), 2, seed=0)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
