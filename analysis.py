@@ -1,6 +1,6 @@
 """What answered queries cost; the same as the command `pate analysis`."""
 
-from pate_tf.cli import analysis
+from pate_tf.cli import main
 
 if __name__ == "__main__":
-    analysis.run()
+    main.run_command("analysis")

@@ -1,6 +1,6 @@
 """Trains a student; the same as the command `pate student`."""
 
-from pate_tf.cli import student
+from pate_tf.cli import main
 
 if __name__ == "__main__":
-    student.run()
+    main.run_command("student")

@@ -1,6 +1,6 @@
 """Trains the teachers; the same as the command `pate teachers`."""
 
-from pate_tf.cli import teachers
+from pate_tf.cli import main
 
 if __name__ == "__main__":
-    teachers.run()
+    main.run_command("teachers")

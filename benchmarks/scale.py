@@ -146,7 +146,7 @@ def write_table(folder: pathlib.Path, number: int) -> None:
 
 def beam(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Computes feature sums of files by Apache Beam."""
-    from pate_tf.beam import pipelines as beams
+    from pate_tf import beam as beams
 
     write_table(folder, number)
     files = beams.FileSource(public=folder / "public.parquet", schema=folder / "schema.toml")

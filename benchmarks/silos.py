@@ -34,7 +34,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
-from pate_tf.core.partition import random_partition
+from pate_tf.core.sensitive import random_partition
 from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import record_vectors
 from pate_tf.release.noise import SystemNoise

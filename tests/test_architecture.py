@@ -45,7 +45,7 @@ RIGHT_OF_THE_BOUNDARY = ("students", "representations", "queries", "serving")
 # Packages and files that start without TensorFlow.
 LIGHT_PACKAGES = ("accounting", "ledger", "analysis", "statement", "net", "silos")
 LIGHT_FILES = {
-    *("pate_tf.core.artifacts", "pate_tf.core.partition", "pate_tf.core.public"),
+    *("pate_tf.core.artifacts", "pate_tf.core.public"),
     *("pate_tf.core.sensitive", "pate_tf.core.dataset", "pate_tf.core.source"),
     *("pate_tf.core.validation", "pate_tf.release.votes", "pate_tf.release.noise"),
     *("pate_tf.release.noisy_sums", "pate_tf.core.reporting"),

@@ -1,7 +1,7 @@
 """What can be charged, and what charges cost: `Charge` and `Cost`.
 
 A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
-data-dependent cost is another one (`pate_tf.accounting.cost_release`). Whatever composes costs, the
+data-dependent cost is another one (`pate_tf.accounting.charges`). Whatever composes costs, the
 ledger first of all, asks a charge alone and never what kind it is.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.conversions import FloatArray, pure_composition_epsilon
+from pate_tf.core import validation
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
@@ -99,9 +100,16 @@ class Charge(ABC):
         return pure_composition_epsilon(self.pure_epsilon, number, delta)
 
     def number_charged(self, num_queries: int) -> int:
-        """Returns how many are charged for a batch of num_queries new queries."""
-        del num_queries
-        return 1
+        """Returns how many are charged for a batch of num_queries new queries.
+
+        One for a whole batch, or a release of feature sums, unless there are none; one for what
+        answers no queries.
+        """
+        validation.whole(0, num_queries=num_queries)
+        if not self.answers:
+            return 1
+        is_once = self.charged_per_batch or self.releases_feature_sums
+        return min(num_queries, 1) if is_once else num_queries
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields; see `pate_tf.accounting.charges.charge_from_dict`."""

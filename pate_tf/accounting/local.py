@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge, from_fields
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import (
     LATTICE,
     SAFETY_MARGIN,
@@ -147,10 +147,6 @@ class RandomisedResponse(Charge):
         epsilon = least(holds, 0.0, most, within=SAFETY_MARGIN) * (1.0 + SAFETY_MARGIN)
         return min(epsilon, most)
 
-    def number_charged(self, num_queries: int) -> int:
-        """Returns num_queries."""
-        return num_queries
-
     def in_words(self) -> str:
         """Returns what is done with a vote, in sentences for a privacy statement."""
         return (
@@ -252,10 +248,6 @@ class SecureHistogram(Charge):
         squared_distance = votes_moved * (1.0 + self.num_honest**2 / (4.0 * LATTICE**2))
         smooth = gaussian_dp_epsilon(sqrt(squared_distance), delta)
         return smooth + votes_moved * self.num_honest / LATTICE
-
-    def number_charged(self, num_queries: int) -> int:
-        """Returns num_queries."""
-        return num_queries
 
     def in_words(self) -> str:
         """Returns what is done with the votes, in sentences for a privacy statement."""
@@ -397,10 +389,6 @@ class SecureFeatureSums(Charge):
         """Returns the standard deviation of the noise of so many silos on each number."""
         return sqrt(num_silos) * self.share_scale / LATTICE
 
-    def number_charged(self, num_queries: int) -> int:
-        """Returns one for any; none for none."""
-        return min(num_queries, 1)
-
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns 2 l (l+1) / sigma^2 and what the sum of several Gaussians adds, [num_moments]."""
         gaussian = CHANGED**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
@@ -457,16 +445,3 @@ class SecureFeatureSums(Charge):
 SILO_CHARGES: Final[dict[str, type[Charge]]] = {
     kind.name: kind for kind in (SecureHistogram, RandomisedResponse, SecureFeatureSums)
 }
-
-
-def silo_charge_from_dict(fields: Mapping[str, Any]) -> Charge:
-    """Returns the charge of a silo that its `to_dict` described.
-
-    Raises:
-        ValueError: if the name is unknown or the fields are not exactly the charge's own.
-    """
-    values = dict(fields)
-    name = values.pop("name", None)
-    if name not in SILO_CHARGES:
-        raise ValueError(f"expected a charge of {sorted(SILO_CHARGES)}, got {name!r}")
-    return from_fields(SILO_CHARGES[name], values)

@@ -2,8 +2,8 @@
 
 Every cost is a bound on alpha(l), natural logarithm, for replacing one teacher's vote. "Forward"
 bounds E under the true counts only; "two-sided" bounds both directions, and alone may feed the
-gate (Theorem B3). All are data-dependent and therefore sensitive. What is cited here is stated and
-proved in docs/proofs/theory.md.
+release of a sanitised epsilon of both directions. All are data-dependent and therefore sensitive.
+What is cited here is stated and proved in docs/proofs/theory.md.
 
 | bound | mechanisms | direction | source |
 |---|---|---|---|

@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from functools import lru_cache
 from math import inf, isfinite
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge, from_fields
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
@@ -133,10 +133,6 @@ class NoisyTraining(Charge):
         if self.unit == "participant" and self.sampling_rate != 1.0:
             raise ValueError("expected sampling_rate 1 where participants are protected")
 
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields."""
-        return {"training": self.name, **dataclasses.asdict(self)}
-
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon of one at delta: the smaller of two upper bounds."""
         by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
@@ -185,18 +181,6 @@ class NoisyTraining(Charge):
             f"to each number of their sum before it leaves. A record takes part in {self.rounds:,} "
             f"such sums at most."
         )
-
-
-def training_from_dict(fields: Mapping[str, Any]) -> NoisyTraining:
-    """Returns the charge that `to_dict` of a training described.
-
-    Raises:
-        ValueError: if the fields are not exactly one's, or not valid.
-    """
-    values = dict(fields)
-    if values.pop("training", None) != NoisyTraining.name:
-        raise ValueError(f"expected the fields of a noisy training, got {sorted(fields)}")
-    return from_fields(NoisyTraining, values)
 
 
 # The least noise of a training that meets a target; see `NoisyTraining`.

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.cost_release import DEFAULT_PROFILE
-from pate_tf.accounting.delta import DELTA, check_delta, default_delta
+from pate_tf.accounting.charges import DEFAULT_PROFILE
+from pate_tf.accounting.conversions import DELTA, check_delta, default_delta
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,

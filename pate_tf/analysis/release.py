@@ -29,20 +29,19 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import ceil, exp, isfinite
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charges import CostRelease, PlannedRelease, charge_from_dict, steps_above
 from pate_tf.accounting.composition import total_alphas
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS, SAFETY_MARGIN, epsilon_from_alphas
-from pate_tf.accounting.cost_release import (
-    CostRelease,
-    PlannedRelease,
-    release_from_dict,
-    steps_above,
+from pate_tf.accounting.conversions import (
+    DEFAULT_DELTA,
+    DEFAULT_MOMENTS,
+    SAFETY_MARGIN,
+    epsilon_from_alphas,
 )
-from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.accounting.moments import data_dependent, data_dependent_alphas
 from pate_tf.analysis.release_planning import plan_release
@@ -129,7 +128,8 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
     """
     key = drawn["key"]
     if key["delta"] is None:
-        mechanism, plan = mechanism_from_dict(key["mechanism"]), release_from_dict(key["plan"])
+        mechanism = mechanism_from_dict(key["mechanism"])
+        plan = cast(CostRelease, charge_from_dict(key["plan"]))
         epsilon = log_cost_epsilon(drawn["drawn"]["steps"], mechanism, plan, delta)
     else:
         epsilon = SanitisedEpsilon(delta=key["delta"], **drawn["drawn"])

@@ -10,15 +10,15 @@ import dataclasses
 
 import numpy as np
 
-from pate_tf.accounting.composition import total_alphas
-from pate_tf.accounting.conversions import FloatArray, epsilon_from_alphas, ndtri
-from pate_tf.accounting.cost_release import (
+from pate_tf.accounting.charges import (
     CostRelease,
     PlannedRelease,
     gaussian_smooth_sensitivity_rdp,
     integer_step,
     steps_above,
 )
+from pate_tf.accounting.composition import total_alphas
+from pate_tf.accounting.conversions import FloatArray, epsilon_from_alphas, ndtri
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
 from pate_tf.accounting.planning import profile_counts

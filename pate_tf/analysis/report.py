@@ -143,7 +143,7 @@ def publishable_values(
             "epsilon_sanitised": released.sanitised.epsilon,
             "delta_sanitised": released.sanitised.delta,
             "confidence": released.sanitised.confidence,
-            "direction": "both directions" if released.plan.two_sided else "forward",
+            "direction": "both directions" if is_two_sided(released.plan.bound) else "forward",
         }
     return values
 

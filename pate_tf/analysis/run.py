@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pate_tf.accounting import moments
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.cost_release import PlannedRelease
-from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.charges import PlannedRelease
+from pate_tf.accounting.conversions import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import MOST_MOMENTS, Progress, analyse

@@ -8,8 +8,8 @@ from math import exp, log
 
 import numpy as np
 
+from pate_tf.accounting.charges import check_smooth_sensitivity
 from pate_tf.accounting.conversions import FloatArray
-from pate_tf.accounting.cost_release import check_smooth_sensitivity
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import bound_tail, query_costs, vote_reach
 from pate_tf.core import validation

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.cost_release import PlannedRelease
+from pate_tf.accounting.charges import PlannedRelease
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.core import artifacts, validation
 from pate_tf.core.sensitive import VoteCounts, Votes

@@ -17,14 +17,14 @@ time.
 
 from absl import flags
 
-from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.silos import serving
 
 FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(serving.AggregatorRun)
 
 
-def define_flags() -> None:
+def define() -> None:
     """Defines the flags."""
     own_flags.define(serving.AggregatorRun, group="aggregator")
 
@@ -42,13 +42,3 @@ def main() -> None:
 
     path = settings.folder / serving.KEYS
     print(aggregator_entry(Keys.load_or_create(path, settings.name).identity))
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    renamed = own_flags.flag_of_argument(serving.AggregatorRun)
-    command_line.run(command_line.guarded(main, FLAGS, renamed), define_flags, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -6,6 +6,7 @@ reads no votes: it verifies a statement against ledgers.
 """
 
 import pathlib
+import re
 
 from absl import flags
 
@@ -78,27 +79,22 @@ def main() -> None:
         ledgers = [pathlib.Path(path) for path in FLAGS.ledger or ()]
         if run_folder is not None:
             ledgers.append(run_folder / artifacts.SENSITIVE)
-        told = check.verify(pathlib.Path(FLAGS.statement), ledgers)
-        command_line.print_table("Statement", [(FLAGS.statement, told)])
-        command_line.write_report(FLAGS.report_file, {"statement": told})
+        verdict = check.verify(pathlib.Path(FLAGS.statement), ledgers)
+        command_line.print_table("Statement", [(FLAGS.statement, verdict)])
+        command_line.write_report(FLAGS.report_file, {"statement": verdict})
         return
     if run_folder is not None and FLAGS.release is not None:  # read before a draw is charged
         check.read_statement(artifacts.RunDirectory(run_folder))
     settings = own_flags.read(AnalysisSettings)
     report = run_analysis(settings, mechanism(), command_line.reporting())
     for table in report.tables:
-        command_line.print_titled(table)
+        if table.lines:
+            print("\n".join([f"\n{table.title}", *table.lines]))
+            continue
+        rows = [(name, re.sub(r"`(\w+=\w+)`", r"--\1", value)) for name, value in table.rows]
+        command_line.print_table(table.title, rows)
     if run_folder is not None and "epsilon_sanitised" in report.values:
         page = check.add_release(artifacts.RunDirectory(run_folder))
         if page is not None:
             print(f"  privacy statement  {page}, now with the sanitised epsilon")
     command_line.write_report(FLAGS.report_file, report.values)
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    command_line.run(command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), define, __doc__)
-
-
-if __name__ == "__main__":
-    run()

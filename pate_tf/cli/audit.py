@@ -5,7 +5,6 @@ Exit code 0: passed. 1: a violation was found. 2: it could not be run.
 
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from absl import flags
@@ -29,26 +28,6 @@ Tries to break what is claimed; spends no budget.
 `pate audit WHICH --help` has the flags. Exit code 0: passed; 1: a violation was found; 2: it could
 not be run."""
 RUN: Final = "Verifies a run folder against an allow-list, the ledger and its seals."
-
-
-def _define_mechanism(kind: type[Mechanism]) -> None:
-    own_flags.define_parameters(kind)
-    if "delta" not in FLAGS:
-        flags.DEFINE_float("delta", audits.DEFAULT_DELTA, "Delta that is tested besides others.")
-    flags.DEFINE_integer("draws", audits.DEFAULT_DRAWS, "Draws for each of two data sets.")
-
-
-def _audit_mechanism(kind: type[Mechanism]) -> Any:
-    return audits.audit_mechanism(
-        own_flags.chosen(kind),
-        delta=FLAGS.delta,
-        num_draws=FLAGS.draws,
-        reporting=command_line.reporting(),
-    ).to_dict()
-
-
-def _define_run() -> None:
-    flags.DEFINE_string("train_dir", None, "Folder of the run.")
 
 
 def _audit_run() -> dict[str, Any]:
@@ -77,20 +56,34 @@ def _audit_run() -> dict[str, Any]:
     return audit.to_dict()
 
 
-def _run_as(
-    which: str, audit: Callable[[], Mapping[str, Any]], define: Callable[[], None], about: str
-) -> None:
+def _run_as(kind: type[Mechanism] | None) -> None:
+    """Audits a mechanism; None for a run."""
     is_violation = False
 
-    def define_all() -> None:
-        define()
+    def define() -> None:
+        if kind is None:
+            flags.DEFINE_string("train_dir", None, "Folder of the run.")
+        else:
+            own_flags.define_parameters(kind)
+            if "delta" not in FLAGS:
+                about = "Delta that is tested besides others."
+                flags.DEFINE_float("delta", audits.DEFAULT_DELTA, about)
+            flags.DEFINE_integer("draws", audits.DEFAULT_DRAWS, "Draws for each of two data sets.")
         flags.DEFINE_string("json", None, "Where to write what was found, as JSON.")
 
     def main() -> None:
         nonlocal is_violation
         command_line.check_report_file(FLAGS.json)
         try:
-            values = audit()
+            if kind is None:
+                values = _audit_run()
+            else:
+                values = audits.audit_mechanism(
+                    own_flags.chosen(kind),
+                    delta=FLAGS.delta,
+                    num_draws=FLAGS.draws,
+                    reporting=command_line.reporting(),
+                ).to_dict()
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the audit could not be run: {error!r}") from error
         if "claimed" in values:
@@ -103,10 +96,10 @@ def _run_as(
         is_violation = values["outcome"] == audits.VIOLATION
         command_line.write_report(FLAGS.json, values)
 
-    sys.argv[:2] = [f"pate audit {which}"]
+    sys.argv[:2] = [f"pate audit {'run' if kind is None else 'mechanism'}"]
     guarded = command_line.guarded(main, FLAGS, {"num_draws": "draws"})
     try:
-        command_line.run(guarded, define_all, about)
+        command_line.run(guarded, define, RUN if kind is None else kind.__doc__)
     except SystemExit as end:
         # Exit code 1 is a violation's alone.
         code = COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code
@@ -119,7 +112,7 @@ def run() -> None:
     if which.lstrip("-") in HELP:
         print(ABOUT)
     elif which == "run":
-        _run_as(which, _audit_run, _define_run, RUN)
+        _run_as(None)
     else:
         name = sys.argv[2] if len(sys.argv) > 2 else ""
         kind = MECHANISMS.get(name)
@@ -132,9 +125,4 @@ def run() -> None:
             print(f"error: expected run, or mechanism and one of {names}", file=sys.stderr)
             raise SystemExit(COULD_NOT_RUN)
         del sys.argv[2]
-        about = kind.__doc__ or name
-        _run_as(which, lambda: _audit_mechanism(kind), lambda: _define_mechanism(kind), about)
-
-
-if __name__ == "__main__":
-    run()
+        _run_as(kind)

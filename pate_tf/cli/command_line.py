@@ -1,5 +1,6 @@
 """What the commands share: starting, ending well, tables, reports."""
 
+import functools
 import os
 import pathlib
 import re
@@ -15,7 +16,7 @@ from typing import Any
 from absl import app, flags
 
 from pate_tf.core import artifacts
-from pate_tf.core.reporting import Reporting, ReportTable, clock, progress_bar
+from pate_tf.core.reporting import Reporting, clock, progress_bar
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 LONGEST_MESSAGE = 900
@@ -152,9 +153,6 @@ def guarded(
         flag_of_argument: see `in_flags`.
     """
 
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        warn(in_flags(str(message), flag_of_argument))
-
     def run(arguments: list[str]) -> None:
         del arguments
         if not flag_values["verbosity"].present:
@@ -164,7 +162,9 @@ def guarded(
             with warnings.catch_warnings():
                 warnings.simplefilter("once", UserWarning)
                 warnings.simplefilter("always", LedgerWarning)
-                warnings.showwarning = show
+                warnings.showwarning = lambda message, *_, **__: warn(
+                    in_flags(str(message), flag_of_argument)
+                )
                 main()
             return
         except KeyboardInterrupt:
@@ -228,9 +228,8 @@ def quiet_start(flag_values: Any) -> Iterator[None]:
         os.close(nowhere)
 
 
-def note(text: str) -> None:
-    """Prints what the user did not ask for and should know."""
-    print(text, flush=True)
+# Prints what the user did not ask for and should know.
+note: Callable[[str], None] = functools.partial(print, flush=True)
 
 
 def warn(text: str) -> None:
@@ -250,15 +249,6 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     print(f"\n{title}")
     for name, value in rows:
         print(f"  {name.ljust(width)}  {value}")
-
-
-def print_titled(table: ReportTable) -> None:
-    """Prints a table of a run, with flags in the place of arguments."""
-    if table.lines:
-        print("\n".join([f"\n{table.title}", *table.lines]))
-        return
-    rows = [(name, re.sub(r"`(\w+=\w+)`", r"--\1", value)) for name, value in table.rows]
-    print_table(table.title, rows)
 
 
 def check_report_file(path: str | None) -> None:

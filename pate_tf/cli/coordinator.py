@@ -24,9 +24,10 @@ from pate_tf.silos.roster import Asking
 from pate_tf.students.config import StudentSettings
 
 FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(CoordinatorRun, QueryConfig, Asking)
 
 
-def define_flags() -> None:
+def define() -> None:
     """Defines the flags."""
     own_flags.define(CoordinatorRun, group="coordinator")
     own_flags.define(QueryConfig, group="queries", without=("representation",), num_queries=100)
@@ -68,13 +69,3 @@ def main() -> None:
             *epsilons,
         ],
     )
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    renamed = own_flags.flag_of_argument(CoordinatorRun, QueryConfig, Asking)
-    command_line.run(command_line.guarded(main, FLAGS, renamed), define_flags, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -39,13 +39,12 @@ def commands(folder: str) -> list[tuple[str, list[str]]]:
 def command(name: str, /, *arguments: str, **flags: object) -> list[str]:
     """Returns how a command of this package is started."""
     values = [f"--{flag}={value}" for flag, value in flags.items()]
-    return [sys.executable, "-m", f"pate_tf.cli.{name}", *arguments, *values]
+    return [sys.executable, "-m", "pate_tf.cli.main", name, *arguments, *values]
 
 
 def shown(arguments: list[str], **settings: object) -> str:
     """Prints a command, runs it to its end, returns its output; exits with its code if it fails."""
-    name = arguments[2].rpartition(".")[2]
-    print(f"\n$ pate {name} {' '.join(arguments[3:])}", flush=True)
+    print(f"\n$ pate {' '.join(arguments[3:])}", flush=True)
     ended = subprocess.run(arguments, text=True, **settings)  # type: ignore[call-overload]
     if ended.returncode:
         raise SystemExit(ended.returncode)

@@ -53,7 +53,7 @@ def define(
 def _define(kind: type, name: str, flag: str, each: Setting, default: Any) -> None:
     is_of, is_list = value_type(kind, name)
     if is_list:
-        flags.DEFINE_list(flag, [str(one) for one in default or ()] or default, each.help)
+        flags.DEFINE_list(flag, [str(value) for value in default or ()] or default, each.help)
     elif is_of is bool:
         flags.DEFINE_boolean(flag, default, each.help)
     elif is_of is int:
@@ -94,7 +94,12 @@ def values_of(kind: type) -> dict[str, Any]:
         is_of, is_list = value_type(kind, name)
         value = FLAGS[flag].value
         if is_list and value is not None:
-            values[name] = tuple(_converted(name, is_of, one) for one in value)
+            try:
+                values[name] = tuple(is_of(text) for text in value)
+            except ValueError:
+                raise ValueError(
+                    f"{name}: expected numbers with commas between, got {','.join(value)!r}"
+                ) from None
         else:
             is_none = value is None or (value == "" and is_of is pathlib.Path)
             values[name] = None if is_none else is_of(value)
@@ -103,13 +108,6 @@ def values_of(kind: type) -> dict[str, Any]:
         except ValueError as error:
             raise command_line.FlagValueError(str(error)) from None
     return values
-
-
-def _converted(name: str, is_of: type, text: str) -> Any:
-    try:
-        return is_of(text)
-    except ValueError:
-        raise ValueError(f"{name}: expected numbers with commas between, got {text!r}") from None
 
 
 def flag_of_argument(*kinds: type) -> dict[str, str]:
@@ -122,11 +120,6 @@ def flag_of_argument(*kinds: type) -> dict[str, str]:
         for name, each in described(kind).items():
             table.setdefault(name, each.flag or name)
     return {name: flag for name, flag in table.items() if name != flag}
-
-
-def names_of(kind: type) -> list[str]:
-    """Returns the names of the flags of a dataclass."""
-    return [each.flag or name for name, each in described(kind).items()]
 
 
 # The flags that name a user's own data: two tables with a schema, or two folders of images.

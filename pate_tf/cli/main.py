@@ -46,6 +46,25 @@ First example, with data that need no download; everything lands in runs/digits-
   pate analysis --train_dir=runs/digits-100"""
 
 
+def run_command(name: str) -> None:
+    """Runs a command with the flags of this process: its module's `run`, else `define` and `main`.
+
+    `FLAG_OF_ARGUMENT` of the module has the flags that are not called what they set.
+    """
+    module = importlib.import_module(f"pate_tf.cli.{COMMANDS[name][0]}")
+    if hasattr(module, "run"):
+        module.run()
+        return
+    from absl import flags
+
+    from pate_tf.cli import command_line
+
+    guarded = command_line.guarded(
+        module.main, flags.FLAGS, getattr(module, "FLAG_OF_ARGUMENT", {})
+    )
+    command_line.run(guarded, module.define, module.__doc__)
+
+
 def run() -> None:
     """Runs the subcommand that the first argument names, with the arguments that follow it.
 
@@ -68,7 +87,7 @@ def run() -> None:
         raise SystemExit(FLAG_ERROR)
     sys.argv[:2] = [f"pate {name}"]
     try:
-        importlib.import_module(f"pate_tf.cli.{COMMANDS[name][0]}").run()
+        run_command(name)
     except KeyboardInterrupt:  # while modules are imported
         print("error: stopped; the same command goes on from here", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None

@@ -12,6 +12,7 @@ from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 
 FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(PlanSettings)
 
 
 def define() -> None:
@@ -29,13 +30,3 @@ def main() -> None:
     planned = plan(**own_flags.values_of(PlanSettings))
     print(planned)
     command_line.write_report(FLAGS.report_file, planned.to_dict())
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    named = own_flags.flag_of_argument(PlanSettings)
-    command_line.run(command_line.guarded(main, FLAGS, named), define, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -42,12 +42,3 @@ def main() -> None:
         report = served.evaluate(FLAGS.student, FLAGS.inputs, label=FLAGS.label)
     command_line.print_table("Predictions" if FLAGS.output else "Evaluation", report.rows)
     command_line.write_report(FLAGS.report_file, report.values)
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    command_line.run(command_line.guarded(main, FLAGS), define, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -15,7 +15,7 @@ from pate_tf.data import data
 FLAGS = flags.FLAGS
 
 
-def define_flags() -> None:
+def define() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string("public", None, "Public records: comma-separated values or Parquet.")
     flags.DEFINE_string("label", None, "The label's column, which the public file need not have.")
@@ -29,12 +29,3 @@ def main() -> None:
     public = command_line.path(FLAGS.public)
     print(data.draft_schema(public, target, label=FLAGS.label, owner=FLAGS.owner), end="")
     print(f"\nWritten to {target}: look it through before you use it.")
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    command_line.run(command_line.guarded(main, FLAGS), define_flags, __doc__)
-
-
-if __name__ == "__main__":
-    run()

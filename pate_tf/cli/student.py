@@ -255,12 +255,3 @@ def main() -> None:
     artifacts.write_json(directory.sensitive / REPORT, report.values, private=True)
     command_line.print_table("Student", report.rows)
     command_line.write_report(places.report_file, report.values)
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    command_line.run(command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), define, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -88,7 +88,3 @@ def run_and_leave(arguments: list[str]) -> None:
 def run() -> None:
     """Runs the command with the flags of this process."""
     command_line.run(run_and_leave, define_flags, __doc__)
-
-
-if __name__ == "__main__":
-    run()

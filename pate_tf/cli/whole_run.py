@@ -15,6 +15,7 @@ from pate_tf.cli import flags as own_flags
 from pate_tf.run import whole_run
 
 FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(whole_run.WholeRun)
 
 
 def define() -> None:
@@ -35,13 +36,3 @@ def main() -> None:
     report = whole_run.run(settings, command_line.reporting())
     command_line.print_table("Run", report.rows)
     command_line.write_report(settings.report_file, report.values)
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    renamed = own_flags.flag_of_argument(whole_run.WholeRun)
-    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -1,8 +1,6 @@
 """Public values: the pool, labels of it, and the samples that evaluate a student."""
 
 import dataclasses
-import html
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -173,13 +171,20 @@ class PoolLabels:
         object.__setattr__(self, "labels", frozen_view(labels))
         object.__setattr__(self, "query_indices", frozen_view(indices))
         if self.weights is not None:
-            weights = _checked_weights(self.weights, (len(labels), self.num_classes))
+            weights = np.asarray(self.weights, np.float32)
+            expected = (len(labels), self.num_classes)
+            if weights.shape != expected:
+                raise ValueError(f"weights: expected {list(expected)}, got {list(weights.shape)}")
+            if not (np.isfinite(weights).all() and (weights >= 0).all()):
+                raise ValueError("weights: expected finite numbers of at least 0, got others")
+            if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
+                raise ValueError("weights: expected rows with a sum of 1, got others")
             object.__setattr__(self, "weights", frozen_view(weights))
 
     @property
     def targets(self) -> npt.NDArray[Any]:
         """What a model learns: `weights` where there are some, else `labels`."""
-        return np.asarray(self.labels if self.weights is None else self.weights)
+        return self.labels if self.weights is None else self.weights
 
     @property
     def confidence(self) -> float | None:
@@ -203,28 +208,3 @@ class PoolLabels:
                 f"student: expected labels of {pool.dataset.num_classes} classes, "
                 f"got {self.num_classes}"
             )
-
-
-def _checked_weights(values: npt.ArrayLike, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    weights = np.asarray(values, np.float32)
-    if weights.shape != shape:
-        raise ValueError(f"weights: expected {list(shape)}, got {list(weights.shape)}")
-    if not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise ValueError("weights: expected finite numbers of at least 0, got others")
-    if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
-        raise ValueError("weights: expected rows with a sum of 1, got others")
-    return weights
-
-
-def to_html(title: str, rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a table under a title; all texts are escaped.
-
-    Args:
-        title: what it is a table of.
-        rows: the texts of each, the first of them its name.
-    """
-    lines = [f"<p><strong>{html.escape(title)}</strong></p>", "<table>"]
-    for name, *values in rows:
-        cells = "".join(f"<td>{html.escape(value)}</td>" for value in values)
-        lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')
-    return "\n".join([*lines, "</table>"])

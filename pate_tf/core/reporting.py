@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,7 @@ NOT_MEASURED = "not measured: these public samples have no labels"
 Advance = Callable[[int], object]
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
+_WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Reporting:
         lambda description, total, unit: contextlib.nullcontext(lambda done: None)
     )
     note: Callable[[str], object] = lambda text: None
-    warn: Callable[[str], object] = _warn
+    warn: Callable[[str], object] = _WARN
     verbose: bool = False
     began: float = dataclasses.field(default_factory=time.monotonic)
 

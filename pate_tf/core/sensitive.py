@@ -1,13 +1,14 @@
-"""Sensitive values: private records, votes, counts. Their `repr` shows shapes only."""
+"""Sensitive values: private records, their partition, votes, counts. A `repr` shows shapes."""
 
 import dataclasses
+import hashlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core.dataset import Examples, checked_labels
-from pate_tf.core.source import PrivateSource
+from pate_tf.core.source import PrivateSource, owner_name
 from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole, whole_numbers
 
 
@@ -193,3 +194,165 @@ class Votes:
         for teacher_labels in self.labels:
             counts[columns, teacher_labels] += 1
         return VoteCounts(counts)
+
+
+# Record to teacher, disjoint and complete.
+#
+# A record (or an owner) must reach one teacher only, and its teacher must not depend on the other
+# records, nor on how many there are: that is what makes one record (or owner) change at most one
+# vote a query (docs/proofs/theory.md, Propositions S1 and S2).
+
+
+MOST_TEACHERS = 2**20  # where how many records there are is not public
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """Which teacher each record belongs to: disjoint and complete by its form.
+
+    Attributes:
+        assignment: int64 `[num_records]`, the teacher of each record, read-only.
+        num_teachers: number of teachers. For unit "record" each has at least one record. For unit
+            "owner" a teacher may have none: whether it does can hang on one owner, and to refuse it
+            would change all teachers at once.
+        unit: what is protected, "record" or "owner" (all records of one owner together).
+
+    Raises:
+        ValueError: if a teacher is out of range, or has no record where it must have one.
+    """
+
+    assignment: IntArray = dataclasses.field(repr=False)
+    num_teachers: int
+    unit: str = "record"
+
+    def __post_init__(self) -> None:
+        assignment = whole_numbers(self.assignment, "partition")
+        if assignment.ndim != 1:
+            raise ValueError(f"partition: expected [num_records], got {list(assignment.shape)}")
+        if assignment.size and (assignment.min() < 0 or assignment.max() >= self.num_teachers):
+            raise ValueError(f"partition: expected teachers from 0 to {self.num_teachers - 1}")
+        if self.unit not in ("record", "owner"):
+            raise ValueError(f"unit: expected 'record' or 'owner', got {self.unit!r}")
+        sizes = np.bincount(assignment, minlength=self.num_teachers)
+        if self.unit == "record" and not sizes.all():
+            raise ValueError(
+                "partition: expected at least one record a teacher, got a teacher without any; use "
+                "fewer teachers"
+            )
+        assignment.flags.writeable = False
+        object.__setattr__(self, "assignment", assignment)
+
+    @property
+    def num_records(self) -> int:
+        """Number of records."""
+        return len(self.assignment)
+
+    def numbered(self, owners: npt.NDArray[Any]) -> IntArray:
+        """Returns a number for each record's owner, `[num_records]`.
+
+        Args:
+            owners: whose each record is, `[num_records]`.
+
+        Raises:
+            ValueError: if records of one owner belong to two teachers: owners are not protected
+                then.
+        """
+        _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
+        if (self.assignment[first][numbers] != self.assignment).any():
+            raise ValueError(
+                "owners: expected all records of an owner with one teacher, got an owner with more"
+            )
+        return numbers.astype(np.int64)
+
+    def all_records(self) -> list[IntArray]:
+        """Returns the record indices of every teacher, each ascending, in one pass."""
+        order = np.argsort(self.assignment, kind="stable")
+        sizes = np.bincount(self.assignment, minlength=self.num_teachers)
+        return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
+    """Deals record positions out at random; sizes differ by at most one.
+
+    Each block of `num_teachers` neighbouring positions is dealt out in a random order of its own,
+    so the teacher of record i is a function of i, `num_teachers` and `seed` alone. Hence
+
+    - replacing a record's content changes the share of one teacher;
+    - a record more or less at the end does so too;
+    - a record more or less before the end moves all later positions, and changes all shares: this
+      partition protects against replacement. Where records come and go, give each an owner, such
+      as a stable name of its own, and use `owner_partition`.
+
+    Raises:
+        ValueError: if there are more teachers than records, or none.
+    """
+    if num_teachers < 1:
+        raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
+    if num_teachers > num_records:
+        raise ValueError(
+            f"num_teachers: expected at most one teacher a record ({num_records} records), "
+            f"got {num_teachers}"
+        )
+    # A stream of draws: more blocks do not change those before them.
+    draws = np.random.default_rng(np.random.PCG64(seed)).random(
+        (-(-num_records // num_teachers), num_teachers)
+    )
+    dealt = np.argsort(draws, axis=1, kind="stable").astype(np.int64, copy=False)
+    return Partition(dealt.ravel()[:num_records], num_teachers)
+
+
+def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
+    """Sends all records of one owner to one teacher, by a keyed hash of the owner's name.
+
+    A hash, not a shuffle of the sorted owners: the teacher of one owner may not depend on who the
+    others are, nor on how many. Sizes therefore vary, and a teacher may be left without records: it
+    then learns nothing, and its vote says nothing. There may be more teachers than records, since
+    how many records there are is not public. Hence
+
+    - all records of one owner more or less change the share of one teacher;
+    - so do other records of the same owner;
+    - one owner replaced by another changes two, that of the one and that of the other.
+
+    Within a share, records keep the order that they have in the whole.
+
+    Args:
+        owners: `[num_records]`, each record's owner, integers or strings.
+        num_teachers: number of teachers.
+        seed: key of the hash.
+
+    Raises:
+        ValueError: if the number of teachers is not from 1 to `MOST_TEACHERS`, or owners are
+            something else.
+    """
+    if not 1 <= num_teachers <= MOST_TEACHERS:
+        raise ValueError(f"num_teachers: expected from 1 to {MOST_TEACHERS}, got {num_teachers}")
+    names = np.asarray(owners)
+    # Floats would not do: one of them changes how all the others are written as names.
+    if names.dtype.kind not in "iuUS" or names.ndim != 1:
+        raise ValueError(
+            f"owners: expected whole numbers or strings [num_records], got {names.dtype} of shape "
+            f"{list(names.shape)}"
+        )
+    unique, positions = np.unique(names, return_inverse=True)
+    key = str(seed).encode()
+    teachers = [
+        int.from_bytes(hashlib.blake2b(owner_name(owner), key=key, digest_size=16).digest())
+        % num_teachers
+        for owner in unique.tolist()
+    ]
+    return Partition(np.array(teachers, np.int64)[positions], num_teachers, unit="owner")
+
+
+def assigned_partition(assignment: npt.NDArray[Any], *, num_teachers: int) -> Partition:
+    """Returns the partition of a file.
+
+    Args:
+        assignment: whole numbers: the teacher of each record, `[num_records]`.
+        num_teachers: number of teachers.
+
+    Raises:
+        ValueError: if it is something else, or a teacher has no record.
+    """
+    if assignment.dtype.kind not in "iu":
+        raise ValueError(f"partition: expected whole numbers, got {assignment.dtype}")
+    return Partition(assignment, num_teachers)

@@ -152,7 +152,7 @@ def record_digests(inputs: npt.NDArray[Any]) -> Digests:
 def owner_digests(owners: npt.NDArray[Any], key: bytes) -> npt.NDArray[np.bytes_]:
     """Returns a keyed digest of each record's owner, 16 bytes each, `[num_records]`.
 
-    A number and its digits are one name, as in `partition.owner_partition`.
+    A number and its digits are one name, as in `sensitive.owner_partition`.
     """
     names, inverse = np.unique(owners, return_inverse=True)
     digests = [

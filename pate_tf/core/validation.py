@@ -34,8 +34,10 @@ def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> 
     `between(0, math.inf, ends="(]", budget=budget)` allows infinity.
     """
     for name, value in numbers.items():
+        is_number = isinstance(value, int | float | np.integer | np.floating)  # NaN fails below
         if not (
-            _is_number(value)
+            is_number
+            and not isinstance(value, bool)
             and (low < value or (ends[0] == "[" and value == low))
             and (value < high or (ends[1] == "]" and value == high))
         ):
@@ -88,11 +90,6 @@ def finite(**arrays: npt.ArrayLike) -> None:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{name}: expected finite numbers, got NaN or infinite ones")
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a real number, no bool and no array; NaN fails every comparison."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _refuse(name: str, expected: str, value: object) -> NoReturn:

@@ -467,7 +467,9 @@ class Store:
                 if source is not None and not self._has_source:
                     self.write("source", {"source": source})
         spending = self.source_spending() if self.source and self.source.name else None
-        if spending is not None and spending.adds_to(self.charges):
+        if spending is not None and (
+            spending.charges != self.charges or spending.num_unknown or spending.num_other_units
+        ):
             total = f"epsilon {spending.epsilon(self.delta):.4g} at delta {self.delta:g}"
             if spending.num_unknown or spending.num_other_units:
                 total = (
@@ -581,13 +583,6 @@ class Store:
                         counts = tuple(np.frombuffer(counts, "<i8").tolist())
                     answers[query] = StoredAnswer(label=label, debit=debit, noisy_counts=counts)
         return answers
-
-    def stored_labels(self) -> list[tuple[int, int | None]]:
-        """Returns the row that charged each answer and its label, in the order they were stored."""
-        with self._reporting():
-            return self._connection.execute(
-                "SELECT debit, label FROM answers ORDER BY position"
-            ).fetchall()
 
     def catch_up(self, *, is_own: bool = False) -> list[LedgerRow]:
         """Verifies the rows that were written since the last call, takes them up, and returns them.

@@ -10,10 +10,8 @@ from typing import Any
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge, rounded_up
-from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.accounting.conversions import least
-from pate_tf.accounting.cost_release import PlannedRelease
-from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.charges import PlannedRelease, charge_from_dict
+from pate_tf.accounting.conversions import DEFAULT_DELTA, least
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.journal import (
     DEBITS,

@@ -20,6 +20,7 @@ users, and runs while it was missing.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -28,7 +29,7 @@ import pathlib
 import sqlite3
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pate_tf.accounting import composition
@@ -81,9 +82,8 @@ class SensitiveWarning(UserWarning):
     """SENSITIVE: something about the private records, for the data holder alone."""
 
 
-def warn(message: str) -> None:
-    """Warns the user in one line."""
-    warnings.warn(message, LedgerWarning, stacklevel=2)
+# Warns the user in one line.
+warn: Callable[[str], None] = functools.partial(warnings.warn, category=LedgerWarning)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,10 +121,6 @@ class SourceSpending:
     num_ledgers: int
     num_unknown: int = 0
     num_other_units: int = 0
-
-    def adds_to(self, charges: Mapping[Charge, int]) -> bool:
-        """Whether it is more than what a single ledger charged."""
-        return self.charges != charges or self.num_unknown > 0 or self.num_other_units > 0
 
     def epsilon(self, delta: float) -> float:
         """Returns what all of it cost at a delta; infinite where that is not known."""

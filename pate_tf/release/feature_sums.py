@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.planning import cluster_numbers
-from pate_tf.core import artifacts, partition
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
-from pate_tf.core.sensitive import PrivateExamples, SumsByClass
+from pate_tf.core.sensitive import PrivateExamples, SumsByClass, owner_partition
 from pate_tf.core.source import (
     RECORD_KEY,
     Digests,
@@ -210,7 +210,7 @@ def sums_of_records(
                     vectors[rows] = vector_steps(record_vectors(features, summands.scale))
                 advance(len(rows))
             return total
-        parts = partition.owner_partition(owners, num_teachers=PARTS, seed=0)
+        parts = owner_partition(owners, num_teachers=PARTS, seed=0)
         for part in parts.all_records():
             _, owner = np.unique(owners[part], return_inverse=True)
             pairs, place = np.unique(

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge, ReleasedLabels
-from pate_tf.accounting.cost_release import PlannedRelease
-from pate_tf.accounting.delta import check_delta, default_delta
+from pate_tf.accounting.charges import PlannedRelease
+from pate_tf.accounting.conversions import check_delta, default_delta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.accounting.planning import DEFAULT_MARGIN

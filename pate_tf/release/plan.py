@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pate_tf.accounting import planning
 from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.charges import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.composition import check_pure
-from pate_tf.accounting.cost_release import DEFAULT_PROFILE, PlannedRelease
-from pate_tf.accounting.delta import DELTA
+from pate_tf.accounting.conversions import DELTA
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     Mechanism,

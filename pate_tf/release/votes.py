@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
-from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.mechanisms import (
     InteractiveGaussianNoisyMax,
     Mechanism,
@@ -139,7 +138,7 @@ def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, *, unit: str
     charged = Counter(ledger.charges) + Counter({mechanism: number})
     if unit != "owner" or all(charge.approximate is None for charge in charged):
         return
-    if np.isinf(replaced_owner_epsilon(charged, ledger.delta)):
+    if np.isinf(several_teachers_epsilon(charged, delta=ledger.delta)):
         raise ValueError(
             f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
             f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "

@@ -8,7 +8,7 @@ import pathlib
 from typing import Any
 
 from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.delta import check_delta
+from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.data.data import Data
 from pate_tf.queries.labels import Labels

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 
-from pate_tf.accounting.delta import DELTA, default_delta
+from pate_tf.accounting.conversions import DELTA, default_delta
 from pate_tf.accounting.planning import FEATURE_SUMS, PATE, plan
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.accounting.delta import check_delta
+from pate_tf.accounting.conversions import check_delta
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.release.noise import NoiseSource, SystemNoise

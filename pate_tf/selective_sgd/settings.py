@@ -4,7 +4,7 @@ import dataclasses
 from math import sqrt
 from typing import Any
 
-from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.conversions import DEFAULT_DELTA
 from pate_tf.accounting.noisy_training import NoisyTraining, noise_for
 from pate_tf.core.settings import Settings, setting
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.local import silo_charge_from_dict
 from pate_tf.core.source import PrivateSource
-from pate_tf.ledger.journal import LedgerError, LedgerRow, Store
+from pate_tf.ledger.journal import LedgerError, LedgerRow, Store, charge_of
 
 DAY_SECONDS = 24 * 60 * 60
 
@@ -164,9 +163,9 @@ class SiloAccount(Store):
         if row.kind == "opened" and details.get("silo") != self.silo:
             raise LedgerError(f"account: expected that of {self.silo}, got another silo's")
         if row.kind == "debit":
-            charge = silo_charge_from_dict(details["charge"])
+            charge, number = charge_of(row)
             when = datetime.datetime.fromisoformat(row.time).timestamp()
-            self._debits.append((when, int(details["number"])))
+            self._debits.append((when, number))
             for query in details.get("queries", ()):  # none where it was charged elsewhere
                 self._charges[bytes.fromhex(query)] = (row.sequence, charge)
             if details.get("batch") is not None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import fits
-from pate_tf.accounting.delta import check_delta
+from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.mechanisms.base import NoiseDraws
 from pate_tf.core.source import PrivateSource

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.charge import Charge, ReleasedLabels
-from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_teachers_epsilon
+from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.release import SanitisedEpsilon, stored_epsilon
 from pate_tf.core import validation
@@ -183,7 +182,7 @@ class LabelsStatement(PrivacyStatement):
     def epsilon_replaced(self) -> float | None:
         """As `epsilon`, against replacing one owner's records by another's; None for records."""
         is_owner = self.unit == "owner"
-        return replaced_owner_epsilon(self.charged, self.delta) if is_owner else None
+        return several_teachers_epsilon(self.charged, delta=self.delta) if is_owner else None
 
     @functools.cached_property
     def several(self) -> dict[int, float]:
@@ -380,7 +379,7 @@ class LabelsStatement(PrivacyStatement):
         spent, _ = smallest_epsilon(charges, self.delta)
         at_least("epsilon", self.epsilon_ledger, spent, everything)
         if self.epsilon_ledger_replaced is not None:
-            replaced = replaced_owner_epsilon(charges, self.delta)
+            replaced = several_teachers_epsilon(charges, delta=self.delta)
             what = f"against replacing an owner, {everything}"
             at_least("epsilon", self.epsilon_ledger_replaced, replaced, what)
         if not self.epsilon <= self.epsilon_ledger * (1.0 + ROUNDING):
@@ -399,7 +398,7 @@ def ledger_facts(ledger: Ledger, unit: str) -> dict[str, Any]:
     """Returns what a ledger says of everything that it charged, as fields of a statement."""
     return {
         "epsilon_ledger": ledger.spent().epsilon,
-        "epsilon_ledger_replaced": replaced_owner_epsilon(ledger.charges, ledger.delta)
+        "epsilon_ledger_replaced": several_teachers_epsilon(ledger.charges, delta=ledger.delta)
         if unit == "owner"
         else None,
         "epsilon_budget": ledger.epsilon_budget,

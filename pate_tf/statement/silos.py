@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
-from pate_tf.accounting.group_privacy import group_epsilon, several_teachers_epsilon
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.ledger.journal import Store
 from pate_tf.queries.strategies import STRATEGIES
@@ -140,16 +139,21 @@ class SilosStatement(PrivacyStatement):
         numbers += [self._num_charged] * (self._num_charged > 1)
         most = {number: self._most_charged(number) for number in (1, *numbers)}
         if self.sums is None and self.secure is None:
-            return {number: smallest_epsilon(most[number], self.delta)[0] for number in numbers}
+            return {
+                number: composition.smallest_epsilon(most[number], self.delta)[0]
+                for number in numbers
+            }
         if len(self.charges) == 1:
             return {
-                number: several_teachers_epsilon(most[1], delta=self.delta, num_teachers=number)
+                number: composition.several_teachers_epsilon(
+                    most[1], delta=self.delta, num_teachers=number
+                )
                 for number in numbers
             }
         share, delta = self.delta / self.several_delta, self.several_delta
         return {
-            number: group_epsilon(
-                lambda smaller: smallest_epsilon(most[1], share * smaller)[0],
+            number: composition.group_epsilon(
+                lambda smaller: composition.smallest_epsilon(most[1], share * smaller)[0],
                 delta,
                 num_steps=number,
             )
@@ -159,7 +163,7 @@ class SilosStatement(PrivacyStatement):
     @property
     def several_delta(self) -> float:
         """The delta that `several` holds at; more than the run's if answers chose mechanisms."""
-        return delta_of_chosen_kinds(self._most_charged(1), self.delta)
+        return composition.delta_of_chosen_kinds(self._most_charged(1), self.delta)
 
     def _most_charged(self, number: int) -> dict[Charge, int]:
         """Returns at least what any so many silos were charged together."""
@@ -228,9 +232,11 @@ class SilosStatement(PrivacyStatement):
         nothing of the other silos.
         """
         for silo in self.silos:
-            due, _ = smallest_epsilon(silo.charges, self.delta)
+            due, _ = composition.smallest_epsilon(silo.charges, self.delta)
             at_least("epsilon", silo.epsilon, due, f"for what {silo.name} answered")
-            at_least("delta", silo.delta, delta_of_chosen_kinds(silo.charges, self.delta))
+            at_least(
+                "delta", silo.delta, composition.delta_of_chosen_kinds(silo.charges, self.delta)
+            )
         by_name = {silo.name: silo for silo in self.silos}
         for store in stores:
             name = "" if store.opened is None else store.opened.details.get("silo", "")

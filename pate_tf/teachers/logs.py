@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.core import artifacts, event_files
+from pate_tf.core import artifacts
+from pate_tf.core.settings import write_result
 from pate_tf.teachers.settings import TeacherConfig
 
 PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100}
@@ -73,5 +74,5 @@ def write_accuracies(
             tf.summary.scalar("accuracy/by_percentile", value, step=percentile)
     writer.close()
     settings = {**config.to_dict(), "dataset": config.dataset.name}
-    event_files.write_result(folder, settings, {"result/mean_accuracy": float(accuracies.mean())})
+    write_result(folder, settings, {"result/mean_accuracy": float(accuracies.mean())})
     artifacts.make_private(folder)

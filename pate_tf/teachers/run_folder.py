@@ -8,11 +8,16 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from pate_tf.core import artifacts, partition
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import Partition
 from pate_tf.core.public import PublicSplit
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import (
+    Partition,
+    PrivateExamples,
+    assigned_partition,
+    owner_partition,
+    random_partition,
+)
 from pate_tf.core.settings import setting
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.teachers.kinds import load_ensemble
@@ -62,15 +67,13 @@ def shards_of(
             raise ValueError(
                 "partition: expected the teacher of each record, got another number of them"
             )
-        assigned = partition.assigned_partition(assignment, num_teachers=num_teachers)
+        assigned = assigned_partition(assignment, num_teachers=num_teachers)
         if assigned.num_records != len(examples):
             raise ValueError("partition: expected the teacher of each record, got others")
         return assigned
     if examples.owners is not None:
-        return partition.owner_partition(examples.owners, num_teachers=num_teachers, seed=seed)
-    return partition.random_partition(
-        num_records=len(examples), num_teachers=num_teachers, seed=seed
-    )
+        return owner_partition(examples.owners, num_teachers=num_teachers, seed=seed)
+    return random_partition(num_records=len(examples), num_teachers=num_teachers, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

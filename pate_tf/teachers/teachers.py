@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import Partition, PrivateExamples
 from pate_tf.core.source import PrivateSource, Records, keyed_sum, record_digests
 from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.data.data import Data, as_inputs

@@ -14,8 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pate_tf.core.partition import Partition
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import Partition, PrivateExamples
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue
 from pate_tf.teachers.settings import TeacherConfig

@@ -10,14 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting import composition
-from pate_tf.accounting.composition import composed_epsilon, moments_delta, privacy_losses
+from pate_tf.accounting.composition import (
+    composed_epsilon,
+    moments_delta,
+    moved_guarantee,
+    privacy_losses,
+)
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
     epsilon_from_alphas,
     pure_composition_epsilon,
 )
-from pate_tf.accounting.group_privacy import moved_guarantee
 from pate_tf.accounting.mechanisms import ExponentialMechanism
 from pate_tf.accounting.mechanisms.stability_gate import (
     CERTAIN,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_mechanisms import ToyGate
 
+from pate_tf.accounting.charges import CostRelease
 from pate_tf.accounting.composition import (
     fits,
     moments_epsilon,
@@ -18,7 +19,6 @@ from pate_tf.accounting.composition import (
     total_approximate,
 )
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
-from pate_tf.accounting.cost_release import CostRelease
 from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,

@@ -8,13 +8,12 @@ import pytest
 import reference
 from scipy.special import ndtr
 
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS
-from pate_tf.accounting.group_privacy import (
+from pate_tf.accounting.composition import (
     group_epsilon,
-    replaced_owner_epsilon,
     several_teachers_alpha,
     several_teachers_epsilon,
 )
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -79,7 +78,7 @@ def test_no_pair_of_histograms_costs_more(mechanism, votes, classes):
 @pytest.mark.parametrize("num_queries", [1, 2])
 @pytest.mark.parametrize("delta", [1e-1, 1e-3, 1e-6])
 def test_no_event_of_one_or_two_labels_breaks_the_promise(mechanism, num_queries, delta):
-    epsilon = replaced_owner_epsilon({mechanism: num_queries}, delta)
+    epsilon = several_teachers_epsilon({mechanism: num_queries}, delta=delta)
     for one, other in pairs(mechanism, 5, 3):
         for _ in range(num_queries - 1):
             one, other = np.outer(one, one), np.outer(other, other)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.composition import several_teachers_epsilon
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
@@ -134,4 +134,4 @@ def test_a_share_of_one_costs_what_the_confident_one_costs_and_less_costs_less()
         one.data_independent_epsilon(num_queries=100, delta=1e-5)[0] for one in (full, tenth)
     ]
     assert epsilons[1] < 0.6 * epsilons[0]
-    assert epsilons[1] < replaced_owner_epsilon({tenth: 100}, 1e-5) < math.inf
+    assert epsilons[1] < several_teachers_epsilon({tenth: 100}, delta=1e-5) < math.inf

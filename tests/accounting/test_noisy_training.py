@@ -12,7 +12,6 @@ from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.noisy_training import (
     NoisyTraining,
     noise_for,
-    training_from_dict,
 )
 
 TRAININGS = [
@@ -116,4 +115,4 @@ def test_records_give_charges_back(training):
     assert charge_from_dict(training.to_dict()) == training
     assert training.in_words()
     with pytest.raises(ValueError, match="expected fields"):
-        training_from_dict({**training.to_dict(), "more": 1})
+        charge_from_dict({**training.to_dict(), "more": 1})

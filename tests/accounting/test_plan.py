@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pate_tf
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.composition import several_teachers_epsilon
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianHistogram,
@@ -50,7 +50,7 @@ def test_no_candidate_costs_more_than_the_target(unit):
         assert 0.9 < spent == candidate.epsilon <= 1.0, mechanism
         if unit == "owner":
             charges = {mechanism: mechanism.number_charged(20)}
-            assert math.isfinite(replaced_owner_epsilon(charges, 1e-5))
+            assert math.isfinite(several_teachers_epsilon(charges, delta=1e-5))
 
 
 @pytest.mark.parametrize("kind", OFFERED)

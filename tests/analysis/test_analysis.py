@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting import moments
-from pate_tf.accounting.cost_release import PlannedRelease
+from pate_tf.accounting.charges import PlannedRelease
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,

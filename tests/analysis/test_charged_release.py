@@ -18,7 +18,7 @@ from analysis_helpers import (
 )
 from statement_helpers import state
 
-from pate_tf.accounting.cost_release import PlannedRelease
+from pate_tf.accounting.charges import PlannedRelease
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
 from pate_tf.analysis import release as analysis_release
 from pate_tf.analysis.run import AnalysisSettings, run

@@ -17,7 +17,7 @@ import pate_tf
 
 pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as CI has it")
 
-from pate_tf.beam import pipelines
+from pate_tf import beam as pipelines
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.data_source import DataSource
 from pate_tf.release.feature_sums import FeatureSums

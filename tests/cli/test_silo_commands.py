@@ -19,7 +19,7 @@ AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
 
 
 def command(name, *flags):
-    return [sys.executable, "-m", f"pate_tf.cli.{name}", *map(str, flags)]
+    return [sys.executable, "-m", "pate_tf.cli.main", name, *map(str, flags)]
 
 
 def said(name, *flags, code=0):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.core.partition import Partition, assigned_partition, owner_partition, random_partition
+from pate_tf.core.sensitive import Partition, assigned_partition, owner_partition, random_partition
 
 seeds = st.integers(0, 2**31 - 1)
 sizes = st.integers(1, 200).flatmap(

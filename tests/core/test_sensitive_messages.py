@@ -15,7 +15,7 @@ import pytest
 import pate_tf
 from pate_tf.core import sensitive
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import Partition, assigned_partition, owner_partition
+from pate_tf.core.sensitive import Partition, assigned_partition, owner_partition
 from pate_tf.data.named_function import call_function
 from pate_tf.data.schema import schema_of
 from pate_tf.data.tables import TextTable

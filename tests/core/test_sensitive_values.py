@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pate_tf
-from pate_tf.beam import pipelines
+from pate_tf import beam as pipelines
 
 # Fields that must not be shown, by the name of the class; "*" for all of them.
 SENSITIVE = {

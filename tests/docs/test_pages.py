@@ -11,7 +11,6 @@ from code_blocks import DOCS, PAGES
 from script_processes import REPOSITORY
 
 from pate_tf.accounting.mechanisms import base
-from pate_tf.cli import flags
 from pate_tf.core.settings import described
 from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.students.config import StudentSettings
@@ -70,7 +69,7 @@ def flags_of(command: pathlib.Path) -> set[str]:
         if getattr(one, "__name__", "").startswith("pate_tf."):
             named += vars(one).values()
     kinds = [one for one in named if dataclasses.is_dataclass(one)]
-    of_settings = {name for kind in kinds for name in flags.names_of(kind)}
+    of_settings = {each.flag or name for kind in kinds for name, each in described(kind).items()}
     return (
         of_mechanisms
         | of_settings

@@ -1,5 +1,6 @@
 """What the ledger charges for a draw of the noisy data-dependent cost."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_helpers import DELTA, MECHANISM, label, open_ledger
 
+from pate_tf.accounting.charges import CostRelease, gaussian_smooth_sensitivity_rdp
 from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
-from pate_tf.accounting.cost_release import CostRelease, gaussian_smooth_sensitivity_rdp
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 PLAN = CostRelease(
@@ -53,7 +54,7 @@ def renyi(order, sigma, shift):
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.4, 20.0), st.floats(0.1, 30.0), st.sampled_from([-1, 1]))
 def test_a_draw_costs_no_less_than_the_divergence_of_neighbours(sigma, moment, shift):
-    plan = CostRelease(**{**PLAN.to_dict(), "sigma": sigma})
+    plan = dataclasses.replace(PLAN, sigma=sigma)
     divergence = renyi(moment + 1.0, sigma, shift)
     assert moment * divergence <= plan.alpha(moment) * (1.0 + 1e-9) + 1e-9
     # And not much more, so that another formula is noticed.
@@ -125,8 +126,8 @@ def test_a_draw_that_has_left_is_recorded_above_the_budget(tmp_path):
 def test_a_draw_without_a_finite_cost_is_refused_also_without_a_budget(tmp_path):
     for sigma in (1e-200, 1e-155, 0.0):
         with pytest.raises(ValueError, match="sigma: expected in"):
-            CostRelease(**{**PLAN.to_dict(), "sigma": sigma})
-    worst = CostRelease(**{**BY_SENSITIVITY.to_dict(), "smoothness": 100.0})
+            dataclasses.replace(PLAN, sigma=sigma)
+    worst = dataclasses.replace(BY_SENSITIVITY, smoothness=100.0)
     with open_ledger(tmp_path) as ledger:
         before = ledger.history()
         with ledger.exclusive():

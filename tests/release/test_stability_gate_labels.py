@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     LaplaceNoisyMax,
@@ -136,7 +135,7 @@ def test_owners_need_a_delta_that_holds_for_two_teachers(ledger):
         labeller(pool(1, 2), mechanism=GATE)
     assert not ledger.charges
     labeller(pool(1, 2), mechanism=StabilityGate(epsilon=0.25, delta=4e-6))
-    assert 0.4999 < replaced_owner_epsilon(ledger.charges, ledger.delta) < 0.5
+    assert 0.4999 < several_teachers_epsilon(ledger.charges, delta=ledger.delta) < 0.5
 
 
 def test_owners_are_checked_beside_the_debit_too(ledger):
@@ -152,7 +151,7 @@ def test_owners_are_checked_beside_the_debit_too(ledger):
     with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
         functools.partial(slow, voter=voter)(pool(1, 2), mechanism=gate)
     assert ledger.charges == {gate: 1}
-    assert np.isfinite(replaced_owner_epsilon(ledger.charges, ledger.delta))
+    assert np.isfinite(several_teachers_epsilon(ledger.charges, delta=ledger.delta))
 
 
 def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplog):

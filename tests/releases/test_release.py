@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import json
 from math import ceil, exp, log
@@ -22,15 +23,15 @@ from vote_tables import (
     universe,
 )
 
-from pate_tf.accounting.composition import total_alphas
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS
-from pate_tf.accounting.cost_release import (
+from pate_tf.accounting.charges import (
     CostRelease,
     PlannedRelease,
+    charge_from_dict,
     gaussian_smooth_sensitivity_rdp,
-    release_from_dict,
     steps_above,
 )
+from pate_tf.accounting.composition import total_alphas
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -518,9 +519,8 @@ def test_planned_numbers_beat_their_neighbours_on_the_profile(mechanism, release
     best = epsilon(plan)
     worst, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     assert best < worst
-    fields = plan.to_dict()
     for name, factor in itertools.product(("moment", "smoothness", "sigma"), (0.6, 1.6)):
-        changed = release_from_dict(fields | {name: fields[name] * factor})
+        changed = dataclasses.replace(plan, **{name: getattr(plan, name) * factor})
         assert epsilon(changed) > best * 0.994
 
 
@@ -593,7 +593,7 @@ def test_extreme_questions_get_a_plan(mechanism, public):
 
 @pytest.mark.parametrize("plan", [plan_by_hand(), smooth_plan()])
 def test_plans_survive_json(plan):
-    assert release_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert charge_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 def test_a_plan_takes_what_was_fixed_and_describes_its_profile():
@@ -628,7 +628,7 @@ def test_plans_refuse_what_is_out_of_range(changes):
 
 def test_plans_refuse_unknown_fields():
     with pytest.raises(ValueError, match="expected fields"):
-        release_from_dict(plan_by_hand().to_dict() | {"colour": 1})
+        charge_from_dict(plan_by_hand().to_dict() | {"colour": 1})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from vote_tables import (
     universe,
 )
 
-from pate_tf.accounting.cost_release import gaussian_smooth_sensitivity_rdp
+from pate_tf.accounting.charges import gaussian_smooth_sensitivity_rdp
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,

@@ -23,10 +23,9 @@ from sklearn.naive_bayes import MultinomialNB
 
 import pate_tf
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import owner_partition, random_partition
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import Reporting
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, owner_partition, random_partition
 from pate_tf.models import catalogue as models
 from pate_tf.models import closed_form
 from pate_tf.release.plan import LabelSettings, plan_release

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
@@ -282,7 +281,7 @@ def test_a_released_epsilon_stands_beside_its_worst_case():
 
 def test_an_owner_is_replaced_at_the_cost_of_two_moved_teachers():
     made = owners()
-    two_moved = replaced_owner_epsilon({LAPLACE: 1200}, 1e-5)
+    two_moved = several_teachers_epsilon({LAPLACE: 1200}, delta=1e-5)
     found = [row.epsilon for row in made.guarantees if row.relation == REPLACE_ONE]
     assert found == [two_moved, 9.87654] and two_moved > made.epsilon
     found = [row.epsilon for row in made.guarantees if row.relation == ADD_OR_REMOVE_ONE]

@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import Partition, assigned_partition
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import Partition, PrivateExamples, assigned_partition
 from pate_tf.models import catalogue
 from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.store import TrainedTeacher

@@ -14,9 +14,8 @@ from script_processes import run_script
 
 import pate_tf
 from pate_tf.core import artifacts
-from pate_tf.core.partition import owner_partition
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, owner_partition
 from pate_tf.models import catalogue, classifier, closed_form, forest
 from pate_tf.representations import catalogue as representations
 from pate_tf.teachers import ensemble, kinds, voters

@@ -14,9 +14,8 @@ import teacher_helpers as helpers
 import tensorflow as tf
 
 from pate_tf.core import artifacts
-from pate_tf.core.partition import Partition, owner_partition, random_partition
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import Partition, PrivateExamples, owner_partition, random_partition
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive

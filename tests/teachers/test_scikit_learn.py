@@ -19,8 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import pate_tf
 from pate_tf.core import artifacts
-from pate_tf.core.partition import random_partition
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, random_partition
 from pate_tf.teachers import kinds, processes
 from pate_tf.teachers.kinds import scikit_learn
 

@@ -7,8 +7,7 @@ import teacher_helpers as helpers
 from script_processes import REPOSITORY, run_fresh
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import assigned_partition, random_partition
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, assigned_partition, random_partition
 from pate_tf.models import catalogue
 from pate_tf.teachers.training import TeacherData
 

@@ -4,19 +4,19 @@ from pate_tf.accounting.conversions import LATTICE as LATTICE
 from pate_tf.accounting.mechanisms.base import Mechanism as Mechanism
 from pate_tf.accounting.mechanisms.base import mechanism_from_dict as mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import register as register
-from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import (
-    ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax,
-)
-from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import (
-    InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
-)
 from pate_tf.accounting.mechanisms.feature_sums import GaussianFeatureSums as GaussianFeatureSums
 from pate_tf.accounting.mechanisms.feature_sums import GaussianResidualSums as GaussianResidualSums
 from pate_tf.accounting.mechanisms.feature_sums import LaplaceClusterCounts as LaplaceClusterCounts
 from pate_tf.accounting.mechanisms.noisy_max import AdditiveNoisyMax as AdditiveNoisyMax
+from pate_tf.accounting.mechanisms.noisy_max import (
+    ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax,
+)
 from pate_tf.accounting.mechanisms.noisy_max import ExponentialMechanism as ExponentialMechanism
 from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram as GaussianHistogram
 from pate_tf.accounting.mechanisms.noisy_max import GaussianNoisyMax as GaussianNoisyMax
+from pate_tf.accounting.mechanisms.noisy_max import (
+    InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
+)
 from pate_tf.accounting.mechanisms.noisy_max import LaplaceNoisyMax as LaplaceNoisyMax
 from pate_tf.accounting.mechanisms.noisy_max import PermuteAndFlip as PermuteAndFlip
 from pate_tf.accounting.mechanisms.noisy_max import PureNoisyMax as PureNoisyMax

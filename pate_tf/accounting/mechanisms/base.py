@@ -186,7 +186,7 @@ class Mechanism(Charge, Settings):
     Adjacency: one training record is replaced, or all records of one owner are added or removed;
     so at most one teacher changes, and at most one vote of every query moves from one class to
     another (docs/proofs/theory.md, Propositions S1 and S2). An owner replaced by another can change
-    two teachers (`pate_tf.accounting.group_privacy`).
+    two teachers (`pate_tf.accounting.composition`).
 
     A family member gives `name`, `alphas`, `draw`, `words` and fields made by `parameter`, or says
     in `lacks` why not ("draw", "flags", "bounds", "dp event"); and whatever else it can: a plan for
@@ -216,11 +216,6 @@ class Mechanism(Charge, Settings):
         super().__init_subclass__()
         if "counted" not in vars(cls):
             cls.counted = ("batch", "batches") if cls.charged_per_batch else ("query", "queries")
-
-    def number_charged(self, num_queries: int) -> int:
-        """Returns num_queries, or one for the whole batch."""
-        validation.whole(0, num_queries=num_queries)
-        return min(num_queries, 1) if self.charged_per_batch else num_queries
 
     def data_independent_epsilon(
         self, *, num_queries: int, delta: float
@@ -425,10 +420,6 @@ class ReleasesFeatureSums(Mechanism):
     num_clusters: int | None = None
     num_rounds: int = 1
     released_in_words: ClassVar[str]
-
-    def number_charged(self, num_queries: int) -> int:
-        """Returns one, however many labels are computed; none for none."""
-        return min(super().number_charged(num_queries), 1)
 
     @property
     @abstractmethod

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import Partition
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import Partition, PrivateExamples
 from pate_tf.core.source import Records
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
