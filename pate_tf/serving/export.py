@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
+from pate_tf.data.preprocessing import ngram_features
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
-from pate_tf.data.text import ngram_features
 from pate_tf.serving.served import (
     DATASET,
     DIGESTS,
@@ -72,10 +72,10 @@ class StudentGraph:
 
         `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
         *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
-        string `[batch]`, and the signature `features` what `data.text` makes of them. Of a table
-        with a schema it takes each column `[batch]` by its name, as `Schema.input_names` has it:
-        numbers as float32, NaN where one is missing, all else as string, empty where it is missing;
-        and `features` takes what the schema makes of them.
+        string `[batch]`, and the signature `features` what `data.preprocessing` makes of them.
+        Of a table with a schema it takes each column `[batch]` by its name, as `Schema.input_names`
+        has it: numbers as float32, NaN where one is missing, all else as string, empty where it is
+        missing; and `features` takes what the schema makes of them.
         `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
         feature or has another size is an error for the whole batch.
         """
@@ -94,13 +94,18 @@ class StudentGraph:
         if self.dataset.kind != "text" and schema is None:
             return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
         if self.dataset.kind != "text" and schema is not None:
+            names = schema.input_names().values()
+            specs = {
+                name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name)
+                for column, name in zip(schema.columns, names, strict=True)
+            }
 
             @tf.function(autograph=False)
             def serve_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
                 return self._named(table_features(columns, schema))
 
             return {
-                SERVING_DEFAULT: serve_columns.get_concrete_function(**column_specs(schema)),
+                SERVING_DEFAULT: serve_columns.get_concrete_function(**specs),
                 SERIALIZED_EXAMPLES: serve_examples,
                 FEATURES: serve,
             }
@@ -140,14 +145,6 @@ def input_spec(dataset: Dataset) -> tf.TensorSpec:
 
 
 # A schema inside of the graph: what `Schema.encode_columns` does outside of it.
-
-
-def column_specs(schema: Schema) -> dict[str, tf.TensorSpec]:
-    """Returns what a served student takes of each column, by `Schema.input_names`."""
-    return {
-        name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name=name)
-        for column, name in zip(schema.columns, schema.input_names().values(), strict=True)
-    }
 
 
 def table_features(columns: Mapping[str, tf.Tensor], schema: Schema) -> tf.Tensor:
@@ -192,7 +189,7 @@ def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: 
 
 def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
     """Returns the days of dates, clipped: float32 `[batch]`, as `date.toordinal` counts them."""
-    found, fits = tf.zeros_like(texts, tf.float32), tf.zeros_like(texts, tf.bool)
+    days, fits = tf.zeros_like(texts, tf.float32), tf.zeros_like(texts, tf.bool)
     for form in (column.date, ISO_DATE):
         pattern, order = date_pattern(form), re.findall("%[dmY]", form)
         is_of = tf.strings.regex_full_match(texts, pattern)
@@ -204,10 +201,10 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
             )
             for part in ("%Y", "%m", "%d")
         )
-        found = tf.where(is_of & ~fits, tf.cast(_ordinal(year, month, day), tf.float32), found)
+        days = tf.where(is_of & ~fits, tf.cast(_ordinal(year, month, day), tf.float32), days)
         fits |= is_of & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
-    found = _checked(found, fits, column, f"a date {column.date}")
-    return tf.clip_by_value(found, column.low, column.high)
+    days = _checked(days, fits, column, f"a date {column.date}")
+    return tf.clip_by_value(days, column.low, column.high)
 
 
 def _ordinal(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
@@ -336,49 +333,37 @@ def export_student(
 
 # Formats other than SavedModel.
 
+FORMATS = ("onnx", "litert")
+
 
 def check_formats(formats: Sequence[str]) -> None:
     """Raises ValueError unless there are such formats, and the packages that write them."""
     for name in formats:
-        validation.one_of(WRITERS, export_formats=name)
+        validation.one_of(FORMATS, export_formats=name)
     if "onnx" in formats and importlib.util.find_spec("tf2onnx") is None:
         raise ValueError("export_formats: expected tf2onnx to be installed for onnx, got none")
 
 
 def write_formats(graph: StudentGraph, folder: pathlib.Path, formats: Sequence[str]) -> None:
     """Writes `student.onnx` and `student.tflite`, as asked for; ValueError if it can't be done."""
+    signature = [input_spec(graph.dataset)]
+    function = tf.function(graph.answer, autograph=False, input_signature=signature)
     for name in formats:
         try:
-            WRITERS[name](graph, folder)
+            if name == "onnx":
+                import onnx
+                import tf2onnx
+
+                converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
+                # tf2onnx leaves operations in that ONNX does not have, and only logs them.
+                onnx.checker.check_model(converted)
+                (folder / "student.onnx").write_bytes(converted.SerializeToString())
+            else:
+                converter = tf.lite.TFLiteConverter.from_concrete_functions(
+                    [function.get_concrete_function()], graph.module()
+                )
+                (folder / "student.tflite").write_bytes(converter.convert())
         except Exception as error:  # the converters raise many kinds
             raise ValueError(
                 f"{name}: expected a student of operations that can be converted, got others"
             ) from error
-
-
-def _write_onnx(graph: StudentGraph, folder: pathlib.Path) -> None:
-    import onnx
-    import tf2onnx
-
-    signature = [input_spec(graph.dataset)]
-    function = tf.function(graph.answer, autograph=False, input_signature=signature)
-    converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-    # tf2onnx leaves operations in that ONNX does not have, and only logs them.
-    onnx.checker.check_model(converted)
-    (folder / "student.onnx").write_bytes(converted.SerializeToString())
-
-
-def _write_litert(graph: StudentGraph, folder: pathlib.Path) -> None:
-    function = tf.function(
-        graph.answer, autograph=False, input_signature=[input_spec(graph.dataset)]
-    )
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [function.get_concrete_function()], graph.module()
-    )
-    (folder / "student.tflite").write_bytes(converter.convert())
-
-
-WRITERS: dict[str, Callable[[StudentGraph, pathlib.Path], None]] = {
-    "onnx": _write_onnx,
-    "litert": _write_litert,
-}

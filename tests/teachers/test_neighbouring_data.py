@@ -20,9 +20,9 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
-from pate_tf.teachers import kinds, logs
+from pate_tf.teachers import kinds
 from pate_tf.teachers.settings import FEWEST_STEPS
-from pate_tf.teachers.teachers import Teachers
+from pate_tf.teachers.teachers import Teachers, logs_of
 
 NUM_TEACHERS = 6
 SEED = 5
@@ -262,7 +262,7 @@ def test_a_whole_run_with_a_teacher_without_records(tmp_path):
     assert (teachers.identified.config.max_steps, teachers.unit) == (None, "owner")
     images, _ = helpers.blob_images(30, seed=9)
     assert teachers.votes(images).shape == (NUM_TEACHERS, 30)
-    written = event_files.scalars(logs.logs_of(artifacts.RunDirectory(tmp_path)) / "highest")
+    written = event_files.scalars(logs_of(artifacts.RunDirectory(tmp_path)) / "highest")
     shards = shares_by_owner(records).all_records()
     longest = max(max(FEWEST_STEPS, -(-25 * len(shard) // 2)) for shard in shards)
     assert [step for step, _ in written["loss"]] == list(range(1, longest + 1))
