@@ -148,65 +148,57 @@ class TeacherRun(DataSource):
         return range(int(first), int(last if dash else first) + 1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TeacherSource:
-    """Which teachers.
+def load_teachers(
+    public: PublicSplit,
+    *,
+    num_teachers: int | None = None,
+    folder: pathlib.Path | None = None,
+    elsewhere: pathlib.Path | None = None,
+) -> tuple[Voter, pathlib.Path]:
+    """Returns teachers and their run folder, which holds their ledger.
 
-    Attributes:
+    Args:
+        public: that they are asked about.
         num_teachers: checked if given, as it must be with a file of labels; without a folder it
             names the run, `DEFAULT_NUM_TEACHERS` where it is None.
-        folder: run folder of the teachers, which holds their ledger; None for
-            `runs/DATASET-NUM_TEACHERS`.
+        folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
         elsewhere: a folder of models, or a `.npy` file of labels `[num_teachers, num_queries]`,
             instead of the folder's ensemble. The folder must then be given.
+
+    Raises:
+        ValueError: if there are none, or not as many as expected.
     """
-
-    num_teachers: int | None = None
-    folder: pathlib.Path | None = None
-    elsewhere: pathlib.Path | None = None
-
-    def directory(self, dataset_name: str) -> artifacts.RunDirectory:
-        """Returns the run folder of the teachers."""
-        number = self.num_teachers or DEFAULT_NUM_TEACHERS
-        default = pathlib.Path(f"runs/{dataset_name}-{number}")
-        return artifacts.RunDirectory(self.folder or default)
-
-    def load(self, public: PublicSplit) -> Voter:
-        """Returns the teachers.
-
-        Raises:
-            ValueError: if there are none, or not as many as expected.
-        """
-        teachers: Voter
-        if self.elsewhere is None:
-            teachers = load_ensemble(ensemble_folder(self.directory(public.dataset.name)))
-        elif self.folder is None:
+    default = f"runs/{public.dataset.name}-{num_teachers or DEFAULT_NUM_TEACHERS}"
+    place = folder or pathlib.Path(default)
+    teachers: Voter
+    if elsewhere is None:
+        teachers = load_ensemble(ensemble_folder(artifacts.RunDirectory(place)))
+    elif folder is None:
+        raise ValueError(
+            "teachers: expected their run folder as well, the folder of the one ledger that "
+            "these teachers ever have"
+        )
+    elif not elsewhere.exists():
+        raise ValueError(
+            f"teachers: expected a .npy file or a folder of models at {elsewhere}, got none"
+        )
+    elif elsewhere.is_file():
+        if num_teachers is None:
             raise ValueError(
-                "teachers: expected their run folder as well, the folder of the one ledger that "
-                "these teachers ever have"
+                "num_teachers: expected it with a file of labels, whose rows are the teachers, "
+                "got none; without it a file that is transposed would go unnoticed"
             )
-        elif not self.elsewhere.exists():
-            raise ValueError(
-                f"teachers: expected a .npy file or a folder of models at {self.elsewhere}, got "
-                f"none"
-            )
-        elif self.elsewhere.is_file():
-            if self.num_teachers is None:
-                raise ValueError(
-                    "num_teachers: expected it with a file of labels, whose rows are the teachers, "
-                    "got none; without it a file that is transposed would go unnoticed"
-                )
-            teachers = StoredVotes(artifacts.read_array(self.elsewhere))
-        else:
-            from pate_tf.teachers.foreign import ForeignModels  # which imports TensorFlow
+        teachers = StoredVotes(artifacts.read_array(elsewhere))
+    else:
+        from pate_tf.teachers.foreign import ForeignModels  # which imports TensorFlow
 
-            teachers = ForeignModels(self.elsewhere)
-        if self.num_teachers not in (None, teachers.num_teachers):
-            raise ValueError(
-                f"num_teachers: expected {teachers.num_teachers}, as the ensemble has, "
-                f"got {self.num_teachers}"
-            )
-        return teachers.for_pool(public.pool)
+        teachers = ForeignModels(elsewhere)
+    if num_teachers not in (None, teachers.num_teachers):
+        raise ValueError(
+            f"num_teachers: expected {teachers.num_teachers}, as the ensemble has, "
+            f"got {num_teachers}"
+        )
+    return teachers.for_pool(public.pool), place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
