@@ -218,11 +218,6 @@ class Schema:
             if getattr(self, role) in names:
                 raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
 
-    @property
-    def num_features(self) -> int:
-        """How many features a record has."""
-        return sum(column.width for column in self.columns)
-
     def dataset(self, name: str, pool_size: int) -> Dataset:
         """Returns what a run knows of the data."""
         lows, highs = zip(
@@ -232,7 +227,7 @@ class Schema:
         return Dataset(
             name=name,
             kind="text" if len(self.columns) == 1 and self.columns[0].text else "tabular",
-            input_shape=(self.num_features,),
+            input_shape=(len(lows),),
             value_range=(tuple(map(float, lows)), tuple(map(float, highs))),
             num_classes=len(self.classes),
             class_names=self.classes,

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.base
 import threadpoolctl
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator as BaseEstimator
 from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 

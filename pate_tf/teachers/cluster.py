@@ -101,7 +101,9 @@ class Cluster:
         waiting: collections.deque[tuple[int, Callable[[], Any], Any]] = collections.deque()
         for teacher in teachers:
             arguments = data.arguments(teacher)
-            schedule = functools.partial(self._coordinator.schedule, run, args=arguments)
+            schedule: Callable[[], Any] = functools.partial(
+                self._coordinator.schedule, run, args=arguments
+            )
             waiting.append((teacher, schedule, schedule()))
             if len(waiting) == AHEAD * self.num_workers:
                 first, schedule, promised = waiting.popleft()

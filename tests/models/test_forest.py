@@ -45,7 +45,7 @@ def test_ties_between_classes_are_broken_as_scikit_learn_breaks_them(seed):
     inputs, labels = records(40, seed)
     inputs[:, 1:] = 0.0  # six inputs in all, with mixed labels
     twin = few_trees(TABLE).set_params(random_state=seed).fit(inputs, labels)
-    ours = forest.fit("test_forest:few_trees", TABLE, inputs, labels, seed=seed)
+    ours = forest.fit(few_trees, TABLE, inputs, labels, seed=seed)
     queries = np.unique(inputs, axis=0)
     np.testing.assert_array_equal(ours.predict(queries), twin.predict(queries))
 

@@ -135,7 +135,9 @@ def encoder() -> Encoder:
     generator = np.random.default_rng(0)
     pool = Pool(helpers.BLOBS, generator.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8))
     part = contrastive.parts(pool, 0)[0]
-    part.find_directions(pool)
+    views = part._with_norm_one(tf.constant(pool.inputs, tf.float32))
+    for along, view in zip(part.along, views, strict=True):
+        along.find(view.numpy().mean(axis=0), np.cov(view.numpy().T, bias=True))
     return Encoder(helpers.BLOBS, [part], {})
 
 
