@@ -44,6 +44,8 @@ REVIEWED = {
     "name": "of an argument",
     "path": "of the parameters that a shared training released",
     "' and '.join(differing)": "names of settings",
+    "name_of(config.model)": "a setting",
+    "self.weights.sum()": "number of queries",
 }
 
 
