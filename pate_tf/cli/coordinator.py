@@ -18,10 +18,10 @@ from absl import flags
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.labels import QueryConfig
 from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
 from pate_tf.silos.roster import Asking
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 
 FLAGS = flags.FLAGS
 

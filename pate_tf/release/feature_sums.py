@@ -106,13 +106,11 @@ class Summands:
     Attributes:
         num_classes: number of classes.
         scale: of the features, `[num_features]`.
-        groups: of the features, as of `Encoder.groups`.
         centres: of the pool's clusters, `[num_clusters, num_features]`, by their number.
     """
 
     num_classes: int
     scale: npt.NDArray[np.float64]
-    groups: tuple[int, ...]
     centres: Mapping[int, npt.NDArray[np.float64]]
 
     @classmethod
@@ -124,16 +122,12 @@ class Summands:
             numbers = cluster_numbers(len(pool), num_classes)
             centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
         scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
-        return cls(num_classes, scale, encoder.groups, centres)
+        return cls(num_classes, scale, centres)
 
     @property
     def num_rows(self) -> int:
         """Rows of the table."""
         return len(self.scale) + 1 + sum(self.centres)
-
-    def nothing(self) -> IntArray:
-        """Returns the table of no record."""
-        return np.zeros((self.num_rows, self.num_classes), np.int64)
 
     def of_records(self, features: npt.NDArray[np.float32], labels: IntArray) -> IntArray:
         """Returns the table of single records. SENSITIVE."""
@@ -198,7 +192,7 @@ def sums_of_records(
         vectors: what `vector_steps` of each record are written to, without owners.
     """
     inputs, labels, owners = examples.inputs, examples.labels, examples.owners
-    total = summands.nothing()
+    total = np.zeros((summands.num_rows, summands.num_classes), np.int64)
     # How many records owners have is private: no bar tells.
     steps = (len(examples), "record") if owners is None else (PARTS, "part")
     with reporting.progress_bar("summing features of records", *steps) as advance:
@@ -525,7 +519,6 @@ class FeatureSums:
         arrays = {
             "sums": sums,
             "scale": summands.scale,
-            "groups": np.array(summands.groups),
             "resolutions": np.array(numbers),
         }
         for number, counted in zip(numbers, counts, strict=True):
@@ -565,12 +558,9 @@ class FeatureSums:
             records = Records.from_dict(described)
             self.num_records, self.source = records.num_records, records.source
             self.sums = SumsByClass(arrays["sums"])
-            scale, groups = arrays["scale"], tuple(arrays["groups"].tolist())
-            if min(groups) < 0 or sum(groups) != len(scale):
-                raise ValueError("groups: expected how many features each has, got others")
             numbers = arrays["resolutions"].tolist()
             centres = {number: arrays[f"centres_{number}"] for number in numbers}
-            self.summands = Summands(self.dataset.num_classes, scale, groups, centres)
+            self.summands = Summands(self.dataset.num_classes, arrays["scale"], centres)
             self.cluster_counts = {
                 number: SumsByClass(arrays[f"counts_{number}"]) for number in numbers
             }
@@ -598,7 +588,7 @@ class FeatureSums:
     def _public(self) -> tuple[Any, ...]:
         """What sums must have in common to be added."""
         summands = self.summands
-        arrays = [summands.scale, np.array(summands.groups), *summands.centres.values()]
+        arrays = [summands.scale, *summands.centres.values()]
         fields = [self.description[field] for field in ("dataset", "representation", "encoder")]
         return (*fields, self.encoder_digest, artifacts.digest_arrays(arrays))
 

@@ -30,8 +30,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
-from pate_tf.queries import rounds
-from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.labels import QueryConfig, check_queries
 from pate_tf.queries.strategies import AUTO, find_strategy, recommended
 from pate_tf.release.noise import (
     NoiseSource,
@@ -302,7 +301,7 @@ def _check_votes(plan: LabelPlan, teachers: Voter, pool: Pool, delta: float) -> 
     check_drawable(mechanism)
     if not delta:
         check_pure(mechanism)
-    rounds.check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
+    check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
     if strategy.is_adaptive and not teachers.covers(pool.inputs):
         raise ValueError(
             f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
@@ -414,9 +413,11 @@ def _plan_of_votes(
     }
     config, joint = teachers.config, None
     if config is not None and config.model == closed_form.RIDGE and config.representation:
-        from pate_tf.representations.catalogue import is_of_images
+        from pate_tf.representations.catalogue import IMAGES, KINDS, joined_names
 
-        if is_of_images(config.representation) and pool.dataset.augmentation != "none":
+        kinds = [KINDS.get(name) for name in joined_names(config.representation)]
+        are_of_images = all(kind is not None and kind.data_kinds == IMAGES for kind in kinds)
+        if are_of_images and pool.dataset.augmentation != "none":
             joint = joint_plan(settings, target, **size)
     kind = joint.mechanism if joint is not None else settings.mechanism
     words = {} if joint is None else {"strategy": joint.strategy, "purpose": joint.purpose}

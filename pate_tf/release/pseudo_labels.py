@@ -22,14 +22,12 @@ from pate_tf.representations.catalogue import pool_features_by_name
 from pate_tf.representations.regression import (
     Averages,
     NoisySums,
-    Regression,
     labels_of,
     neighbourhood_averages,
     regress_sums,
     standardisation,
 )
 
-GROUP_WEIGHTS = (1.0, 0.3, 0.0)  # of features of later groups, beside 1
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 
 
@@ -74,7 +72,6 @@ def labels_from_sums(
     values: IntArray,
     noise: float,
     *,
-    groups: tuple[int, ...] = (),
     centres: npt.NDArray[np.float64] | None = None,
     moments: npt.NDArray[np.float64] | None = None,
     num_records: int = 0,
@@ -91,7 +88,6 @@ def labels_from_sums(
         vectors: what each input would add, `[num_inputs, num_features + 1]`.
         values: noisy sums in steps of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`.
         noise: standard deviation of each round, in what a record adds at most.
-        groups: of the features, as of `Encoder.groups`.
         centres: of the clusters that records were counted in; None for sums of vectors.
         moments: of the pool's vectors, `[width, width]`, for a linear model; several rounds need
             them.
@@ -108,7 +104,7 @@ def labels_from_sums(
     if centres is not None:
         sums = NoisySums.of_clusters(nearest_centres(vectors[:, :-1], centres), total, noise)
     else:
-        sums = NoisySums.of_features(vectors, total, noise, groups)
+        sums = NoisySums.of_features(vectors, total, noise)
     if pool.dataset.augmentation == "none":
         confidence, weights = linear_model(sums)
         return PseudoLabels(_labels(confidence), weights)
@@ -132,8 +128,7 @@ def linear_model(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns how probable classes are of inputs of a table, and weights that say it of any input.
 
-    Neighbors in a table need not be of one class: no averages. How much classes depend on later
-    groups of features is what makes the sums likeliest, of `GROUP_WEIGHTS`.
+    Neighbors in a table need not be of one class: no averages.
 
     Args:
         sums: of features, with a constant last.
@@ -144,14 +139,8 @@ def linear_model(
     """
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     mean, factors = standardisation(features)
-    is_later = np.arange(features.shape[1]) >= (sums.groups or features.shape[1:])[0]
-    candidates: list[tuple[Regression, npt.NDArray[np.float64]]] = []
-    for weight in GROUP_WEIGHTS if is_later.any() else GROUP_WEIGHTS[:1]:
-        weighed = factors * np.where(is_later, weight, 1.0)
-        rows = ((features - mean) * weighed).astype(np.float32)
-        regression = regress_sums([Averages(features=rows, of_first=rows)], sums)
-        candidates.append((regression, weighed))
-    regression, factors = max(candidates, key=lambda candidate: candidate[0].evidence)
+    rows = ((features - mean) * factors).astype(np.float32)
+    regression = regress_sums([Averages(features=rows, of_first=rows)], sums)
     assumed = sums.num_of_class / sums.num_records
     weights = factors[:, None] * np.asarray(regression.weights)
     weights = np.vstack([weights, (assumed - mean @ weights) / constant])

@@ -183,7 +183,7 @@ def release_votes(
         noise: where privacy noise comes from.
         noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
             with the largest counts * LATTICE + noise, int64 `[num_queries]`:
-            `VoteAggregation.label`.
+            `VoteAggregation.noisy_winners`.
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...

@@ -223,8 +223,6 @@ class NoisySums:
         noise: its standard deviation, in the same unit; above 0.
         num_of_class: records of each class, as far as the values say, at least 0, `[num_classes]`.
         is_constant: whether the last number of all vectors is the same.
-        groups: how many of the other numbers belong to each group, as of `Encoder.groups`; () where
-            there is one.
     """
 
     vectors: npt.NDArray[np.floating] = dataclasses.field(repr=False)
@@ -232,7 +230,6 @@ class NoisySums:
     noise: float
     num_of_class: FloatArray = dataclasses.field(repr=False)
     is_constant: bool = False
-    groups: tuple[int, ...] = ()
 
     @classmethod
     def of_features(
@@ -240,7 +237,6 @@ class NoisySums:
         vectors: npt.NDArray[np.floating],
         values: FloatArray,
         noise: float,
-        groups: tuple[int, ...] = (),
     ) -> "NoisySums":
         """Takes sums of `models.encoder.record_vectors`, whose last number is a constant."""
         # An input without features has no constant either.
@@ -252,7 +248,6 @@ class NoisySums:
             noise=noise,
             num_of_class=number,
             is_constant=True,
-            groups=groups,
         )
 
     @classmethod

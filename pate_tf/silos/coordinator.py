@@ -180,7 +180,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         Raises ValueError if queries, pool and silos do not fit each other; no silo was asked then.
         """
         # Strategies may need TensorFlow, which a coordinator that only collects does not.
-        from pate_tf.queries.rounds import QueryConfig, ask_in_rounds
+        from pate_tf.queries.labels import QueryConfig, ask_in_rounds
 
         config = QueryConfig(strategy=strategy, num_queries=num_queries, seed=seed)
         labels = ask_in_rounds(config, pool, lambda indices: self.ask(pool, indices))
@@ -265,7 +265,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             vectors,
             values[np.newaxis],
             noise,
-            groups=encoder.groups,
             representation=representation.source,
             seed=representation.seed,
         )
