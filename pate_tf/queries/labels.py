@@ -405,7 +405,13 @@ def ask_in_rounds(
     for end in ends:
         if strategy.score is not None:
             with choosing():
-                queries = _next_queries(strategy.score, queries, pool, released, config.seed)[:end]
+                order = np.arange(len(pool))
+                if released is not None:
+                    order = np.argsort(strategy.score(pool, released, config.seed), kind="stable")
+                # The queries so far, then all others by ascending score; never a copy of another.
+                candidates = _first_copies(pool)[np.concatenate([queries, order])]
+                _, first = np.unique(candidates, return_index=True)
+                queries = candidates[np.sort(first)][:end]
         if not with_students:
             released = ask(queries)
             continue
@@ -424,22 +430,6 @@ def ask_in_rounds(
         training_labels=training_labels,
         strategy=config.strategy,
     )
-
-
-def _next_queries(
-    score: Callable[[Pool, ReleasedLabels, int], FloatArray],
-    queries: IntArray,
-    pool: Pool,
-    released: ReleasedLabels | None,
-    seed: int,
-) -> IntArray:
-    """Returns the queries so far, then all others by ascending score; never a copy of another."""
-    order = np.arange(len(pool))
-    if released is not None:
-        order = np.argsort(score(pool, released, seed), kind="stable")
-    candidates = _first_copies(pool)[np.concatenate([queries, order])]
-    _, first = np.unique(candidates, return_index=True)
-    return candidates[np.sort(first)]
 
 
 def _first_copies(pool: Pool) -> IntArray:

@@ -143,10 +143,13 @@ def choose_medoids(
     """
     import sklearn.cluster
 
-    from pate_tf.representations.catalogue import pool_features
+    from pate_tf.representations.catalogue import pool_features_by_name
 
     number = min(math.ceil(clusters_a_query * num_queries), len(pool))
-    features = np.concatenate(pool_features(pool, representation, seed), axis=1)
+    features = np.concatenate(
+        [view for views in pool_features_by_name(pool, representation, seed) for view in views],
+        axis=1,
+    )
     kmeans = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=seed).fit(
         features
     )
@@ -166,13 +169,13 @@ MATCH_CONFIDENCE = 0.99  # probability of one class from which a pair counts as 
 FIRST_OFFSET = 5.0  # at which inputs in one place match, and the twins push others apart
 
 
-def match_logits(
-    inputs: npt.NDArray[Any], dataset: Any, labelled: IntArray, labels: IntArray, seed: int
-) -> npt.NDArray[np.float32]:
-    """Trains the twins; returns logits of being of one class, `[num_inputs, num_labels]`.
+def matches(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
+    """Returns labels of other inputs: those of their best matches among the labeled ones.
 
-    Two inputs match with probability sigmoid(offset - |distance of their places|^2); the offset is
-    learned. Inputs are raw, `labelled` positions of those with labels.
+    Only inputs whose best match is confident get one. Post-processing of the released labels. Two
+    inputs match with probability sigmoid(offset - |distance of their places|^2); the offset is
+    learned, as are the places, by networks with the same weights (Bromley et al. 1993; Koch 2015):
+    the second variant of Papernot et al. 2017, appendix B.2.
     """
     import keras
 
@@ -209,21 +212,13 @@ def match_logits(
             means = [ops.sum(kind * losses) / ops.maximum(ops.sum(kind), 1.0) for kind in kinds]
             return means[0] + means[1]
 
+    released.check_pool(pool)
+    queries, dataset, inputs = released.query_indices, pool.dataset, pool.inputs
     config = training_config(dataset, seed)
     twins = Twins(catalogue.build(config.model, dataset, seed=seed))
-    fit_to_targets(twins, config, dataset, inputs=inputs[labelled], targets=labels)
+    fit_to_targets(twins, config, dataset, inputs=inputs[queries], targets=released.labels)
     places = outputs(twins, inputs).astype(np.float32)
-    return np.asarray(twins.match(places, places[labelled]))
-
-
-def matches(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
-    """Returns labels of other inputs: those of their best matches among the labeled ones.
-
-    Only inputs whose best match is confident get one. Post-processing of the released labels.
-    """
-    released.check_pool(pool)
-    queries = released.query_indices
-    logits = match_logits(pool.inputs, pool.dataset, queries, released.labels, seed)
+    logits = np.asarray(twins.match(places, places[queries]))
     is_match = logits.max(axis=1) >= np.log(MATCH_CONFIDENCE / (1.0 - MATCH_CONFIDENCE))
     is_match[queries] = False
     matched = np.flatnonzero(is_match)

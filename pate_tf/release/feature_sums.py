@@ -251,6 +251,8 @@ class FeatureSums:
         encoder_digest: of the weights of the features' encoder; public.
         representation_digest: of the encoder, its description included; public.
         summands: what each record adds, by public values.
+        has_vectors: whether vectors of records are stored, from which several rounds can be
+            released.
         num_teachers: None: no teacher was trained.
     """
 
@@ -277,6 +279,7 @@ class FeatureSums:
             verbose: whether progress bars are shown.
         """
         self.directory = None if directory is None else pathlib.Path(directory)
+        self._run = artifacts.RunDirectory(self.directory or pathlib.Path())
         self.reporting = reporting(verbose)
         if isinstance(representation, Representation):
             seed = representation.seed
@@ -426,6 +429,7 @@ class FeatureSums:
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
         self.directory = self.directory or default_folder(dataset.name)
+        self._run = artifacts.RunDirectory(self.directory)
         name = self._name or default_of_sums(dataset)
         check_representation(name, dataset)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
@@ -577,12 +581,9 @@ class FeatureSums:
                 f"feature sums: expected complete ones in {folder}, got broken ones"
             ) from error
         self.description, self.digest = described, digest
+        self.has_vectors = (folder / VECTORS).exists()
         self.__dict__.pop("_of_single_records", None)
         return self
-
-    @property
-    def _run(self) -> artifacts.RunDirectory:
-        return artifacts.RunDirectory(self.directory or pathlib.Path())
 
     @property
     def _public(self) -> tuple[Any, ...]:
@@ -633,11 +634,6 @@ class FeatureSums:
             part = slice(start, start + PART)
             vectors[part] = record_vectors(features[part], self.summands.scale)
         return vectors
-
-    @property
-    def has_vectors(self) -> bool:
-        """Whether records' vectors are stored, from which several rounds can be released."""
-        return (sums_folder(self._run) / VECTORS).exists()
 
     @functools.cached_property
     def _of_single_records(self) -> tuple[npt.NDArray[np.int16], IntArray, npt.NDArray[np.float64]]:

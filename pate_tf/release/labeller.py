@@ -33,7 +33,7 @@ from pate_tf.queries.strategies import find_strategy
 from pate_tf.release.feature_sums import FeatureSums, LabelSource
 from pate_tf.release.noisy_sums import release_sums
 from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
-from pate_tf.release.pseudo_labels import labels_from_sums
+from pate_tf.release.pseudo_labels import labels_from_sums, released_with
 from pate_tf.release.votes import VOTES, release_votes
 from pate_tf.representations import catalogue
 from pate_tf.students.kinds.linear_head import LinearHead
@@ -262,23 +262,14 @@ class Labeller:
         self._folder = artifacts.RunDirectory(directory).sensitive
         self._charged_to, self._student_runs = charged_to, student_runs
         self._ledger: Ledger | None = None
-        self.delta = self._delta()
-
-    def _delta(self) -> float:
-        """Returns the budget's delta; where it has none that of the ledger, else the default.
-
-        Raises:
-            ValueError: if it is large for the records.
-        """
-        source, delta = self._identified, self._budget.delta
-        number = source.num_records if source.unit == "record" else None  # of owners private
+        identified, delta = self._identified, budget.delta
+        number = identified.num_records if identified.unit == "record" else None  # else private
         if delta is None and (self._folder / DATABASE).exists():
             # One that can't be read is refused, or gone on with, where it is opened.
             with contextlib.suppress(LedgerError), Ledger.read(self._folder) as existing:
                 delta = existing.delta
-        delta = default_delta(number) if delta is None else delta
-        check_delta(delta, number, source.unit)
-        return delta
+        self.delta = default_delta(number) if delta is None else delta
+        check_delta(self.delta, number, identified.unit)
 
     def open(self) -> Self:
         """Opens the ledger, which the first call creates; returns self.
@@ -492,7 +483,7 @@ class Labeller:
                 next_sums=next_sums,
             )
         with self._reporting.clock("inferring labels of the pool"):
-            labels = labels_from_sums(
+            labels, weights = labels_from_sums(
                 pool,
                 vectors,
                 released.values.reshape(mechanism.num_rounds, *table.values.shape),
@@ -504,10 +495,10 @@ class Labeller:
                 seed=plan.queries.seed,
             )
         linear_head = None
-        if labels.weights is not None:
+        if weights is not None:
             scale = sums.summands.scale
-            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, labels.weights)
-        return labels.release(pool, released, choice=plan.reason, linear_head=linear_head)
+            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
+        return released_with(labels, pool, released, choice=plan.reason, linear_head=linear_head)
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:

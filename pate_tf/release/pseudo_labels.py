@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from pate_tf.queries.labels import Labels
 from pate_tf.release.noisy_sums import ReleasedSums, weights_of_rounds
 from pate_tf.representations.catalogue import pool_features_by_name
 from pate_tf.representations.regression import (
-    Averages,
     NoisySums,
     labels_of,
     neighbourhood_averages,
@@ -31,39 +29,33 @@ from pate_tf.representations.regression import (
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 
 
-@dataclasses.dataclass(frozen=True)
-class PseudoLabels:
-    """Public: labels of a whole pool that follow from noisy sums.
+def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
+    """Returns labels that follow from sums with what these cost.
 
-    Attributes:
-        labels: a label of every input, with confidence in each class.
-        weights: of a linear model from vectors to logits, `[width, num_classes]`; None of clusters,
-            and of sums of images without moments.
+    Args:
+        inferred: of every input of the pool.
+        pool: that they are of.
+        sums: that were charged.
+        **facts: further fields of `Labels`.
     """
-
-    labels: PoolLabels
-    weights: npt.NDArray[np.float64] | None
-
-    def release(self, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
-        """Returns the labels with what the sums cost; `facts` are further fields of `Labels`."""
-        released = ReleasedLabels(
-            query_indices=self.labels.query_indices,
-            labels=self.labels.labels,
-            num_classes=self.labels.num_classes,
-            num_queries=len(pool),
-            cost=sums.cost,
-            ledger_rows=sums.ledger_rows,
-            secure_noise=sums.secure_noise,
-            noisy_sums=sums.values,
-        )
-        return Labels(
-            pool=pool,
-            queries=released.query_indices,
-            released=released,
-            training_labels=self.labels,
-            strategy="first",  # all of the pool, in its order
-            **facts,
-        )
+    released = ReleasedLabels(
+        query_indices=inferred.query_indices,
+        labels=inferred.labels,
+        num_classes=inferred.num_classes,
+        num_queries=len(pool),
+        cost=sums.cost,
+        ledger_rows=sums.ledger_rows,
+        secure_noise=sums.secure_noise,
+        noisy_sums=sums.values,
+    )
+    return Labels(
+        pool=pool,
+        queries=released.query_indices,
+        released=released,
+        training_labels=inferred,
+        strategy="first",  # all of the pool, in its order
+        **facts,
+    )
 
 
 def labels_from_sums(
@@ -77,7 +69,7 @@ def labels_from_sums(
     num_records: int = 0,
     representation: Named | None = None,
     seed: int = 0,
-) -> PseudoLabels:
+) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
     """Infers labels of a pool from noisy sums of what records add.
 
     By the linear model of several rounds; else by regression: of images on averages of features
@@ -94,22 +86,33 @@ def labels_from_sums(
         num_records: private records, with moments.
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
+
+    Returns:
+        A label of every input, with confidence in each class; and weights of a linear model from
+        vectors to logits, `[width, num_classes]`: None of clusters, and of sums of images without
+        moments.
     """
     weights, total = None, values[0] / LATTICE
     if moments is not None:
         weights = weights_of_rounds(values, moments, num_records, noise)
         if len(values) > 1:
             confidence = scipy.special.softmax(vectors @ weights, axis=1)
-            return PseudoLabels(_labels(confidence), weights)
+            return _labels(confidence), weights
     if centres is not None:
-        sums = NoisySums.of_clusters(nearest_centres(vectors[:, :-1], centres), total, noise)
+        clusters = nearest_centres(vectors[:, :-1], centres)
+        sums = NoisySums(
+            vectors=np.eye(len(total), dtype=np.float32)[clusters],
+            values=total,
+            noise=noise,
+            num_of_class=np.maximum(total.sum(axis=0), 0.0),
+        )
     else:
         sums = NoisySums.of_features(vectors, total, noise)
     if pool.dataset.augmentation == "none":
         confidence, weights = linear_model(sums)
-        return PseudoLabels(_labels(confidence), weights)
+        return _labels(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
-    return PseudoLabels(labels_of(regress_sums(neighbourhood_averages(views), sums)), weights)
+    return labels_of(regress_sums(neighbourhood_averages(views), sums)), weights
 
 
 def _labels(confidence: npt.NDArray[np.floating]) -> PoolLabels:
@@ -140,7 +143,7 @@ def linear_model(
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     mean, factors = standardisation(features)
     rows = ((features - mean) * factors).astype(np.float32)
-    regression = regress_sums([Averages(features=rows, of_first=rows)], sums)
+    regression = regress_sums([(rows, rows)], sums)
     assumed = sums.num_of_class / sums.num_records
     weights = factors[:, None] * np.asarray(regression.weights)
     weights = np.vstack([weights, (assumed - mean @ weights) / constant])

@@ -236,13 +236,6 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(os.environ.get(CACHE_VARIABLE) or pathlib.Path(base) / "pate_tf")
 
 
-def pool_features(
-    pool: Pool, name: Named | None = None, seed: int = 0
-) -> tuple[npt.NDArray[np.float32], ...]:
-    """Returns views of the pool: features `[num_inputs, width]`, as `encoder_of` has them."""
-    return tuple(view for views in pool_features_by_name(pool, name, seed) for view in views)
-
-
 @functools.lru_cache(maxsize=2)  # choosing queries and inferring labels ask for the same ones
 def pool_features_by_name(
     pool: Pool, name: Named | None = None, seed: int = 0

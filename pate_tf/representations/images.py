@@ -118,7 +118,17 @@ class PatchPart(encoder.ImagePart):
     def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
         """Returns filters `[side, side, channels, filters]` and what they answer to the mean."""
         random = np.random.default_rng(self._seed)
-        patches = self._drawn_patches(pool, random)
+        low, high = self._low, self._high
+        side, (height, width, _) = self._side, pool.dataset.input_shape
+        # Patches of random images at random places, `[PATCHES, pixels of a patch]`.
+        images: IntArray = random.integers(len(pool), size=PATCHES)
+        rows = random.integers(height - side + 1, size=PATCHES)[:, None, None]
+        columns = random.integers(width - side + 1, size=PATCHES)[:, None, None]
+        rows = rows + np.arange(side)[:, None]
+        columns = columns + np.arange(side)
+        drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
+        scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
+        patches = scaled.reshape(PATCHES, -1)
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
         patches = patches[deviations[:, 0] > LEAST_DEVIATION]
@@ -143,19 +153,6 @@ class PatchPart(encoder.ImagePart):
         filters[:, : directions.shape[1]] = directions
         return filters.reshape(self._filters.shape), mean @ filters
 
-    def _drawn_patches(self, pool: Pool, random: np.random.Generator) -> FloatRows:
-        """Returns patches of random images at random places, `[PATCHES, pixels of a patch]`."""
-        low, high = self._low, self._high
-        side, (height, width, _) = self._side, pool.dataset.input_shape
-        images: IntArray = random.integers(len(pool), size=PATCHES)
-        rows = random.integers(height - side + 1, size=PATCHES)[:, None, None]
-        columns = random.integers(width - side + 1, size=PATCHES)[:, None, None]
-        rows = rows + np.arange(side)[:, None]
-        columns = columns + np.arange(side)
-        drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
-        scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
-        return scaled.reshape(PATCHES, -1)
-
 
 SCALES, ANGLES = 2, 8
 STRIDE = 2**SCALES  # pixels between means
@@ -166,28 +163,22 @@ LEAST_SCALE = 0.01  # of the largest one; features that vary less are not raised
 
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Returns Morlet wavelets in frequencies, `[scales, angles, height, width]`."""
-    filters = [
-        [
-            _morlet(size, width=0.8 * 2**scale, angle=angle, frequency=0.75 * np.pi / 2**scale)
-            for angle in np.arange(ANGLES) * np.pi / ANGLES
-        ]
-        for scale in range(SCALES)
-    ]
-    # Opposite pixels of a wavelet are conjugates, but at the edge of an even side.
-    return scipy.fft.fft2(np.array(filters)).real.astype(np.float32)
-
-
-def _morlet(
-    size: tuple[int, int], *, width: float, angle: float, frequency: float
-) -> npt.NDArray[np.complex128]:
     down, right = (scipy.fft.fftfreq(length, 1.0 / length) for length in size)
-    along = down[:, np.newaxis] * np.cos(angle) + right * np.sin(angle)
-    across = right * np.cos(angle) - down[:, np.newaxis] * np.sin(angle)
-    slant = 4.0 / ANGLES
-    window = np.exp(-(along**2 + (slant * across) ** 2) / (2.0 * width**2))
-    window *= slant / (2.0 * np.pi * width**2)
-    wave: npt.NDArray[np.complex128] = window * np.exp(1j * frequency * along)
-    return wave - window * (wave.sum() / window.sum())  # blind to the mean
+    filters, slant = np.empty((SCALES, ANGLES, *size), np.complex128), 4.0 / ANGLES
+    for scale in range(SCALES):
+        width, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
+        for number in range(ANGLES):
+            angle = number * np.pi / ANGLES
+            along = down[:, np.newaxis] * np.cos(angle) + right * np.sin(angle)
+            across = right * np.cos(angle) - down[:, np.newaxis] * np.sin(angle)
+            window = np.exp(-(along**2 + (slant * across) ** 2) / (2.0 * width**2))
+            window *= slant / (2.0 * np.pi * width**2)
+            wave = window * np.exp(1j * frequency * along)
+            filters[scale, number] = wave - window * (
+                wave.sum() / window.sum()
+            )  # blind to the mean
+    # Opposite pixels of a wavelet are conjugates, but at the edge of an even side.
+    return scipy.fft.fft2(filters).real.astype(np.float32)
 
 
 def means(length: int, padded: int) -> npt.NDArray[np.float32]:

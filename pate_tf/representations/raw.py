@@ -103,7 +103,16 @@ class BinsPart(Part):
         number = min(BINS, MOST_BINS // max(len(usable), 1))
         columns, low, high = list[int](), list[float](), list[float]()
         for place in usable if number > 1 else ():
-            edges = [-np.inf, *_edges(*counted[place], number), np.inf]
+            values, counts = counted[place]
+            shares = np.minimum(counts, counts.sum() / number)
+            places = (shares.cumsum() - shares / 2.0) / shares.sum()
+            quantiles = np.interp(np.arange(1, number) / number, places, values)
+            above = np.unique(np.searchsorted(values, quantiles))
+            above = above[above > 0]
+            middle = (values[above - 1].astype(np.float64) + values[above]) / 2.0
+            middle = middle.astype(np.float32)  # in which neighbours may have none
+            meet = np.where(middle > values[above - 1], middle, values[above])
+            edges = [-np.inf, *meet, np.inf]
             columns += [place] * (len(edges) - 1)
             low += edges[:-1]
             high += edges[1:]
@@ -134,19 +143,6 @@ class BinsPart(Part):
         is_in_bin = tf.cast((numbers >= self._low) & (numbers < self._high), tf.float32)
         bins = WEIGHT_OF_BINS * tf.math.l2_normalize(is_in_bin, axis=1)
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
-
-
-def _edges(
-    values: npt.NDArray[np.float32], counts: npt.NDArray[np.integer], number: int
-) -> npt.NDArray[np.float32]:
-    """Returns where bins meet, between values `[num_values]` that inputs have so many times."""
-    shares = np.minimum(counts, counts.sum() / number)
-    places = (shares.cumsum() - shares / 2.0) / shares.sum()
-    quantiles = np.interp(np.arange(1, number) / number, places, values)
-    above = np.unique(np.searchsorted(values, quantiles))
-    above = above[above > 0]
-    middle = np.asarray((values[above - 1].astype(np.float64) + values[above]) / 2.0, np.float32)
-    return np.where(middle > values[above - 1], middle, values[above])  # neighbours in float32
 
 
 # Of texts and of whitened features. On the pool of `packages` of benchmarks/own_data.py 100 and 200

@@ -243,7 +243,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.release.noisy_sums import ReleasedSums
-        from pate_tf.release.pseudo_labels import labels_from_sums
+        from pate_tf.release.pseudo_labels import labels_from_sums, released_with
 
         encoder = representation.encoder_
         round_ = self.open_total(pool, encoder)
@@ -260,7 +260,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         noise = charge.total_sigma(num_silos)
         check_total(values / LATTICE, noise)
         vectors = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
-        labels = labels_from_sums(
+        labels, _ = labels_from_sums(
             pool,
             vectors,
             values[np.newaxis],
@@ -269,7 +269,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             seed=representation.seed,
         )
         released = ReleasedSums(values=values, cost=self.cost(), ledger_rows=(), secure_noise=True)
-        return labels.release(pool, released, labeller=self)
+        return released_with(labels, pool, released, labeller=self)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
         """Returns the round whose total is that of an encoder; asks silos where there is none.

@@ -36,9 +36,13 @@ def forget():
     catalogue.pool_features_by_name.cache_clear()
 
 
+def pool_views(pool):
+    return [view for views in catalogue.pool_features_by_name(pool, None, 1) for view in views]
+
+
 def test_features_are_directions_of_the_inputs_alone():
-    views = catalogue.pool_features(POOL, None, 1)
-    again = catalogue.pool_features(Pool(POOL.dataset, POOL.inputs.copy()), None, 1)
+    views = pool_views(POOL)
+    again = pool_views(Pool(POOL.dataset, POOL.inputs.copy()))
     assert len(views) == 2 * contrastive.NETWORKS
     for first, second in zip(views, again, strict=True):
         assert len(first) == len(POOL)
@@ -76,7 +80,7 @@ def test_labels_propagate_further_over_features_that_labels_taught():
     asked = choose_medoids(POOL, 30, seed=1)
     answers = released_labels(asked, labels[asked])
     once = label_propagation.propagate_labels(
-        label_propagation.neighbour_graph(catalogue.pool_features(POOL, None, 1)), answers
+        label_propagation.neighbour_graph(pool_views(POOL)), answers
     )
     twice = propagation.infer_from_labels(POOL, answers, 1)
     right_once, right_twice = (
@@ -154,7 +158,7 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
     monkeypatch.setattr(
         propagation, "propagate_labels", noted("graph", propagation.propagate_labels)
     )
-    view = catalogue.pool_features(POOL, None, 1)[0]
+    view = pool_views(POOL)[0]
     monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, view))
     labels = PUBLIC.labels[: len(POOL)]
     asked = DENSE(POOL, 40, seed=1)

@@ -36,9 +36,9 @@ def problem(classes):
 def test_of_images_neighborhoods_are_named(monkeypatch):
     views = ((drawn(NUM_INPUTS),),)
     monkeypatch.setattr(pseudo_labels, "pool_features_by_name", lambda *_: views)
-    found = labels_from_sums(POOL, *problem(np.arange(NUM_RECORDS) % 10), NOISE)
-    assert (found.labels.labels == GROUP).mean() > 0.95 and found.labels.confidence > 0.9
-    assert found.weights is None
+    labels, weights = labels_from_sums(POOL, *problem(np.arange(NUM_RECORDS) % 10), NOISE)
+    assert (labels.labels == GROUP).mean() > 0.95 and labels.confidence > 0.9
+    assert weights is None
 
 
 def test_of_a_table_labels_say_how_probable_classes_are():
@@ -46,12 +46,12 @@ def test_of_a_table_labels_say_how_probable_classes_are():
     group = np.arange(NUM_RECORDS) % 10
     is_next = np.random.default_rng(1).random(NUM_RECORDS) >= 0.7
     vectors, values = problem((group + is_next) % 10)
-    found = labels_from_sums(TABLE, vectors, values, NOISE)
-    assert (found.labels.labels == GROUP).all()
-    shares = found.labels.weights[np.arange(NUM_INPUTS), GROUP]
+    labels, weights = labels_from_sums(TABLE, vectors, values, NOISE)
+    assert (labels.labels == GROUP).all()
+    shares = labels.weights[np.arange(NUM_INPUTS), GROUP]
     assert (shares > 0.5).all() and shares.mean() == pytest.approx(0.7, abs=0.1)
     # The same answers as a linear model, of about these probabilities.
-    logits = vectors @ found.weights
+    logits = vectors @ weights
     assert (logits.argmax(axis=1) == GROUP).all()
     likely = scipy.special.softmax(logits, axis=1)[np.arange(NUM_INPUTS), GROUP]
     assert likely.mean() == pytest.approx(0.7, abs=0.15)

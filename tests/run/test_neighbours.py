@@ -30,7 +30,7 @@ def features(monkeypatch):
     monkeypatch.setattr(features_catalogue, "encoder_of", lambda *asked, **options: None)
     for module in (features_catalogue, propagation):
         monkeypatch.setattr(
-            module, "pool_features", lambda *asked, **options: [found.astype(np.float32)]
+            module, "pool_features_by_name", lambda *asked, **options: [[found.astype(np.float32)]]
         )
     for name in ("diverse", "medoids"):
         as_released = dataclasses.replace(strategies.STRATEGIES[name], infer=None)
