@@ -6,14 +6,13 @@ import pathlib
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 import pate_tf
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray
-from pate_tf.models.encoder import TOGETHER, Encoder
+from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_sums, encoder_of
-from pate_tf.representations.images import transform
+from pate_tf.representations.images import scattering
 from pate_tf.students.batches import outputs
 from pate_tf.students.kinds import StudentSettings, complete, kind_of
 
@@ -91,16 +90,7 @@ class Problem:
     def wavelets(self) -> Features:
         """Of images: fixed wavelets, of which the pool tells the mean and deviations alone."""
         data = self.data
-        compiled = tf.function(transform, autograph=False, reduce_retracing=True)
-        sides = [
-            np.concatenate(
-                [
-                    compiled(tf.constant(part, tf.float32)).numpy().reshape(len(part), -1)
-                    for part in np.array_split(side.inputs, -(-len(side.inputs) // TOGETHER))
-                ]
-            )
-            for side in (data.pool, data.private, data.held_out)
-        ]
+        sides = [scattering(side.inputs) for side in (data.pool, data.private, data.held_out)]
         mean, deviations = sides[0].mean(axis=0), sides[0].std(axis=0)
         tiny = np.finfo(np.float32).tiny  # where inputs are all equal
         deviations += max(LEAST_DEVIATION * deviations.max(), tiny)

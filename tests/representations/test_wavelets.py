@@ -5,19 +5,14 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
 from pate_tf.representations import catalogue
-from pate_tf.representations.images import ANGLES, transform
+from pate_tf.representations.images import ANGLES, scattering
 
 SIDE = 8
 PADDED = SIDE + 8
-
-
-def scattering(images):
-    return transform(tf.constant(images, tf.float32)).numpy().reshape(len(images), -1)
 
 
 def wavelet_at(down, right, *, scale, angle):
