@@ -289,7 +289,7 @@ def audit_mechanism(
 
     >>> import pate_tf
     >>> audit = pate_tf.audit.audit_mechanism(
-    ...     pate_tf.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
+    ...     pate_tf.mechanisms.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
     ... )
     >>> audit.outcome, audit.lower_bound <= audit.claimed
     ('passed', True)

@@ -100,7 +100,7 @@ def teachers_in(folder):
 def votes(tmp_path_factory, data):
     """A run of teachers, with two versions."""
     root = tmp_path_factory.mktemp("votes")
-    mechanism = pate_tf.GaussianHistogram.of_scale(1.0)
+    mechanism = pate_tf.mechanisms.GaussianHistogram.of_scale(1.0)
     teachers = teachers_in(root / "run").fit(data.private, data.pool)
     published(teachers, data.pool, mechanism=mechanism, num_queries=60)
     return root / "run"
