@@ -57,14 +57,6 @@ def test_the_types_that_a_checker_sees_are_the_names_that_there_are():
     assert seen - {"TYPE_CHECKING"} == set(pate_tf.__all__)
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.parametrize("name", sorted({*pate_tf.__all__} - {*pate_tf._MODULES}))
-def test_every_name_says_what_it_is(name):
-    assert inspect.getdoc(getattr(pate_tf, name))
-
-
->>>>>>> main
 def test_the_page_shows_the_public_names_and_no_others():
     shown = re.findall(r"^\| `pate_tf\.(\w+)", PAGE.read_text(), re.MULTILINE)
     assert sorted(shown) == sorted(pate_tf.__all__)
