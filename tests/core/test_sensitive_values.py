@@ -32,7 +32,6 @@ SENSITIVE = {
     "Upload": ("indices", "values"),
     "TextTable": ("fields", "places"),
     "TablesReport": ("*",),
-    "StudentReport": ("epsilon_data_dependent",),
 }
 # Sensitive as a whole, of parts that hide themselves.
 OF_PARTS = {
