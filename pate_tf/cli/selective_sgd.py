@@ -29,8 +29,7 @@ from pate_tf.cli import flags as own_flags
 from pate_tf.data import catalogue
 from pate_tf.data.data import Data, read_records
 from pate_tf.data.data_source import DataSource
-from pate_tf.selective_sgd.settings import TrainingSettings
-from pate_tf.selective_sgd.terms import Terms
+from pate_tf.selective_sgd.settings import Terms, TrainingSettings
 
 FLAGS = flags.FLAGS
 NO_FLAG = ("seed", "svhn_extra", "owners_file")
@@ -135,11 +134,11 @@ def join() -> None:
             raise ValueError(f"{name}: expected it to take part, got none")
     terms, source = Terms.read(pathlib.Path(FLAGS.roster)), own_flags.read(DataSource)
     with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import models, shared_training
+        from pate_tf.selective_sgd import shared_training, training
     number = terms.number(FLAGS.participant)
     if FLAGS.data == "dealt":
         private = catalogue.load_private(terms.dataset, data_dir=source.data_dir)
-        shard = models.partition(private, len(terms.names), seed=terms.settings.seed)[number]
+        shard = training.partition(private, len(terms.names), seed=terms.settings.seed)[number]
         shard = dataclasses.replace(shard, source=private.source)
     else:
         public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)

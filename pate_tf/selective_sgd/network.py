@@ -13,19 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
-from pate_tf.net.client import Connection
+from pate_tf.net.client import Connection, with_retries
 from pate_tf.net.credentials import Limits, TlsFiles
-from pate_tf.net.retries import with_retries
 from pate_tf.net.service import Caller, Service, TlsServer
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import (
     FloatArray,
     Parameters,
     ParameterServer,
-    RefusedUploadError,
     Upload,
 )
-from pate_tf.selective_sgd.terms import Terms
+from pate_tf.selective_sgd.settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
 WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
@@ -67,7 +65,7 @@ class PushRequest:
         """Returns the upload; raises ValueError if it is none of such a model."""
         indices = np.arange(num_parameters) if self.indices is None else self.indices
         if self.values.ndim != 1 or self.values.shape != indices.shape:
-            raise RefusedUploadError("upload: expected a value for each index, got others")
+            raise ValueError("upload: expected a value for each index, got others")
         return Upload(
             participant=participant,
             round=self.round,
@@ -178,7 +176,7 @@ class ParameterService:
         """
         number = self._number(caller, request.run)
         if self._terms.settings.is_noisy and caller.name not in self.facts:
-            raise RefusedUploadError("upload: expected one that was charged, got another")
+            raise ValueError("upload: expected one that was charged, got another")
         upload = request.upload(number, self._server.num_parameters)
 
         def look() -> bool | None:

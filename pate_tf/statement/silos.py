@@ -45,7 +45,6 @@ class SiloSpending:
         epsilon: of all its answers in this run together, at `delta`.
         delta: that epsilon holds at; 129 times the run's where a silo answered by several
             mechanisms, which the coordinator may have chosen by earlier answers.
-        num_declared: how many queries it declared in public to answer in all.
     """
 
     name: str
@@ -53,7 +52,6 @@ class SiloSpending:
     num_refused: int
     epsilon: float
     delta: float
-    num_declared: int
 
     @property
     def charges(self) -> Mapping[Charge, int]:
@@ -190,12 +188,12 @@ class SilosStatement(PrivacyStatement):
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             charged = "; ".join(charge.summary() for charge in silo.charges) or "none"
-            counts = (silo.num_answered, silo.num_refused, silo.num_declared)
+            counts = (silo.num_answered, silo.num_refused)
             epsilon, delta = silo.stated
             row = (charged, *(f"{count:,}" for count in counts))
             row = (*row, epsilon_text(epsilon), delta_text(delta))
             names.setdefault(row, []).append(cell(silo.name))
-        head = ("silo", "mechanism", "answered", "refused", "declared", "ε", "δ")
+        head = ("silo", "mechanism", "answered", "refused", "ε", "δ")
         table = [head, *((", ".join(silos), *row) for row, silos in names.items())]
         shared: Any = self.sums or self.secure
         names_shared = ("threshold", "num_parties", "num_honest", "colluding", "least_silos")

@@ -14,10 +14,9 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue
 from pate_tf.ledger import Head, Ledger, LedgerWarning
 from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.selective_sgd.models import partition
-from pate_tf.selective_sgd.settings import TrainingSettings
+from pate_tf.selective_sgd.settings import Terms, TrainingSettings
 from pate_tf.selective_sgd.shared_training import join, serve, train
-from pate_tf.selective_sgd.terms import Terms
+from pate_tf.selective_sgd.training import partition
 from pate_tf.statement.privacy_statement import epsilon_text
 from pate_tf.statement.shared_training import SharedTrainingStatement
 

@@ -89,7 +89,6 @@ def silos(charge=None, answered=(1, 50, 0), **changes):
             num_refused=3,
             epsilon=smallest_epsilon({charge: number}, 1e-6)[0],
             delta=1e-6,
-            num_declared=60,
         )
         for name, number in zip(("north", "south", "west", "east", "mid"), answered, strict=False)
     ]

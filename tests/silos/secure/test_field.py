@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure.shamir import PRIME
+from pate_tf.silos import shamir
+from pate_tf.silos.shamir import PRIME
 
 EDGES = [0, 1, 2, 2**30, 2**31 - 1, 2**31, 2**32, 2**60, PRIME - 2, PRIME - 1]
 ELEMENTS = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(0, PRIME - 1)), min_size=1)

@@ -33,20 +33,20 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.secure import protocol, sealing, shamir
-from pate_tf.silos.secure.aggregator import Aggregator, AnsweredOtherwiseError
-from pate_tf.silos.secure.keys import Keys
-from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.protocol import (
+from pate_tf.silos import protocol, sealing, shamir
+from pate_tf.silos.aggregator import Aggregator, ProtocolError
+from pate_tf.silos.coordinator import open_histogram
+from pate_tf.silos.protocol import (
     STEPS,
     AggregatorTask,
     BatchTerms,
+    Keys,
     Step,
     joined,
     round_digest,
     signed,
 )
-from pate_tf.silos.secure.shamir import PRIME
+from pate_tf.silos.shamir import PRIME
 
 WORDS = SystemNoise().words
 NUM_CLASSES = 2
@@ -74,7 +74,7 @@ class Game:
         honest_silos = ("silo-1", "silo-2", "silo-3") if are_sums else ("silo-1", "silo-2")
         self.silo_keys = {}
         if are_sums:
-            self.silo_keys = {name: Keys.generate(name) for name in (*honest_silos, "bad-1")}
+            self.silo_keys = {name: Keys(name) for name in (*honest_silos, "bad-1")}
             release = SecureFeatureSums(
                 sigma=1000.0,
                 num_features=NUM_CLASSES - 1,
@@ -363,7 +363,7 @@ def play(game, adversary):
                 )
                 try:
                     game.heard[step][number] = game.aggregators[number].answer(task)
-                except (ValueError, AnsweredOtherwiseError):
+                except (ValueError, ProtocolError):
                     if step is not Step.COMMIT:
                         stories[number] = adversary.messages_after(STEPS[STEPS.index(step) - 1])
                     continue

@@ -15,7 +15,7 @@ SILOS = ("silo-1", "silo-2")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
 STRANGER = "stranger"
 NUM_QUERIES = 5
-LIMITS = Limits(calls_per_second=1000.0, calls_at_once=100)
+LIMITS = Limits()
 QUERIES = np.arange(NUM_QUERIES * 4, dtype=np.uint8).reshape(NUM_QUERIES, 2, 2)
 
 
