@@ -108,12 +108,6 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     assert "--reset_account_i_understand goes on without it" in error
 
 
-def test_commands_that_are_none_and_help():
-    assert "expected one of init, keys, serve, certificates" in said("silo", "start", code=2)
-    assert "policy.toml" in said("silo", "--help")
-    assert "pate aggregator" in said("coordinator", "--help", code=None)
-
-
 def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     entries = [
         said("aggregator", f"--name={name}", f"--aggregator_dir={tmp_path / name}")

@@ -38,16 +38,6 @@ from pate_tf.silos.protocol import (
 FALSE_ALARM = 1e-7
 
 
-class CountedNoise(SystemNoise):
-    """Says how often noise was drawn."""
-
-    drawn = 0
-
-    def gaussian_integers(self, scale, size):
-        type(self).drawn += 1
-        return super().gaussian_integers(scale, size)
-
-
 @pytest.fixture
 def batch(tmp_path):
     """Keys, terms, sealed votes of three silos, aggregators; noise tells two draws apart."""
@@ -101,17 +91,6 @@ def test_a_party_killed_before_its_word_is_written_draws_again_unheard(
     opened = open_histogram(terms, sealed, asked(aggregators))
     again = open_histogram(terms, sealed, asked(aggregators))
     assert np.array_equal(opened.noisy_counts, again.noisy_counts)
-
-
-def test_noise_is_drawn_once_a_batch(tmp_path, batch):
-    keys, terms, sealed, aggregators = batch
-    CountedNoise.drawn = 0
-    for _ in range(3):
-        for aggregator in aggregators.values():
-            aggregator.close()
-        aggregators = open_aggregators(keys, tmp_path, noise=CountedNoise())
-        open_histogram(terms, sealed, asked(aggregators))
-    assert CountedNoise.drawn == 4  # one for each aggregator
 
 
 def test_secrets_are_gone_once_a_batch_is_released(tmp_path, batch):

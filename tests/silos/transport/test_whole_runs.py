@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, pool, silo, teacher
-from transport_helpers import AGGREGATORS, LIMITS, SILOS
+from transport_helpers import AGGREGATORS, SILOS
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
@@ -117,7 +117,6 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             coordinator.journal,
             files=certificates["coordinator"],
             aggregators=line,
-            limits=LIMITS,
         ) as server,
     ):
         running = [(serve_silo, name) for name in SILOS]
