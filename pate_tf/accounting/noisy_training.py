@@ -23,7 +23,6 @@ from pate_tf.accounting.conversions import (
     epsilon_from_alphas,
     least,
     logsumexp,
-    pure_alpha,
 )
 from pate_tf.core import validation
 
@@ -95,24 +94,8 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
     return epsilon * (1.0 + SAFETY_MARGIN) if isfinite(epsilon) else inf
 
 
-@dataclasses.dataclass(frozen=True)
-class Training(Charge):
-    """One training, charged before its first round for all of them."""
-
-    counted: ClassVar[tuple[str, str]] = ("training", "trainings")
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields."""
-        return {"training": self.name, **dataclasses.asdict(self)}
-
-    def epsilon(self, delta: float) -> float:
-        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
-        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
-        return min(by_moments, self.composed_epsilon(1, delta=delta))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyTraining(Training):
+class NoisyTraining(Charge):
     """Rounds of sums of clipped gradients, or of one clipped upload, with Gaussian noise.
 
     In each round every record is sampled with probability q, independently and in secret; what it
@@ -137,6 +120,7 @@ class NoisyTraining(Training):
     rounds: int
     unit: str = "record"
     name: ClassVar[str] = "noisy_training"
+    counted: ClassVar[tuple[str, str]] = ("training", "trainings")
     lacks: ClassVar[Mapping[str, str]] = {
         "dp event": "that library has no event of Poisson batches against replacement in moments"
     }
@@ -148,6 +132,15 @@ class NoisyTraining(Training):
         validation.one_of(UNITS, unit=self.unit)
         if self.unit == "participant" and self.sampling_rate != 1.0:
             raise ValueError("expected sampling_rate 1 where participants are protected")
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields."""
+        return {"training": self.name, **dataclasses.asdict(self)}
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
+        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
+        return min(by_moments, self.composed_epsilon(1, delta=delta))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of all rounds at each moment, [num_moments], by quadrature."""
@@ -194,87 +187,16 @@ class NoisyTraining(Training):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SparseVectorTraining(Training):
-    """The paper's own private uploads, composed: for reproduction, not recommended.
-
-    For each uploaded number a threshold with new noise is compared with noisy changes (8/9 of
-    `epsilon_each`), and the change that passed is uploaded with new noise (1/9 of it; half of what
-    the paper sets aside). Pure differential privacy for all records of a participant
-    (docs/proofs/selective_sgd.md, Proposition F4). The paper reports the epsilon of one number;
-    here all numbers of all rounds are charged.
-
-    Attributes:
-        epsilon_each: of one uploaded number.
-        num_uploaded: numbers in an upload at most.
-        rounds: uploads of a participant.
-
-    Raises:
-        ValueError: if a value is out of its range.
-    """
-
-    epsilon_each: float
-    num_uploaded: int
-    rounds: int
-    name: ClassVar[str] = "sparse_vector_training"
-
-    def __post_init__(self) -> None:
-        validation.positive(epsilon_each=self.epsilon_each)
-        validation.whole(1, num_uploaded=self.num_uploaded, rounds=self.rounds)
-
-    @property
-    def _number(self) -> int:
-        return self.num_uploaded * self.rounds
-
-    @property
-    def pure_epsilon(self) -> float:
-        """The sum over all numbers of all rounds."""
-        return self.epsilon_each * self._number * (1.0 + SAFETY_MARGIN)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of all numbers at each moment, [num_moments]."""
-        threshold = pure_alpha(self.epsilon_each * 8.0 / 9.0, moments)
-        value = pure_alpha(self.epsilon_each / 9.0, moments)
-        return self._number * (threshold + value) * (1.0 + SAFETY_MARGIN)
-
-    def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the sum of all epsilons, which holds at delta 0 already."""
-        validation.between(0, 1, ends="[)", delta=delta)
-        return number * self.pure_epsilon
-
-    def summary(self) -> str:
-        """Returns how many numbers are uploaded, and the epsilon of each."""
-        return (
-            f"{self.rounds} uploads of {self.num_uploaded} numbers by the sparse vector technique, "
-            f"epsilon {self.epsilon_each:.4g} each"
-        )
-
-    def in_words(self) -> str:
-        """Returns what leaves a participant."""
-        return (
-            f"In each of {self.rounds:,} rounds a participant uploads up to {self.num_uploaded:,} "
-            f"changes of parameters that pass a noisy threshold, each with Laplace noise: the "
-            f"sparse vector technique at epsilon {self.epsilon_each:.3g} a number. The epsilon "
-            f"stated here is that of all numbers together."
-        )
-
-
-_KINDS: dict[str, type[Training]] = {
-    kind.name: kind for kind in (NoisyTraining, SparseVectorTraining)
-}
-
-
-def training_from_dict(fields: Mapping[str, Any]) -> Training:
+def training_from_dict(fields: Mapping[str, Any]) -> NoisyTraining:
     """Returns the charge that `to_dict` of a training described.
 
     Raises:
         ValueError: if the fields are not exactly one's, or not valid.
     """
     values = dict(fields)
-    kind = _KINDS.get(values.pop("training", ""))
-    if kind is None:
+    if values.pop("training", None) != NoisyTraining.name:
         raise ValueError(f"expected the fields of a noisy training, got {sorted(fields)}")
-    return from_fields(kind, values)
+    return from_fields(NoisyTraining, values)
 
 
 # The least noise of a training that meets a target; see `NoisyTraining`.

@@ -98,7 +98,7 @@ def bound_alphas(
     progress: Progress | None = None,
 ) -> FloatArray:
     """Returns the total cost at the true votes, `[num_moments]`. Sensitive."""
-    return np.sum(
+    total: FloatArray = np.sum(
         [
             moments.data_dependent_alphas(
                 group.counts.values,
@@ -112,6 +112,7 @@ def bound_alphas(
         ],
         axis=0,
     )
+    return total
 
 
 def analyse(

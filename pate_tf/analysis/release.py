@@ -33,6 +33,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, SAFETY_MARGIN, epsilon_from_alphas
 from pate_tf.accounting.cost_release import (
@@ -88,7 +89,7 @@ def sanitised(
     The worst case of labels and release together holds always and may use any moment.
     """
     moment = np.array([plan.moment])
-    charged = {mechanism: mechanism.number_charged(plan.num_queries)}
+    charged: dict[Charge, int] = {mechanism: mechanism.number_charged(plan.num_queries)}
     cap = float(total_alphas(charged, moment)[0])
     total = (min(alpha, cap) + plan.alpha(plan.moment)) * (1.0 + SAFETY_MARGIN)
     worst = total_alphas({**charged, plan: 1}, DEFAULT_MOMENTS) * (1.0 + SAFETY_MARGIN)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax
@@ -315,7 +316,7 @@ def audit_mechanism(
     else:
         check_drawable(mechanism)
     batch = batch_size(mechanism)
-    charged = {mechanism: mechanism.number_charged(batch or 1)}
+    charged: dict[Charge, int] = {mechanism: mechanism.number_charged(batch or 1)}
     claims = {each: smallest_epsilon(charged, each)[0] for each in {delta, *DELTAS}}
     claims = {each: claim for each, claim in claims.items() if math.isfinite(claim)}
     if not claims:

@@ -10,8 +10,9 @@ A store that lacks a row it should hold is refused, unless its user acknowledges
 "acknowledged" says for ever what was missing, and what missing rows charged is charged here, too,
 as released before.
 
-Nothing is ever recognised by the private records: which ledgers add up follows from the names of
-their sources, which a data holder gives (`pate_tf.core.source`).
+Nothing is charged or released by comparing private records: which ledgers add up follows from the
+names of their sources, which a data holder gives (`pate_tf.core.source`). Equal records under two
+names are noted for the data holder alone.
 
 The registry lies in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else
 `~/.local/state/pate_tf`, with mode 0700 and its file 0600. What it can't see: other machines, other
@@ -19,6 +20,7 @@ users, and runs while it was missing.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -45,6 +47,7 @@ REGISTRY: Final = "ledgers.sqlite3"
 VERSION: Final = 2
 WAIT_SECONDS: Final = 60.0
 ACKNOWLEDGE = "`acknowledge_reset` goes on without it, which stays on record for ever"
+SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
@@ -63,7 +66,10 @@ CREATE TABLE folders (
 CREATE TABLE rows (
   ledger TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, debit TEXT,
   UNIQUE (digest, ledger)) STRICT;
-CREATE INDEX noted ON rows (ledger)
+CREATE INDEX noted ON rows (ledger);
+CREATE TABLE contents (
+  content BLOB NOT NULL, source TEXT NOT NULL, UNIQUE (content, source)) STRICT;
+CREATE TABLE keys AS SELECT randomblob(32) AS key
 """
 
 
@@ -230,13 +236,13 @@ class RollbackGuard:
         if self._identity is None:
             where, seen = (
                 "here",
-                self._query(
+                self.query(
                     f"{SEEN}source = ? AND ledger IN (SELECT ledger FROM folders WHERE folder = ?)",
                     *(self.source.key, str(self._folder)),
                 ),
             )
         else:
-            seen = self._query(f"{SEEN}identity = ?", self._identity)
+            seen = self.query(f"{SEEN}identity = ?", self._identity)
             where = f"in {self._places(seen)}"
         lost, reasons = {row["digest"]: row["sequence"] for row in seen}, list[str]()
         if lost:
@@ -245,7 +251,7 @@ class RollbackGuard:
             reasons.append(f"votes that one charged for lie in {self._folder / VOTES}")
         for path, digest, sequence in self._quoted(runs):
             # A student of other ledgers may lie here, too.
-            if digest in lost or not self._query(f"{SEEN}digest = ?", digest):
+            if digest in lost or not self.query(f"{SEEN}digest = ?", digest):
                 reasons.append(f"{path} quotes row {sequence} of one")
                 lost[digest] = sequence
         if not reasons:
@@ -273,7 +279,7 @@ class RollbackGuard:
         column, subject = ("ledger", ledger)
         if self._identity is not None:
             column, subject = ("identity", self._identity)
-        for row in self._query(
+        for row in self.query(
             f"{SEEN}{column} = ? AND rows.rowid > ? ORDER BY rows.rowid", subject, self._last_place
         ):
             self._last_place, self._unsettled[row["digest"]] = row["place"], row
@@ -287,7 +293,7 @@ class RollbackGuard:
         lost = {row["digest"]: row["sequence"] for row in gone}
         for _, digest, sequence in self._quoted(()):
             is_settled = digest in held or digest in acknowledged
-            if not is_settled and not self._query(f"{SEEN}digest = ?", digest):
+            if not is_settled and not self.query(f"{SEEN}digest = ?", digest):
                 lost[digest] = sequence
         if not lost:
             return None
@@ -320,7 +326,7 @@ class RollbackGuard:
         """
         yielded = set[str]()
         for digest in digests:
-            for row in self._query(f"{SEEN}digest = ? AND debit IS NOT NULL", digest):
+            for row in self.query(f"{SEEN}digest = ? AND debit IS NOT NULL", digest):
                 debit = json.loads(row["debit"])
                 first = debit["carried_from"]
                 if first not in charged and first not in yielded:
@@ -336,10 +342,10 @@ class RollbackGuard:
             ledger: digest of the row that opened the ledger.
             debits: what the ledger itself charged, by digest of the row that charged it first.
         """
-        ledgers = self._query("SELECT ledger, unit FROM ledgers WHERE source = ?", self.source.key)
+        ledgers = self.query("SELECT ledger, unit FROM ledgers WHERE source = ?", self.source.key)
         units: dict[str, str | None] = {row["ledger"]: row["unit"] for row in ledgers}
         together, unknown = dict[str, tuple[Charge, int]](), set[str]()
-        for row in self._query(f"{SEEN}source = ? AND debit IS NOT NULL", self.source.key):
+        for row in self.query(f"{SEEN}source = ? AND debit IS NOT NULL", self.source.key):
             debit = json.loads(row["debit"])
             if not debit["secure_noise"] and debit["carried_from"] not in debits:
                 unknown.add(row["ledger"])  # it costs more than it was charged for
@@ -382,10 +388,10 @@ class RollbackGuard:
         """Names the folders that the ledgers of rows were seen in, oldest first."""
         ledgers = {row["ledger"]: None for row in rows}
         condition = f"ledger IN ({', '.join('?' * len(ledgers))})"
-        places = self._query(f"SELECT folder FROM folders WHERE {condition}", *ledgers)
+        places = self.query(f"SELECT folder FROM folders WHERE {condition}", *ledgers)
         return " and ".join(dict.fromkeys(place for (place,) in places))
 
-    def _query(self, question: str, *values: str | int) -> list[sqlite3.Row]:
+    def query(self, question: str, *values: str | int | bytes) -> list[sqlite3.Row]:
         """Returns what the registry answers; without one, or once it can't be used, nothing."""
         if self._registry is None:
             return []
@@ -403,3 +409,38 @@ class RollbackGuard:
             "ledgers of the same source go unnoticed, which statements say: "
             f"{os.environ.get(STATE_VARIABLE, '')}: {' '.join(str(error).split())}"
         )
+
+
+def warn_of_same_records(
+    source: PrivateSource | None, content: bytes, sensitive: pathlib.Path
+) -> None:
+    """SENSITIVE: warns a data holder whose records were used under another source before.
+
+    Nothing that is released or charged depends on it. It is stored in `same_records.json` of the
+    folder, too. Without a registry nothing is noticed.
+
+    Args:
+        source: that releases from the records are charged to; None for the run folder.
+        content: a digest of all records, whatever their order.
+        sensitive: the run's folder for what is private.
+    """
+    guard = RollbackGuard(sensitive, source)
+    for (key,) in guard.query("SELECT key FROM keys"):
+        keyed, own = hashlib.blake2b(content, key=key, digest_size=32).digest(), guard.source.key
+        guard.query("INSERT OR IGNORE INTO contents VALUES (?, ?)", keyed, own)
+        others = guard.query(
+            "SELECT source FROM contents WHERE content = ? AND source NOT IN (?, ?)",
+            *(keyed, own, f"run {sensitive.resolve()}"),
+        )
+        if others:
+            path = artifacts.make_sensitive_folder(sensitive) / SAME_RECORDS
+            names = [name for (name,) in others]
+            artifacts.write_json(path, {"sources": names}, private=True)
+            warnings.warn(
+                f"sensitive, for the data holder alone: the same private records were used under "
+                f"another source, {names[0]}; their releases don't add up: give both the same "
+                f"--source_name ({path})",
+                SensitiveWarning,
+                stacklevel=2,
+            )
+    guard.close()

@@ -40,6 +40,7 @@ from pate_tf.core.source import (
 )
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, name_of
+from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import (
     Encoder,
     nearest_centres,
@@ -318,6 +319,8 @@ class FeatureSums:
         )
         if self.is_stored(described, private.source):
             return self
+        content = keyed_sum(b"", digests, private.labels).tobytes()
+        warn_of_same_records(private.source, content, sensitive)
         summands = Summands.of(encoder, pool)
         vectors, for_rounds = None, dict[str, npt.NDArray[Any]]()
         if owners is None:

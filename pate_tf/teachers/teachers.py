@@ -19,11 +19,12 @@ from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.source import PrivateSource, Records
+from pate_tf.core.source import PrivateSource, Records, keyed_sum, record_digests
 from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.data.data import Data, as_inputs
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.named_function import Named, name_of
+from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.catalogue import default_model
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations import catalogue as representations
@@ -589,6 +590,8 @@ def _describe(
         # A ledger of another source refuses this one.
         records = dataclasses.asdict(Records(num_records=len(examples), source=source))
         artifacts.write_json(path, records, private=True)
+        content = keyed_sum(b"", record_digests(examples.inputs), examples.labels).tobytes()
+        warn_of_same_records(source, content, directory.sensitive)
 
 
 def _in_words(config: TeacherConfig) -> str:

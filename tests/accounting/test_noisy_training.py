@@ -11,7 +11,6 @@ from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.noisy_training import (
     NoisyTraining,
-    SparseVectorTraining,
     noise_for,
     training_from_dict,
 )
@@ -112,35 +111,7 @@ def test_sigma_too_small_for_a_quadrature_costs_infinity_not_zero():
     assert (tiny.alphas(DEFAULT_MOMENTS) > 1e3).all()
 
 
-def sparse_vector_loss(values: np.ndarray, scale: float, above: int) -> dict:
-    """The law of which number passes first, of two numbers, by sums over integers."""
-    reach = int(40 * scale)
-    k = np.arange(-reach, reach + 1)
-    threshold = np.exp(-np.abs(k) / scale)
-    threshold /= threshold.sum()
-    wide = np.arange(-2 * reach, 2 * reach + 1)
-    noise = np.exp(-np.abs(wide) / (2 * scale))
-    noise /= noise.sum()
-    upper = np.concatenate([noise[::-1].cumsum()[::-1], [0.0]])
-    passes = []
-    for value in values:
-        place = np.clip(above + k - value - wide[0], 0, len(wide))
-        passes.append(upper[place])
-    first = float(threshold @ passes[0])
-    second = float(threshold @ ((1 - passes[0]) * passes[1]))
-    return {"first": first, "second": second, "none": 1 - first - second}
-
-
-def test_a_segment_of_the_sparse_vector_is_as_private_as_it_says():
-    # D = 4 steps, and 8/9 of 0.9 is 0.8: threshold noise of scale 4 / 0.4, that of values twice it.
-    laws = [sparse_vector_loss(np.array(v), 10.0, 1) for v in ((0, 0), (4, 0), (4, 4), (0, 4))]
-    losses = [abs(np.log(p[o] / q[o])) for p in laws for q in laws for o in p]
-    assert 0.3 < max(losses) <= 0.8
-
-
-@pytest.mark.parametrize(
-    "training", [*TRAININGS, SparseVectorTraining(epsilon_each=0.1, num_uploaded=5, rounds=2)]
-)
+@pytest.mark.parametrize("training", TRAININGS)
 def test_records_give_charges_back(training):
     assert charge_from_dict(training.to_dict()) == training
     assert training.in_words()

@@ -9,7 +9,8 @@ import pytest
 
 import pate_tf
 from pate_tf.core.source import PrivateSource
-from pate_tf.ledger import LedgerError, LedgerWarning
+from pate_tf.ledger import LedgerError, LedgerWarning, SensitiveWarning
+from pate_tf.ledger.rollback_guard import SAME_RECORDS
 
 GENERATOR = np.random.default_rng(0)
 RECORDS = GENERATOR.uniform(size=(2, 400, 4)).astype(np.float32)
@@ -89,6 +90,30 @@ def test_a_statement_does_not_tell_of_a_record_that_another_source_has(machine):
         stated.append(release(place / "b", inputs, labels, name="b"))
     assert stated[0] == stated[1] == stated[2]
     assert stated[0]["num_ledgers"] == 1
+
+
+@pytest.mark.parametrize("kind", ["sums", "teachers"])
+def test_the_holder_alone_is_told_of_the_same_records_under_two_names(machine, kind):
+    """In another order, too; that nothing released depends on it is shown above."""
+    place = machine("one")
+    for name, order in (("patients", 1), ("clients", -1)):
+        data = pate_tf.Data.from_arrays(
+            *(RECORDS[0][::order], LABELS[0][::order], POOL),
+            num_classes=2,
+            value_range=(0, 1),
+            name=name,
+        )
+        source = pate_tf.FeatureSums(directory=place / name, representation="raw")
+        if kind == "teachers":
+            source = pate_tf.Teachers("nearest_mean", num_teachers=5, directory=place / name)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            source.fit(data.private, data.pool)
+        told = [str(each.message) for each in caught if each.category is SensitiveWarning]
+        assert len(told) == (name == "clients")
+    assert "another source, name patients" in told[0]
+    assert (place / "clients" / "sensitive" / SAME_RECORDS).stat().st_mode & 0o777 == 0o600
+    assert not (place / "patients" / "sensitive" / SAME_RECORDS).exists()
 
 
 @pytest.mark.parametrize("kind", ["sums", "teachers"])
