@@ -503,14 +503,10 @@ def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements |
     `values` are shares `[num_silos, num_values]` by aggregator, `threshold` the polynomials'
     degree.
     """
-    results: list[Elements | None] = []
-    for shares in zip(*values.values(), strict=True):
-        try:
-            of_silo = dict(zip(values, shares, strict=True))
-            results.append(shamir.reconstruct(of_silo, degree=threshold))
-        except shamir.InconsistentSharesError:
-            results.append(None)
-    return results
+    return [
+        shamir.reconstruct(dict(zip(values, shares, strict=True)), degree=threshold)
+        for shares in zip(*values.values(), strict=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -658,13 +654,13 @@ class Transcript:
                     )
         else:
             sums = self._values(step, parts_of, terms.shape)
-            try:
-                self.total = shamir.reconstruct(sums, degree=terms.threshold)
-            except shamir.InconsistentSharesError:
+            total = shamir.reconstruct(sums, degree=terms.threshold)
+            if total is None:
                 raise ProtocolError(
                     "release: expected sums that fit each other; an aggregator added wrongly, and "
                     "it can't be told which"
-                ) from None
+                )
+            self.total = total
 
     def _values(
         self, step: Step, parts_of: Mapping[int, list[bytes]], shape: tuple[int, ...]

@@ -69,5 +69,4 @@ def test_any_parties_above_the_degree_know_the_secret(num_parties, degree):
 
 def test_shares_of_another_degree_are_noticed():
     shares = shamir.share(array([7]), num_parties=5, degree=3, words=WORDS)
-    with pytest.raises(shamir.InconsistentSharesError):
-        shamir.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2)
+    assert shamir.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2) is None
