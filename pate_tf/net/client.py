@@ -69,7 +69,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
 
     Args:
         address: `host:port`.
-        service: full name of the service, as of `net.server.Service`.
+        service: full name of the service, as of `net.service.Service`.
         files: certificate and key of this end, and the authority.
         server: the name that the server's certificate must have.
         limits: of a message.
