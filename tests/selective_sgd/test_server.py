@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shared_helpers import INITIAL, PARTICIPANTS, SIZE, upload
 
 from pate_tf.selective_sgd.run_state import DurableRun
-from pate_tf.selective_sgd.server import ParameterServer, Upload, ValueError
+from pate_tf.selective_sgd.server import ParameterServer, Upload
 from pate_tf.selective_sgd.settings import PROTOCOLS, TrainingSettings
 
 ROUNDS = 4
