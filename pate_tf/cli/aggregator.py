@@ -35,10 +35,9 @@ def main() -> None:
         serving.serve_aggregator(settings, on_event=lambda event: print(event, flush=True))
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
-    from pate_tf.silos.roster import aggregator_entry
 
     path = settings.folder / serving.KEYS
-    print(aggregator_entry(Keys.load_or_create(path, settings.name).identity))
+    print(Keys.load_or_create(path, settings.name).identity.entry("aggregator"))
 
 
 def run() -> None:

@@ -71,7 +71,6 @@ class Connection(contextlib.AbstractContextManager[Any]):
         address: `host:port`.
         service: full name of the service, as of `net.service.Service`.
         files: certificate and key of this end, and the authority.
-        server: the name that the server's certificate must have.
         limits: of a message.
 
     Raises OSError if a file can't be read.
@@ -83,17 +82,16 @@ class Connection(contextlib.AbstractContextManager[Any]):
         *,
         service: str,
         files: TlsFiles,
-        server: str = COORDINATOR,
         limits: Limits | None = None,
     ) -> None:
-        self._service, self._server = service, server
+        self._service = service
         self._channel = grpc.secure_channel(
             address,
             grpc.ssl_channel_credentials(
                 files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
             ),
             options=[
-                ("grpc.ssl_target_name_override", server),
+                ("grpc.ssl_target_name_override", COORDINATOR),
                 ("grpc.max_receive_message_length", (limits or Limits()).message_bytes),
                 ("grpc.max_send_message_length", -1),  # the receiver's limit counts
                 ("grpc.initial_reconnect_backoff_ms", 200),
@@ -126,16 +124,16 @@ class Connection(contextlib.AbstractContextManager[Any]):
         except grpc.RpcError as error:
             code, details = error.code(), error.details()
             if code in _DENIED:
-                raise PermissionError(f"the {self._server} denied the call: {details}") from None
+                raise PermissionError(f"the {COORDINATOR} denied the call: {details}") from None
             if code in _WRONG:
-                raise ValueError(f"the {self._server} refused the call: {details}") from None
+                raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
             raise ConnectionError(
-                f"the {self._server} could not be reached ({code.name.lower()}): {details}"
+                f"the {COORDINATOR} could not be reached ({code.name.lower()}): {details}"
             ) from None
         try:
             return decode(kind, reply)
         except ValueError as error:
-            raise ConnectionError(f"the {self._server} replied by no {method}: {error}") from None
+            raise ConnectionError(f"the {COORDINATOR} replied by no {method}: {error}") from None
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()

@@ -215,7 +215,6 @@ class Coordinator(contextlib.ExitStack):
         silos: Sequence[Silo] | None = None,
         asking: Asking | None = None,
         aggregators: Sequence[Ask] = (),
-        clock: Callable[[], float] = time.time,
         on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         """Opens the journal, and takes up what it holds.
@@ -226,7 +225,6 @@ class Coordinator(contextlib.ExitStack):
             silos: those of the roster in this process, for a simulation; None over a network.
             asking: how silos are asked; default: randomised response, all silos.
             aggregators: how to ask each of the roster, with secure aggregation.
-            clock: seconds since 1970.
             on_event: called with which silos an opened total left out.
 
         Raises:
@@ -238,7 +236,7 @@ class Coordinator(contextlib.ExitStack):
             roster = SiloRoster.read(pathlib.Path(roster))
         self.roster = roster
         self.asking = Asking() if asking is None else asking
-        self._aggregators, self._clock = aggregators, clock
+        self._aggregators = aggregators
         self._is_secure = isinstance(self.asking.mechanism, SecureMechanism)
         # Fewest silos whose sums open; 0 where votes are asked for.
         self._least_silos = int(getattr(self.asking.mechanism, "least_silos", 0))
@@ -257,7 +255,7 @@ class Coordinator(contextlib.ExitStack):
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        self.journal = CoordinatorJournal(roster.run, roster.names, path, clock=clock)
+        self.journal = CoordinatorJournal(roster.run, roster.names, path)
         self.callback(self.journal.close)
         self._silos = silos
 
@@ -480,7 +478,7 @@ class Coordinator(contextlib.ExitStack):
             queries=queries,
             mechanisms=mechanisms,
             num_classes=num_classes,
-            deadline=self._clock() + seconds,
+            deadline=time.time() + seconds,
         )
         self.journal.open_round(round_)
         return round_

@@ -63,9 +63,10 @@ class Identity:
         both = _from_hex(name, keys)
         return cls(name=name, sealing_key=both[:_KEY_BYTES], signing_key=both[_KEY_BYTES:])
 
-    def to_hex(self) -> str:
-        """Returns both keys in 128 hexadecimal digits."""
-        return (self.sealing_key + self.signing_key).hex()
+    def entry(self, role: str) -> str:
+        """Returns what stands on a roster for a silo or an aggregator."""
+        keys = (self.sealing_key + self.signing_key).hex()
+        return f'[[{role}]]\nname = "{self.name}"\nkeys = "{keys}"\n'
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
         """Whether the owner of these keys signed a message."""

@@ -163,15 +163,10 @@ class Member:
 
     def entry(self) -> str:
         """Returns what stands on a roster for the silo."""
-        lines = ["[[silo]]", f'name = "{self.name}"', f"epsilon = {self.epsilon!r}"]
+        head = f'[[silo]]\nname = "{self.name}"\n'
         if self.identity is not None:
-            lines.append(f'keys = "{self.identity.to_hex()}"')
-        return "\n".join(lines) + "\n"
-
-
-def aggregator_entry(identity: Identity) -> str:
-    """Returns what stands on a roster for an aggregator."""
-    return f'[[aggregator]]\nname = "{identity.name}"\nkeys = "{identity.to_hex()}"\n'
+            head = self.identity.entry("silo")
+        return f"{head}epsilon = {self.epsilon!r}\n"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,7 +230,7 @@ class SiloRoster(Roster):
         """Writes the roster; `read` is its inverse."""
         entries = [f'run = "{self.run}"\ndelta = {self.delta!r}\n']
         entries += [member.entry() for member in self.members]
-        entries += map(aggregator_entry, self.aggregators)
+        entries += [aggregator.entry("aggregator") for aggregator in self.aggregators]
         artifacts.write_text(path, "\n".join(entries))
 
 

@@ -13,7 +13,6 @@ from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.net.messages import decode, encode
 from pate_tf.selective_sgd.network import (
     ParameterService,
-    PullRequest,
     PushRequest,
     RemoteServer,
     message_limits,
@@ -81,7 +80,7 @@ class Served:
         return line.call("Push", PushRequest(**{**given, **parts}), bool)
 
     def pull(self, line, turn):
-        request = PullRequest(run=self.terms.run_id, round=turn)
+        request = (self.terms.run_id, turn)
         return line.call("Pull", request, Parameters | None)
 
     def __enter__(self):
