@@ -138,7 +138,9 @@ def join() -> None:
     number = terms.number(FLAGS.participant)
     if FLAGS.data == "dealt":
         private = catalogue.load_private(terms.dataset, data_dir=source.data_dir)
-        shard = training.partition(private, len(terms.names), seed=terms.settings.seed)[number]
+        shard = training.participant_shards(private, len(terms.names), seed=terms.settings.seed)[
+            number
+        ]
         shard = dataclasses.replace(shard, source=private.source)
     else:
         public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)
@@ -153,7 +155,7 @@ def join() -> None:
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
         on_event=command_line.note,
     )
-    command_line.note(f"done; the parameters of all are in {path}")
+    command_line.note(f"done; the parameters of all are in {FLAGS.train_dir}")
 
 
 # What each does, its flags of text, and settings of data that it has no flags for.

@@ -75,7 +75,7 @@ class RecordGradients:
         )
         self._check()
 
-    def sum(
+    def clipped_sum(
         self,
         participant: int,
         drawn: IntArray,
@@ -246,7 +246,7 @@ class NoisyParticipants(Participants):
             drawn = np.arange(number)
             if rate < 1.0:
                 drawn = np.flatnonzero(self._noise.words(number) < below)
-            exact = self._gradients.sum(
+            exact = self._gradients.clipped_sum(
                 participant, drawn, parameters.values, indices=indices, clip=settings.clip
             )
             factor = -settings.learning_rate_at(round_number) / (rate * number)

@@ -125,7 +125,7 @@ def linear(dataset: Dataset) -> keras.Model:
     )
 
 
-def partition(
+def participant_shards(
     private: PrivateExamples, num_participants: int, *, seed: int
 ) -> list[PrivateExamples]:
     """SENSITIVE: returns disjoint shards of a data set's records, one for each participant.

@@ -48,7 +48,9 @@ def sum_of(network, shard, drawn, *, indices=None, clip=1.0) -> np.ndarray:
     view = FlatView(network)
     indices = np.arange(view.num_parameters) if indices is None else indices
     gradients = RecordGradients(view, {0: shard})
-    return gradients.sum(0, np.asarray(drawn), view.parameters(), indices=indices, clip=clip)
+    return gradients.clipped_sum(
+        0, np.asarray(drawn), view.parameters(), indices=indices, clip=clip
+    )
 
 
 def test_sums_are_those_of_a_loop_over_records(monkeypatch):
@@ -110,7 +112,7 @@ class Kinks:
 
     def sum(self, bias: np.float32, drawn) -> np.ndarray:
         self.parameters[self.place_of_bias] = bias
-        return self.gradients.sum(
+        return self.gradients.clipped_sum(
             0, np.asarray(drawn), self.parameters, indices=self.indices, clip=1.0
         )
 
