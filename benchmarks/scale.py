@@ -67,7 +67,7 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
     trained = pate_tf.Teachers("ridge", num_teachers=number, directory=folder / "run")
     trained.fit(data.private, data.pool)
     training = time.process_time()
-    mechanism = pate_tf.GaussianHistogram(sigma=number / 50)
+    mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=number / 50)
     with pate_tf.Labeller(trained, mechanism, delta=1e-7) as labeller:
         labels = labeller.label(data.pool, len(data.pool))
     return {

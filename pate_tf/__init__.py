@@ -41,21 +41,11 @@ if TYPE_CHECKING:
     from pate_tf import accounting as accounting
     from pate_tf import analysis as analysis
     from pate_tf import audit as audit
+    from pate_tf.accounting import mechanisms as mechanisms
     from pate_tf.accounting.charge import Cost as Cost
     from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax
-    from pate_tf.accounting.mechanisms import ExponentialMechanism as ExponentialMechanism
-    from pate_tf.accounting.mechanisms import GaussianFeatureSums as GaussianFeatureSums
-    from pate_tf.accounting.mechanisms import GaussianHistogram as GaussianHistogram
     from pate_tf.accounting.mechanisms import GaussianNoisyMax as GaussianNoisyMax
-    from pate_tf.accounting.mechanisms import GaussianResidualSums as GaussianResidualSums
-    from pate_tf.accounting.mechanisms import (
-        InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
-    )
-    from pate_tf.accounting.mechanisms import LaplaceClusterCounts as LaplaceClusterCounts
     from pate_tf.accounting.mechanisms import LaplaceNoisyMax as LaplaceNoisyMax
-    from pate_tf.accounting.mechanisms import PermuteAndFlip as PermuteAndFlip
-    from pate_tf.accounting.mechanisms import StabilityGate as StabilityGate
-    from pate_tf.accounting.mechanisms import StabilityGateOrHistogram as StabilityGateOrHistogram
     from pate_tf.accounting.planning import Plan as Plan
     from pate_tf.accounting.planning import plan as plan
     from pate_tf.core.dataset import Dataset as Dataset
@@ -83,12 +73,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The public names of each module; those that are modules themselves stand in `_MODULES`.
 _NAMES = {
     "accounting.charge": ["Cost"],
-    "accounting.mechanisms": [
-        *("ConfidentGaussianNoisyMax", "ExponentialMechanism", "GaussianFeatureSums"),
-        *("GaussianHistogram", "GaussianNoisyMax", "GaussianResidualSums", "LaplaceNoisyMax"),
-        *("InteractiveGaussianNoisyMax", "LaplaceClusterCounts", "PermuteAndFlip"),
-        *("StabilityGate", "StabilityGateOrHistogram"),
-    ],
+    "accounting.mechanisms": ["ConfidentGaussianNoisyMax", "GaussianNoisyMax", "LaplaceNoisyMax"],
     "accounting.planning": ["Plan", "plan"],
     "run.classifier": ["PateClassifier"],
     "data.data": ["Data"],
@@ -105,7 +90,12 @@ _NAMES = {
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {name: name for name in ("accounting", "analysis", "audit")}
+_MODULES = {
+    "accounting": "accounting",
+    "analysis": "analysis",
+    "audit": "audit",
+    "mechanisms": "accounting.mechanisms",
+}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

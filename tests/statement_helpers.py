@@ -3,7 +3,7 @@
 import dataclasses
 
 from pate_tf.ledger import Ledger
-from pate_tf.statement.check import check_statement
+from pate_tf.statement import check_statement
 from pate_tf.statement.labels import LabelsStatement
 
 

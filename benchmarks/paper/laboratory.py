@@ -15,8 +15,7 @@ import pate_tf
 from benchmarks.harness import Measurement, Measurements, data_dir_of, separate_registry
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.accounting import analyse
-from pate_tf.analysis.release import log_cost_epsilon, prepare_draw
-from pate_tf.analysis.release_planning import plan_release
+from pate_tf.analysis.release import log_cost_epsilon, plan_release, prepare_draw
 from pate_tf.core import artifacts
 from pate_tf.core.validation import IntArray
 from pate_tf.data.tfds_source import SOURCES

@@ -54,11 +54,6 @@ class Analysis:
         """Publishable: of everything charged, in both directions, whatever the data."""
         return composition.smallest_epsilon({**self.num_charged, **self.releases}, self.delta)[0]
 
-    @functools.cached_property
-    def epsilon_of_labels(self) -> float:
-        """Publishable: as `epsilon`, of the labels alone."""
-        return composition.smallest_epsilon(self.num_charged, self.delta)[0]
-
 
 def moment_grid(num_moments: int | None) -> FloatArray:
     """Returns the moments 1, 2, ..., num_moments; by default real ones, log-spaced."""

@@ -204,9 +204,7 @@ def run(
         )
     plots = list[pathlib.Path]()
     if settings.plots:
-        from pate_tf.analysis.plots import draw
-
-        plots = draw(folder, source, analysis, num_moments=settings.num_moments)
+        plots = reports.draw(folder, source, analysis, num_moments=settings.num_moments)
     released, refusal = _release(settings, source, noise or SystemNoise(), folder, delta)
     if released is not None:
         charged: dict[Charge, int] = {released.plan: 1}

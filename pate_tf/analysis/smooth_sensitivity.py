@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import exp, log
 
 import numpy as np
@@ -31,7 +31,7 @@ from pate_tf.core.validation import IntArray
 # computed once, and reads F from a table, since gaps are whole numbers.
 
 
-CHUNK_ENTRIES = 2**18
+CHUNK_ENTRIES = 2**18  # of all numbers of moved votes that are treated together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +49,7 @@ class DistinctHistograms:
     num_teachers: int
 
     def __repr__(self) -> str:
-        return f"DistinctHistograms(<{self.num_queries} queries, {self.num_teachers} teachers>)"
-
-    @property
-    def num_queries(self) -> int:
-        """Number of queries, equal ones counted as often as they occur."""
-        return int(self.weights.sum())
-
-    def steps_at_once(self) -> int:
-        """Returns how many numbers of moved votes to treat in one piece of bounded memory."""
-        return max(1, CHUNK_ENTRIES // max(1, self.rows.size))
+        return f"DistinctHistograms(<{self.weights.sum()} queries, {self.num_teachers} teachers>)"
 
 
 def distinct_histograms(counts: IntArray) -> DistinctHistograms:
@@ -169,30 +160,32 @@ def flat_from(bound: str, mechanism: Mechanism, moment: float) -> float:
     return low * _ROUNDING_DOWN
 
 
-class _Slopes:
-    """LSbar_d of Theorem A, (A1), for one bound, mechanism and moment."""
+Slopes = Callable[[FloatArray, FloatArray], FloatArray]
 
-    def __init__(self, bound: str, mechanism: Mechanism, moment: float) -> None:
-        self._bound, self._mechanism, self._moment = bound, mechanism, moment
-        self._shrink = exp(-check_smooth_sensitivity(bound, mechanism))
-        self._flat_from = flat_from(bound, mechanism, moment)
-        ends = np.array([1.0, self._flat_from * self._shrink])
-        cap, lowest = _costs(bound, mechanism, ends, moment)
-        self.largest = float(cap - lowest)
 
-    def __call__(self, q_max: FloatArray, q_min: FloatArray) -> FloatArray:
-        low = np.maximum(np.minimum(self._flat_from, q_max) * self._shrink, q_min)
-        difference = _costs(self._bound, self._mechanism, q_max, self._moment)
-        difference -= _costs(self._bound, self._mechanism, low, self._moment)
+def _slopes(bound: str, mechanism: Mechanism, moment: float) -> tuple[Slopes, float]:
+    """Returns LSbar_d of Theorem A, (A1), by qmax and qmin, and the largest that it can be."""
+    shrink = exp(-check_smooth_sensitivity(bound, mechanism))
+    start = flat_from(bound, mechanism, moment)
+    cap, lowest = _costs(bound, mechanism, np.array([1.0, start * shrink]), moment)
+
+    def slopes(q_max: FloatArray, q_min: FloatArray) -> FloatArray:
+        low = np.maximum(np.minimum(start, q_max) * shrink, q_min)
+        difference = _costs(bound, mechanism, q_max, moment)
+        difference -= _costs(bound, mechanism, low, moment)
         return np.maximum(difference, 0.0)
+
+    return slopes, float(cap - lowest)
 
 
 def _weighted_sensitivities(
-    histograms: DistinctHistograms, slopes: _Slopes, tail: FloatArray
+    histograms: DistinctHistograms,
+    slopes: Callable[[FloatArray, FloatArray], FloatArray],
+    tail: FloatArray,
 ) -> Iterator[tuple[IntArray, FloatArray]]:
     """Yields distances d and sum_i LSbar_d(n_i), d rising, each [num_distances]."""
     minima = BallMinima(histograms.rows, tail)
-    at_once = histograms.steps_at_once()
+    at_once = max(1, CHUNK_ENTRIES // max(1, histograms.rows.size))
     for start in range(0, histograms.num_teachers, at_once):
         distances = np.arange(start, min(start + at_once, histograms.num_teachers))
         q_max, _ = ball_maxima(histograms.rows, distances + 1, tail)
@@ -219,7 +212,7 @@ def local_sensitivities(
     check_smooth_sensitivity(bound, mechanism)
     histograms = distinct_histograms(counts)
     tail = tail_table(bound, mechanism, histograms.num_teachers)
-    parts = _weighted_sensitivities(histograms, _Slopes(bound, mechanism, moment), tail)
+    parts = _weighted_sensitivities(histograms, _slopes(bound, mechanism, moment)[0], tail)
     return np.concatenate([totals for _, totals in parts])
 
 
@@ -253,8 +246,8 @@ def smooth_sensitivity(
     check_smooth_sensitivity(bound, mechanism)
     histograms = distinct_histograms(counts)
     tail = tail_table(bound, mechanism, histograms.num_teachers)
-    slopes = _Slopes(bound, mechanism, moment)
-    ceiling = histograms.num_queries * slopes.largest
+    slopes, largest = _slopes(bound, mechanism, moment)
+    ceiling = float(histograms.weights.sum()) * largest
     best = 0.0
     for distances, totals in _weighted_sensitivities(histograms, slopes, tail):
         best = max(best, float(np.max(np.exp(-beta * distances) * totals)))
@@ -302,8 +295,8 @@ def log_smooth_cost(
     reach = vote_reach(bound, mechanism)
     moments = np.array([moment])
     cap = query_costs(bound, mechanism, np.ones(1), np.ones(1), moments)[0, 0]
-    ceiling = histograms.num_queries * float(cap)
-    at_once = histograms.steps_at_once()
+    ceiling = float(histograms.weights.sum()) * float(cap)
+    at_once = max(1, CHUNK_ENTRIES // max(1, histograms.rows.size))
     best = floor
     for start in range(0, histograms.num_teachers + 1, at_once):
         if exp(-eta * start) * ceiling <= best:

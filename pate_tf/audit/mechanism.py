@@ -96,14 +96,12 @@ class Outcomes:
     Attributes:
         kinds: the label, or the number of classes for none, int `[num_draws]`; of a batch its
             number of labels, too.
-        values: a number that follows from noisy counts or sums; 0 where none was released.
+        values: of each round a number that follows from noisy counts or sums, float `[num_draws,
+            num_rounds]`; 0 where none was released.
     """
 
     kinds: IntArray
     values: FloatArray
-
-    def __getitem__(self, part: slice) -> "Outcomes":
-        return Outcomes(self.kinds[part], self.values[part])
 
 
 def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
@@ -164,9 +162,14 @@ def draw(
         while done < number:
             size = 1 if batch else min(CHUNK, number - done)
             table = np.tile(np.array(counts), (batch or size, 1))
-            parts.append(_drawn(mechanism, pair, table, noise))
-            if batch:
-                parts[-1] = _as_one(parts[-1], len(counts))
+            outcomes = _drawn(mechanism, pair, table, noise)
+            if batch:  # is one draw: how many labels left, and the first; the sum of the gaps
+                labels = outcomes.kinds[outcomes.kinds < len(counts)]
+                first = int(labels[0]) if len(labels) else len(counts)
+                kind = len(labels) * (len(counts) + 1) + first
+                total = outcomes.values.sum(axis=0, keepdims=True)
+                outcomes = Outcomes(np.array([kind]), total)
+            parts.append(outcomes)
             done += size
             progress(size)
         kinds = np.concatenate([part.kinds for part in parts])
@@ -179,13 +182,13 @@ def _drawn(mechanism: Mechanism, pair: Pair, table: IntArray, noise: SystemNoise
     rows, num_classes = table.shape
     if isinstance(mechanism, ReleasesFeatureSums):
         # In each later round every number is that of the first or its opposite, as the noisy one
-        # before says; the mean of the rounds is sufficient under Gaussian noise.
-        sign, total = np.ones_like(table), np.zeros_like(table)
+        # before says.
+        sign, rounds = np.ones_like(table), []
         for _ in range(mechanism.num_rounds):
             noisy = mechanism.draw_sums(sign * table * LATTICE, noise)
-            total += sign * noisy
+            rounds.append((sign * noisy).ravel() / LATTICE)
             sign = np.where(noisy < 0, -1, 1)
-        return Outcomes(np.zeros(rows, np.int64), total.ravel() / (mechanism.num_rounds * LATTICE))
+        return Outcomes(np.zeros(rows, np.int64), np.stack(rounds, axis=1))
     if pair.predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
         predictions = np.tile(np.array(pair.predictions), (rows, 1))
         answers = mechanism.draw_with(predictions, table, noise)
@@ -197,15 +200,7 @@ def _drawn(mechanism: Mechanism, pair: Pair, table: IntArray, noise: SystemNoise
         gaps = (answers.noisy_counts[:, 0] - answers.noisy_counts[:, 1]) / LATTICE
         values = np.where(kinds == num_classes, 0.0, gaps)
         kinds = np.where(kinds == num_classes, kinds, 0)
-    return Outcomes(kinds, values)
-
-
-def _as_one(outcomes: Outcomes, num_classes: int) -> Outcomes:
-    """Returns a batch as one draw: how many labels left, and the first; the sum of the gaps."""
-    labels = outcomes.kinds[outcomes.kinds < num_classes]
-    first = int(labels[0]) if len(labels) else num_classes
-    kind = len(labels) * (num_classes + 1) + first
-    return Outcomes(np.array([kind]), np.array([outcomes.values.sum()]))
+    return Outcomes(kinds, values[:, np.newaxis])
 
 
 def scorer(first: Outcomes, second: Outcomes) -> Callable[[Outcomes], FloatArray]:
@@ -213,14 +208,14 @@ def scorer(first: Outcomes, second: Outcomes) -> Callable[[Outcomes], FloatArray
     size = int(max(first.kinds.max(), second.kinds.max())) + 2  # the last one for kinds unseen
     counts = [np.bincount(drawn.kinds, minlength=size) + 0.5 for drawn in (first, second)]
     by_kind = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
-    means = [float(drawn.values.mean()) for drawn in (first, second)]
-    # Gaussian: the ratio is linear.
-    variance = float((first.values.var() + second.values.var()) / 2.0) or 1.0
+    means = [drawn.values.mean(axis=0) for drawn in (first, second)]
+    # Gaussian rounds: the ratio is linear in each, and steeper the less noise it has.
+    variance = np.maximum((first.values.var(axis=0) + second.values.var(axis=0)) / 2.0, 1e-12)
     slope, middle = (means[0] - means[1]) / variance, (means[0] + means[1]) / 2.0
 
     def score(outcomes: Outcomes) -> FloatArray:
         kinds = np.minimum(outcomes.kinds, size - 1)
-        return np.asarray(by_kind[kinds] + slope * (outcomes.values - middle))
+        return np.asarray(by_kind[kinds] + (outcomes.values - middle) @ slope)
 
     return score
 
@@ -256,9 +251,13 @@ def tested(
     Thresholds of the score are dense in both tails, where small deltas are decided.
     """
     middle = int(CHOOSING * len(drawn[0].kinds))
-    score = scorer(drawn[0][:middle], drawn[1][:middle])
-    chosen = [np.sort(score(outcomes[:middle])) for outcomes in drawn]
-    counted = [np.sort(score(outcomes[middle:])) for outcomes in drawn]
+    choosing, counting = (
+        [Outcomes(outcomes.kinds[part], outcomes.values[part]) for outcomes in drawn]
+        for part in (slice(middle), slice(middle, None))
+    )
+    score = scorer(*choosing)
+    chosen = [np.sort(score(outcomes)) for outcomes in choosing]
+    counted = [np.sort(score(outcomes)) for outcomes in counting]
     ordered = np.sort(np.concatenate(chosen))
     tail = np.unique(np.geomspace(1, middle + 1, MOST_THRESHOLDS // 3).astype(int)) - 1
     places = [tail, -1 - tail, np.linspace(0, 2 * middle - 1, MOST_THRESHOLDS // 3).astype(int)]
@@ -289,7 +288,7 @@ def audit_mechanism(
 
     >>> import pate_tf
     >>> audit = pate_tf.audit.audit_mechanism(
-    ...     pate_tf.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
+    ...     pate_tf.mechanisms.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
     ... )
     >>> audit.outcome, audit.lower_bound <= audit.claimed
     ('passed', True)

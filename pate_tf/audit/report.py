@@ -1,6 +1,5 @@
 """The page for the person who signs: statement, charges, accuracy and checks of one run."""
 
-import contextlib
 import datetime
 import html
 import pathlib
@@ -13,7 +12,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.core import artifacts
 from pate_tf.ledger.journal import DEBITS, Store, charge_of
-from pate_tf.statement.check import JSON_FILE
+from pate_tf.statement import JSON_FILE, opened_stores
 from pate_tf.statement.privacy_statement import PrivacyStatement, epsilon_text
 
 # Statements, and the folder of the models that each is of.
@@ -90,18 +89,10 @@ def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
     return [path.parent for path in paths if root / artifacts.RELEASED not in path.parents]
 
 
-@contextlib.contextmanager
-def read_store(folder: pathlib.Path) -> Iterator[Store]:
-    """Opens a ledger or account to look at it; LedgerError if it is broken."""
-    with contextlib.closing(Store(folder, read_only=True)) as store:
-        store.catch_up()
-        yield store
-
-
 def _charges(root: pathlib.Path) -> Iterator[tuple[str, ...]]:
     """Yields for each charge its time, row, words and the epsilon spent by then."""
     for folder in ledger_folders(root)[:1]:
-        with read_store(folder) as store:
+        with opened_stores([folder]) as (store,):
             charges: Counter[Charge] = Counter()
             for row in store.history():
                 if row.kind in DEBITS:

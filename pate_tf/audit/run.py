@@ -6,7 +6,6 @@ Nothing is charged and nothing of the run is changed. SENSITIVE: a report lies b
 
 import contextlib
 import dataclasses
-import functools
 import hmac
 import math
 import pathlib
@@ -17,16 +16,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from pate_tf.accounting.conversions import LATTICE, FloatArray
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.audit.mechanism import PASSED, VIOLATION
-from pate_tf.audit.report import PAGE, STATEMENTS, ledger_folders, read_store
+from pate_tf.audit.report import PAGE, STATEMENTS, ledger_folders
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE
-from pate_tf.statement.check import JSON_FILE, check_statement
+from pate_tf.statement import JSON_FILE, check_statement, opened_stores
 from pate_tf.statement.privacy_statement import PrivacyStatement
 from pate_tf.teachers.run_folder import described_run, ensemble_folder
 
@@ -60,7 +59,7 @@ EXTRA: Final = "assets.extra"
 BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Check:
     """One check of an audit.
 
@@ -82,11 +81,7 @@ def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: st
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     detail = f"{problems[0]}{more}" if problems else passed
     outcome = VIOLATION if problems else PASSED
-    return Check(name=name, outcome=outcome, detail=detail, blind_spot=blind_spot)
-
-
-def _skipped(name: str, why: str) -> Check:
-    return Check(name=name, outcome=NOT_CHECKED, detail=why)
+    return Check(name, outcome, detail, blind_spot)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,23 +145,16 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     return RunAudit(folder=str(run.root), outcome=outcome, checks=checks)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Run:
     """SENSITIVE: the folder that the checks look at."""
 
     root: pathlib.Path
 
-    @property
-    def sensitive(self) -> pathlib.Path:
-        return self.root / artifacts.SENSITIVE
-
-    @property
-    def released(self) -> pathlib.Path:
-        return self.root / artifacts.RELEASED
-
-    @functools.cached_property
-    def ledgers(self) -> list[pathlib.Path]:
-        return ledger_folders(self.root)
+    def __post_init__(self) -> None:
+        self.sensitive = self.root / artifacts.SENSITIVE
+        self.released = self.root / artifacts.RELEASED
+        self.ledgers = ledger_folders(self.root)
 
     def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
         """Returns the one ledger of labels; None where there is none."""
@@ -201,10 +189,14 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
     is_made_here = any((run.sensitive / name).exists() for name in ("teachers", "feature_sums"))
     if not run.ledgers:
         is_gone = is_released and is_made_here
-        yield verdict("ledger", ["it is gone"]) if is_gone else _skipped("ledger", "there is none")
+        yield (
+            verdict("ledger", ["it is gone"])
+            if is_gone
+            else Check("ledger", NOT_CHECKED, "there is none")
+        )
     for folder in run.ledgers:
         place = f" of {folder.relative_to(run.root)}" if len(run.ledgers) > 1 else ""
-        with read_store(folder) as store:
+        with opened_stores([folder]) as (store,):
             rows = store.history()
             yield verdict(
                 f"ledger{place}: chain",
@@ -225,15 +217,15 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
 def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
     opened, rows = store.opened, store.history()
     if opened is None:
-        return _skipped(name, "it is empty")
+        return Check(name, NOT_CHECKED, "it is empty")
     identity = ("silo", str(opened.details["silo"])) if "silo" in opened.details else None
     with contextlib.closing(RollbackGuard(folder, store.source, identity=identity)) as guard:
         if not guard.is_kept:
-            return _skipped(name, "this user has no registry of ledgers")
+            return Check(name, NOT_CHECKED, "this user has no registry of ledgers")
         resets = [row.details["missing"] for row in rows if row.kind == "acknowledged"]
         gone = {digest for missing in resets for digest in missing}
-        known = {row.digest: row.sequence for row in rows}
-        missing = guard.missing_from(opened.digest, known, gone)
+        sequences = {row.digest: row.sequence for row in rows}
+        missing = guard.missing_from(opened.digest, sequences, gone)
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
     return verdict(name, problems, "no row that this user's registry has seen is missing", blind)
@@ -251,7 +243,7 @@ def _file_checks(run: _Run) -> Iterator[Check]:
         elif path.is_file() and not _is_of_its_kind(path):
             problems.append(f"{name} does not hold what its name says")
     if not paths:
-        yield _skipped("released files", "nothing was released yet")
+        yield Check("released files", NOT_CHECKED, "nothing was released yet")
         return
     yield verdict(
         "released files",
@@ -289,7 +281,7 @@ def _is_of_its_kind(path: pathlib.Path) -> bool:
 
 def _label_checks(run: _Run) -> Iterator[Check]:
     if not (run.released / LABELS_FILE).exists() and not (run.released / COST_FILE).exists():
-        yield _skipped("released labels", "no labels were saved")
+        yield Check("released labels", NOT_CHECKED, "no labels were saved")
         return
     arrays = artifacts.read_arrays(run.released / LABELS_FILE)
     fields = artifacts.read_json(run.released / COST_FILE)
@@ -303,11 +295,11 @@ def _label_checks(run: _Run) -> Iterator[Check]:
             problems.append(f"{name} is of another type")
         elif any(sizes.setdefault(axis, size) != size for axis, size in shape):
             problems.append(f"{name} is of another shape")
-    known = f"{len(arrays)} of known names, types and shapes"
-    yield verdict("released labels: arrays", problems, known)
+    passed = f"{len(arrays)} of known names, types and shapes"
+    yield verdict("released labels: arrays", problems, passed)
     with run.ledger() as ledger:
         if ledger is None:
-            yield _skipped("released labels: seal", "no ledger here charged them")
+            yield Check("released labels: seal", NOT_CHECKED, "no ledger here charged them")
             return
         record = {name: value for name, value in fields.items() if name != "seal"}
         digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
@@ -329,8 +321,7 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
                 yield verdict(title, [f"{name} is gone"])
             continue
         fields, copy = artifacts.read_json(path), dict[str, Any]()
-        with contextlib.ExitStack() as stack:
-            stores = [stack.enter_context(read_store(folder)) for folder in run.ledgers]
+        with opened_stores(run.ledgers) as stores:
             statement = check_statement(fields, *stores)
             for version in versions:
                 copy = artifacts.read_json(version / EXTRA / JSON_FILE)
@@ -460,15 +451,6 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
             yield verdict("ensemble", problems, passed, "how teachers were trained")
 
 
-def is_too_small(noise: FloatArray, deviation: float) -> bool:
-    """Whether noise has less variance than claimed, at a false alarm rate of about 1e-6.
-
-    For laws with tails up to Laplace's, whose squares vary by at most sqrt(5) times the variance.
-    """
-    ratio = float(np.square(noise).mean()) / deviation**2
-    return ratio < 1.0 - 4.9 * math.sqrt(5.0 / noise.size) or (ratio < 1e-3 and noise.size > 9)
-
-
 def _sum_checks(run: _Run) -> Iterator[Check]:
     from pate_tf.release.noisy_sums import sums_in_ledger
 
@@ -494,7 +476,11 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
                 noise = (numbers.reshape(-1, *exact.shape)[0] - exact) / LATTICE
                 claimed = charge.standard_deviation
                 detail = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
-                problems = [detail] if is_too_small(noise, claimed) else []
+                # At a false alarm rate of about 1e-6 for laws with tails up to Laplace's, whose
+                # squares vary by at most sqrt(5) times the variance.
+                ratio, size = float(np.square(noise).mean()) / claimed**2, noise.size
+                is_small = ratio < 1.0 - 4.9 * math.sqrt(5.0 / size)
+                problems = [detail] if is_small or (ratio < 1e-3 and size > 9) else []
                 name = f"noise of the sums of row {row.sequence}"
                 blind = "noise of the right size that can be predicted"
                 yield verdict(name, problems, detail, blind)

@@ -9,6 +9,7 @@ import pathlib
 
 from absl import flags
 
+from pate_tf import statement
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import offered
 from pate_tf.analysis.run import AnalysisSettings
@@ -16,7 +17,6 @@ from pate_tf.analysis.run import run as run_analysis
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
-from pate_tf.statement import check
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(AnalysisSettings)
@@ -78,18 +78,18 @@ def main() -> None:
         ledgers = [pathlib.Path(path) for path in FLAGS.ledger or ()]
         if run_folder is not None:
             ledgers.append(run_folder / artifacts.SENSITIVE)
-        told = check.verify(pathlib.Path(FLAGS.statement), ledgers)
+        told = statement.verify(pathlib.Path(FLAGS.statement), ledgers)
         command_line.print_table("Statement", [(FLAGS.statement, told)])
         command_line.write_report(FLAGS.report_file, {"statement": told})
         return
     if run_folder is not None and FLAGS.release is not None:  # read before a draw is charged
-        check.read_statement(artifacts.RunDirectory(run_folder))
+        statement.read_statement(artifacts.RunDirectory(run_folder))
     settings = own_flags.read(AnalysisSettings)
     report = run_analysis(settings, mechanism(), command_line.reporting())
     for table in report.tables:
         command_line.print_titled(table)
     if run_folder is not None and "epsilon_sanitised" in report.values:
-        page = check.add_release(artifacts.RunDirectory(run_folder))
+        page = statement.add_release(artifacts.RunDirectory(run_folder))
         if page is not None:
             print(f"  privacy statement  {page}, now with the sanitised epsilon")
     command_line.write_report(FLAGS.report_file, report.values)

@@ -145,7 +145,7 @@ def join() -> None:
     else:
         public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)
         shard = read_records(pathlib.Path(FLAGS.data), public.dataset)
-    path = shared_training.join(
+    shared_training.join(
         terms,
         FLAGS.participant,
         dataclasses.replace(shard, source=source.named_source or shard.source),

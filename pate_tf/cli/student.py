@@ -27,8 +27,8 @@ from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.run_folder import (
     DEFAULT_NUM_TEACHERS,
     RunDescription,
-    TeacherSource,
     described_run,
+    load_teachers,
 )
 
 FLAGS = flags.FLAGS
@@ -216,13 +216,12 @@ def main() -> None:
                     f"got {labels_settings.representation}"
                 )
     else:
-        teachers = TeacherSource(
+        source, origin = load_teachers(
+            public,
             num_teachers=places.num_teachers,
             folder=places.teachers_dir or places.folder if run else places.teachers_dir,
             elsewhere=places.teachers,
         )
-        origin = teachers.directory(public.dataset.name).root
-        source = teachers.load(public)
     directory = artifacts.RunDirectory(places.folder or origin)
     labeller = Labeller.from_settings(
         source,

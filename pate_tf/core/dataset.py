@@ -47,8 +47,8 @@ class Dataset:
 
     Attributes:
         name: the name in the catalogue.
-        kind: "image", "tabular" or "text": strings, as the features that `data.text` makes of them;
-            a served student takes the strings.
+        kind: "image", "tabular" or "text": strings, as the features that
+            `data.preprocessing` makes of them; a served student takes the strings.
         input_shape: shape of one input, e.g. `(28, 28, 1)`.
         value_range: lowest and highest value that an input can hold, from public metadata, never
             measured on private records; for tabular data also a tuple of lows and one of highs, one

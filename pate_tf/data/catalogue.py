@@ -75,7 +75,9 @@ def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
         return load_public(name, data_dir=data_dir).dataset
     if name == DIGITS.name:
         return DIGITS
-    return TABLES[name].dataset if name in TABLES else _source(name, data_dir).dataset
+    if name in TABLES:
+        return TABLES[name].schema.dataset(name, 1)
+    return _source(name, data_dir).dataset
 
 
 def _load(
@@ -95,7 +97,7 @@ def _load(
         return DIGITS, inputs, archive.target[order].astype(np.int64)
     if name in TABLES:
         try:
-            return TABLES[name].dataset, *TABLES[name].load(data_dir, public=public)
+            return TABLES[name].schema.dataset(name, 1), *TABLES[name].load(data_dir, public=public)
         except (OSError, ValueError) as error:
             raise ValueError(f"dataset {name}: {error}") from error
     source = _source(name, data_dir)

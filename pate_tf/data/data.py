@@ -307,11 +307,11 @@ class Data:
         if kind == "text":
             if value_range is not None:
                 raise ValueError("value_range: expected none for texts, got one")
-            from pate_tf.data import text  # TensorFlow, for texts alone
+            from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
             value_range = (0.0, 1.0)
-            x_public = text.encode(text.as_texts(x_public, "x_public"))
-            x_private = text.encode(text.as_texts(x_private, "x_private"))
+            x_public = preprocessing.encode_texts(preprocessing.as_texts(x_public, "x_public"))
+            x_private = preprocessing.encode_texts(preprocessing.as_texts(x_private, "x_private"))
         public, private = np.asarray(x_public), np.asarray(x_private)
         for what, array in (("x_public", public), ("x_private", private)):
             if array.dtype.kind not in "uif" or array.ndim < 2:
@@ -621,9 +621,11 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
         inputs = frame_table(inputs, what).inputs(dataset.schema)
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if dataset.kind == "text" and array.dtype.kind in "UO":
-        from pate_tf.data import text  # TensorFlow, for texts alone
+        from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
-        array = text.encode(text.as_texts(array, what), dataset.input_shape[0])
+        array = preprocessing.encode_texts(
+            preprocessing.as_texts(array, what), dataset.input_shape[0]
+        )
     if array.shape[1:] == dataset.input_shape[:-1] and dataset.input_shape[-1:] == (1,):
         array = array[..., np.newaxis]
     check_inputs(array, dataset)

@@ -67,7 +67,9 @@ class FileSource(Settings):
             ValueError: if they can't be read, or don't fit the schema.
         """
         if self.public.is_dir():
-            self._refuse_columns()
+            for name in ("schema", "label", "owner"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}: expected with tables alone, got it with images")
             size = image_folders.size_of(self.image_size)
             return image_folders.load_public(self.public, name=self.name, size=size)
         if self.image_size is not None:
@@ -106,11 +108,6 @@ class FileSource(Settings):
                 "pate schema drafts one from the public file"
             )
         return read_schema(self.schema)
-
-    def _refuse_columns(self) -> None:
-        for name in ("schema", "label", "owner"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name}: expected with tables alone, got it with images")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

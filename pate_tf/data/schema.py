@@ -31,7 +31,7 @@ class TableColumn:
 
     A number is one feature, clipped to the range, and so is a date, as its number of days
     (`date.toordinal`). A category is a feature for each in the list, 1 for the one that it is. A
-    text is many, as `data.text` makes them.
+    text is many, as `data.preprocessing` makes them.
 
     Attributes:
         name: of the column.
@@ -112,9 +112,9 @@ class TableColumn:
         if self.missing is not None:
             values = [self.missing if value == "" else value for value in values]
         if self.text:
-            from pate_tf.data import text  # TensorFlow, for texts alone
+            from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
-            return text.encode(values, self.text)
+            return preprocessing.encode_texts(values, self.text)
         if self.categories:
             position = {category: index for index, category in enumerate(self.categories)}
             unlisted = len(self.categories) if self.other else -1
@@ -218,11 +218,6 @@ class Schema:
             if getattr(self, role) in names:
                 raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
 
-    @property
-    def num_features(self) -> int:
-        """How many features a record has."""
-        return sum(column.width for column in self.columns)
-
     def dataset(self, name: str, pool_size: int) -> Dataset:
         """Returns what a run knows of the data."""
         lows, highs = zip(
@@ -232,7 +227,7 @@ class Schema:
         return Dataset(
             name=name,
             kind="text" if len(self.columns) == 1 and self.columns[0].text else "tabular",
-            input_shape=(self.num_features,),
+            input_shape=(len(lows),),
             value_range=(tuple(map(float, lows)), tuple(map(float, highs))),
             num_classes=len(self.classes),
             class_names=self.classes,
@@ -300,7 +295,7 @@ def field_text(value: Any) -> str:
 
 
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
-TEXT_FEATURES = 2048  # as `text.NUM_FEATURES`
+TEXT_FEATURES = 2048  # as `preprocessing.NUM_FEATURES`
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
@@ -481,7 +476,9 @@ def _draft_column(name: str, fields: Sequence[str], *, may_be_numbers: bool) -> 
         low, high = float(numbers.min()), float(numbers.max())
         high = high if low < high else low + 1.0
         # Below all values, so that none is taken for a missing one.
-        low = _below(low, high) if has_gaps else low
+        if has_gaps:  # a short number about a quarter of the range below
+            places = 1 - math.floor(math.log10(high - low))
+            low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
         return TableColumn(name=name, low=low, high=high, missing=repr(low) if has_gaps else None)
     if len(distinct) > MOST_CATEGORIES:
         is_text = np.mean([len(text.split()) for text in distinct]) >= WORDS_OF_TEXT
@@ -489,12 +486,6 @@ def _draft_column(name: str, fields: Sequence[str], *, may_be_numbers: bool) -> 
     if not distinct:
         return None
     return TableColumn(name=name, categories=(*distinct, *[""] * has_gaps), other=True)
-
-
-def _below(low: float, high: float) -> float:
-    """Returns a short number about a quarter of the range below it."""
-    places = 1 - math.floor(math.log10(high - low))
-    return round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
 
 
 def _key(name: str) -> str:

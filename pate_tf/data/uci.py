@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.data import tables
 from pate_tf.data.schema import Schema, TableColumn
 from pate_tf.data.tables import TextTable
@@ -40,11 +39,6 @@ class UciTable:
     schema: Schema
     files: Mapping[str, str]
     read: Callable[[list[pathlib.Path], bool], TextTable]
-
-    @property
-    def dataset(self) -> Dataset:
-        """What a run knows of the table."""
-        return self.schema.dataset(str(self.schema.name), 1)
 
     def load(self, data_dir: pathlib.Path | None, *, public: bool) -> Arrays:
         """Returns features and labels of one side, in UCI's order.

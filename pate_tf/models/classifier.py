@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.base
 import threadpoolctl
+from sklearn.base import BaseEstimator as BaseEstimator
 from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 
@@ -103,14 +104,9 @@ class Estimator:
             return None
 
 
-def is_estimator(value: Any) -> bool:
-    """Whether something is an estimator of scikit-learn, or one of its kind."""
-    return isinstance(value, sklearn.base.BaseEstimator)
-
-
 def is_storable_classifier(built: Any) -> bool:
     """Whether something is a classifier of scikit-learn; ValueError if it can't be stored."""
-    if not is_estimator(built) or not sklearn.base.is_classifier(built):
+    if not (isinstance(built, BaseEstimator) and sklearn.base.is_classifier(built)):
         return False
     _dump(built)
     return True
@@ -217,7 +213,7 @@ def _load(array: npt.NDArray[Any]) -> Estimator:
     except Exception as error:  # zipfile, json, NumPy and scikit-learn each raise their own kinds
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise ValueError(f"classifier: expected an archive of skops, got {reason}") from None
-    if not is_estimator(fitted):
+    if not isinstance(fitted, BaseEstimator):
         raise ValueError(f"classifier: expected an estimator, got {type(fitted).__name__}")
     return Estimator(fitted)
 

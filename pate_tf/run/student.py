@@ -28,7 +28,7 @@ from pate_tf.release.labeller import Labeller
 from pate_tf.serving.export import check_formats, student_digest
 from pate_tf.serving.served import ServedStudent
 from pate_tf.silos.coordinator import Coordinator
-from pate_tf.statement.check import JSON_FILE, PAGE_FILE
+from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.statement.publishing import (
     Published,

@@ -106,7 +106,7 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         source = feature_sums.FeatureSums(directory=folder, verbose=reporting)
         source.fit(data.private, data.pool, flags=settings.flags)
     else:
-        folder = settings.folder or run_folder.default_folder(dataset.name, number)
+        folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")
         source = Teachers(TEACHER, num_teachers=number, directory=folder)
         source.fit(data.private, data.pool, data_source=settings, reporting=reporting)
     released = artifacts.RunDirectory(folder).released

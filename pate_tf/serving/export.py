@@ -6,7 +6,6 @@ take raw inputs by the name that `serving_default` gives them and return `probab
 for which neither format has operations.
 """
 
-import dataclasses
 import datetime
 import importlib.util
 import math
@@ -20,8 +19,8 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
+from pate_tf.data.preprocessing import ngram_features
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
-from pate_tf.data.text import ngram_features
 from pate_tf.serving.served import (
     DATASET,
     DIGESTS,
@@ -40,98 +39,82 @@ EXAMPLES = "examples"  # the one input of SERIALIZED_EXAMPLES
 OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
 
 
-@dataclasses.dataclass(frozen=True)
-class StudentGraph:
-    """A student with its signatures, all preprocessing inside the graph.
+def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, Any]:
+    """Returns the function behind each signature of a student, all preprocessing inside the graph.
 
-    Both signatures return `probabilities` float32 `[batch, num_classes]`, `label` int64 `[batch]`
-    and, where the data set names its classes, `class_name` string `[batch]`. Any batch size will
-    do, 0 too.
+    All return `probabilities` float32 `[batch, num_classes]`, `label` int64 `[batch]` and, where
+    the data set names its classes, `class_name` string `[batch]`. Any batch size will do, 0 too.
 
-    Attributes:
-        model: a Keras model, or a `tf.Module` called as one, from raw inputs to logits `[batch,
-            num_classes]`.
-        dataset: names and shapes the input, and names the classes.
+    `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
+    *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
+    string `[batch]`, and the signature `features` what `data.preprocessing` makes of them.
+    Of a table with a schema it takes each column `[batch]` by its name, as `Schema.input_names`
+    has it: numbers as float32, NaN where one is missing, all else as string, empty where it is
+    missing; and `features` takes what the schema makes of them.
+    `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
+    feature or has another size is an error for the whole batch.
     """
 
-    model: keras.Model | tf.Module
-    dataset: Dataset
+    @tf.function(autograph=False, input_signature=[input_spec(dataset)])
+    def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _named(model, dataset, tf.ensure_shape(inputs, input_spec(dataset).shape))
 
-    def module(self) -> tf.Module:
-        """Returns what is saved: the `weights`, in the order that their digest takes them in.
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=EXAMPLES)])
+    def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _named(model, dataset, parse_examples(examples, dataset))
 
-        Not the Keras model: TensorFlow's variables inside of Keras' own would not be restored by a
-        server without Python, and be NaN for the LiteRT converter.
-        """
-        module = tf.Module()
-        module.weights = _variables(self.model)
-        return module
+    schema: Schema | None = dataset.schema
+    if dataset.kind != "text" and schema is None:
+        return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
+    if dataset.kind != "text" and schema is not None:
+        names = schema.input_names().values()
+        specs = {
+            name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name)
+            for column, name in zip(schema.columns, names, strict=True)
+        }
 
-    def signatures(self) -> dict[str, Any]:
-        """Returns the function behind each signature.
-
-        `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
-        *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
-        string `[batch]`, and the signature `features` what `data.text` makes of them. Of a table
-        with a schema it takes each column `[batch]` by its name, as `Schema.input_names` has it:
-        numbers as float32, NaN where one is missing, all else as string, empty where it is missing;
-        and `features` takes what the schema makes of them.
-        `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
-        feature or has another size is an error for the whole batch.
-        """
-
-        @tf.function(autograph=False, input_signature=[input_spec(self.dataset)])
-        def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._named(tf.ensure_shape(inputs, input_spec(self.dataset).shape))
-
-        @tf.function(
-            autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=EXAMPLES)]
-        )
-        def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._named(parse_examples(examples, self.dataset))
-
-        schema: Schema | None = self.dataset.schema
-        if self.dataset.kind != "text" and schema is None:
-            return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
-        if self.dataset.kind != "text" and schema is not None:
-
-            @tf.function(autograph=False)
-            def serve_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
-                return self._named(table_features(columns, schema))
-
-            return {
-                SERVING_DEFAULT: serve_columns.get_concrete_function(**column_specs(schema)),
-                SERIALIZED_EXAMPLES: serve_examples,
-                FEATURES: serve,
-            }
-
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
-        def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._named(ngram_features(text, self.dataset.input_shape[0]))
+        @tf.function(autograph=False)
+        def serve_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+            return _named(model, dataset, table_features(columns, schema))
 
         return {
-            SERVING_DEFAULT: serve_texts,
+            SERVING_DEFAULT: serve_columns.get_concrete_function(**specs),
             SERIALIZED_EXAMPLES: serve_examples,
             FEATURES: serve,
         }
 
-    def answer(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
-        logits = self.model(tf.cast(inputs, tf.float32), training=False)
-        return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
+    def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _named(model, dataset, ngram_features(text, dataset.input_shape[0]))
 
-    def _named(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        if inputs.dtype.is_floating:
-            name = self.dataset.input_name
-            inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
-        # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
-        size = tf.shape(inputs)[0]
-        paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
-        answer = {key: part[:size] for key, part in self.answer(tf.pad(inputs, paddings)).items()}
-        if self.dataset.class_names:
-            names = tf.constant(self.dataset.class_names)
-            answer["class_name"] = tf.gather(names, answer["label"])
-        return answer
+    return {
+        SERVING_DEFAULT: serve_texts,
+        SERIALIZED_EXAMPLES: serve_examples,
+        FEATURES: serve,
+    }
+
+
+def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
+    logits = model(tf.cast(inputs, tf.float32), training=False)
+    return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
+
+
+def _named(
+    model: keras.Model | tf.Module, dataset: Dataset, inputs: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    if inputs.dtype.is_floating:
+        name = dataset.input_name
+        inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
+    # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
+    size = tf.shape(inputs)[0]
+    paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
+    padded = answer(model, tf.pad(inputs, paddings))
+    answers = {key: part[:size] for key, part in padded.items()}
+    if dataset.class_names:
+        names = tf.constant(dataset.class_names)
+        answers["class_name"] = tf.gather(names, answers["label"])
+    return answers
 
 
 def input_spec(dataset: Dataset) -> tf.TensorSpec:
@@ -140,14 +123,6 @@ def input_spec(dataset: Dataset) -> tf.TensorSpec:
 
 
 # A schema inside of the graph: what `Schema.encode_columns` does outside of it.
-
-
-def column_specs(schema: Schema) -> dict[str, tf.TensorSpec]:
-    """Returns what a served student takes of each column, by `Schema.input_names`."""
-    return {
-        name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name=name)
-        for column, name in zip(schema.columns, schema.input_names().values(), strict=True)
-    }
 
 
 def table_features(columns: Mapping[str, tf.Tensor], schema: Schema) -> tf.Tensor:
@@ -192,7 +167,7 @@ def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: 
 
 def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
     """Returns the days of dates, clipped: float32 `[batch]`, as `date.toordinal` counts them."""
-    found, fits = tf.zeros_like(texts, tf.float32), tf.zeros_like(texts, tf.bool)
+    days, fits = tf.zeros_like(texts, tf.float32), tf.zeros_like(texts, tf.bool)
     for form in (column.date, ISO_DATE):
         pattern, order = date_pattern(form), re.findall("%[dmY]", form)
         is_of = tf.strings.regex_full_match(texts, pattern)
@@ -204,10 +179,10 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
             )
             for part in ("%Y", "%m", "%d")
         )
-        found = tf.where(is_of & ~fits, tf.cast(_ordinal(year, month, day), tf.float32), found)
+        days = tf.where(is_of & ~fits, tf.cast(_ordinal(year, month, day), tf.float32), days)
         fits |= is_of & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
-    found = _checked(found, fits, column, f"a date {column.date}")
-    return tf.clip_by_value(found, column.low, column.high)
+    days = _checked(days, fits, column, f"a date {column.date}")
+    return tf.clip_by_value(days, column.low, column.high)
 
 
 def _ordinal(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
@@ -284,7 +259,7 @@ def export_student(
 ) -> pathlib.Path:
     """Writes the next version below `folder`, whole or not at all.
 
-    A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
+    A version is what TensorFlow Serving loads: `signatures`, and in
     `assets.extra` the privacy statement, `student.keras` where the student is
     a Keras model, `dataset.json`, `schema.toml` where a table has a schema, what `formats` asks
     for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every other file,
@@ -306,13 +281,15 @@ def export_student(
             of the formats.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    graph = StudentGraph(model, dataset)
-    module, signatures = graph.module(), graph.signatures()
+    # Not the Keras model: TensorFlow's variables inside of Keras' own would not be restored by a
+    # server without Python, and be NaN for the LiteRT converter.
+    module, by_name = tf.Module(), signatures(model, dataset)
+    module.weights = _variables(model)
     while True:
         target = folder / str(next_version(folder))
         try:
             with artifacts.atomic_folder(target, replace=False) as temporary:
-                tf.saved_model.save(module, str(temporary), signatures=signatures)
+                tf.saved_model.save(module, str(temporary), signatures=by_name)
                 extra = temporary / EXTRA
                 extra.mkdir()
                 artifacts.write_json(extra / STATEMENT, statement)
@@ -321,7 +298,7 @@ def export_student(
                     artifacts.write_text(extra / SCHEMA, dataset.schema.to_toml())
                 if isinstance(model, keras.Model):
                     model.save(extra / KERAS)
-                write_formats(graph, extra, formats)
+                write_formats(model, dataset, module, extra, formats)
                 manifest = {
                     "model": folder.name,
                     "version": int(target.name),
@@ -336,49 +313,45 @@ def export_student(
 
 # Formats other than SavedModel.
 
+FORMATS = ("onnx", "litert")
+
 
 def check_formats(formats: Sequence[str]) -> None:
     """Raises ValueError unless there are such formats, and the packages that write them."""
     for name in formats:
-        validation.one_of(WRITERS, export_formats=name)
+        validation.one_of(FORMATS, export_formats=name)
     if "onnx" in formats and importlib.util.find_spec("tf2onnx") is None:
         raise ValueError("export_formats: expected tf2onnx to be installed for onnx, got none")
 
 
-def write_formats(graph: StudentGraph, folder: pathlib.Path, formats: Sequence[str]) -> None:
+def write_formats(
+    model: keras.Model | tf.Module,
+    dataset: Dataset,
+    module: tf.Module,
+    folder: pathlib.Path,
+    formats: Sequence[str],
+) -> None:
     """Writes `student.onnx` and `student.tflite`, as asked for; ValueError if it can't be done."""
+    signature = [input_spec(dataset)]
+    function = tf.function(
+        lambda inputs: answer(model, inputs), autograph=False, input_signature=signature
+    )
     for name in formats:
         try:
-            WRITERS[name](graph, folder)
+            if name == "onnx":
+                import onnx
+                import tf2onnx
+
+                converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
+                # tf2onnx leaves operations in that ONNX does not have, and only logs them.
+                onnx.checker.check_model(converted)
+                (folder / "student.onnx").write_bytes(converted.SerializeToString())
+            else:
+                converter = tf.lite.TFLiteConverter.from_concrete_functions(
+                    [function.get_concrete_function()], module
+                )
+                (folder / "student.tflite").write_bytes(converter.convert())
         except Exception as error:  # the converters raise many kinds
             raise ValueError(
                 f"{name}: expected a student of operations that can be converted, got others"
             ) from error
-
-
-def _write_onnx(graph: StudentGraph, folder: pathlib.Path) -> None:
-    import onnx
-    import tf2onnx
-
-    signature = [input_spec(graph.dataset)]
-    function = tf.function(graph.answer, autograph=False, input_signature=signature)
-    converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-    # tf2onnx leaves operations in that ONNX does not have, and only logs them.
-    onnx.checker.check_model(converted)
-    (folder / "student.onnx").write_bytes(converted.SerializeToString())
-
-
-def _write_litert(graph: StudentGraph, folder: pathlib.Path) -> None:
-    function = tf.function(
-        graph.answer, autograph=False, input_signature=[input_spec(graph.dataset)]
-    )
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [function.get_concrete_function()], graph.module()
-    )
-    (folder / "student.tflite").write_bytes(converter.convert())
-
-
-WRITERS: dict[str, Callable[[StudentGraph, pathlib.Path], None]] = {
-    "onnx": _write_onnx,
-    "litert": _write_litert,
-}

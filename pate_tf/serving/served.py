@@ -128,20 +128,20 @@ class ServedStudent:
         if dataset.kind == "image":
             height, width, channels = dataset.input_shape
             paths = sorted(
-                one for one in source.rglob("*") if one.suffix.lower() in image_folders.SUFFIXES
+                path for path in source.rglob("*") if path.suffix.lower() in image_folders.SUFFIXES
             )
             if not source.is_dir() or not paths:
                 raise ValueError(f"inputs: expected a folder of images, got {source}")
             inputs = np.stack(
                 [
-                    image_folders.read_image(one, (height, width, channels), str(one))
-                    for one in paths
+                    image_folders.read_image(path, (height, width, channels), str(path))
+                    for path in paths
                 ]
             )
-            places = [one.relative_to(source) for one in paths]
+            places = [path.relative_to(source) for path in paths]
             fields = {"file": list(map(str, places))}
-            if all(one.parent.name in self.class_names for one in places):
-                fields["label"] = [one.parent.name for one in places]
+            if all(path.parent.name in self.class_names for path in places):
+                fields["label"] = [path.parent.name for path in places]
             return dict(fields), inputs
         if dataset.schema is None:
             raise ValueError(
@@ -224,7 +224,7 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
     for place in (folder, folder / "student", folder / artifacts.RELEASED / "student"):
         if (place / EXTRA).is_dir():
             return place
-        numbers = [int(one.name) for one in place.glob("*") if one.name.isdecimal()]
+        numbers = [int(path.name) for path in place.glob("*") if path.name.isdecimal()]
         if numbers and (place / str(max(numbers)) / EXTRA).is_dir():
             return place / str(max(numbers))
     raise ValueError(f"student: expected a student in {folder}, got none")
@@ -250,8 +250,8 @@ def predict(student: Path, inputs: Path, output: Path) -> RunReport:
     published = ServedStudent(newest_version(pathlib.Path(student)))
     fields, raw = published.read(inputs)
     labels, probabilities = published.answer(raw)
-    own = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
-    if strange := sorted(set(own) & set(fields)):
+    written = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
+    if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
     form = published.form(inputs)
     if form.decimal != ".":  # as they stand there
@@ -259,11 +259,11 @@ def predict(student: Path, inputs: Path, output: Path) -> RunReport:
         fields = dict(tables.read_table(pathlib.Path(inputs), as_written).fields)
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n", delimiter=form.delimiter)
-    writer.writerow([*fields, *own])
+    writer.writerow([*fields, *written])
     for place, (label, row) in enumerate(zip(labels, probabilities, strict=True)):
-        given = [values[place] for values in fields.values()]
-        numbers = [f"{one:.6g}".replace(".", form.decimal) for one in row]
-        writer.writerow([*given, published.class_names[label], *numbers])
+        values_read = [values[place] for values in fields.values()]
+        numbers = [f"{number:.6g}".replace(".", form.decimal) for number in row]
+        writer.writerow([*values_read, published.class_names[label], *numbers])
     try:
         content = text.getvalue().encode(form.encoding)
     except UnicodeEncodeError:
@@ -303,11 +303,11 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
             f"inputs: expected labels of {', '.join(published.class_names[:12])} in {column}, got "
             f"{sorted(strange)[0]!r}"
         )
-    truth = np.array([number[one] for one in fields[column]], np.int64)
-    known = truth >= 0
-    if not known.any():
+    truth = np.array([number[name] for name in fields[column]], np.int64)
+    has_label = truth >= 0
+    if not has_label.any():
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")
-    truth, raw = truth[known], raw[known]
+    truth, raw = truth[has_label], raw[has_label]
     labels, probabilities = published.answer(raw)
     measured = evaluation.measure(labels, truth, probabilities)
     recall = dict(zip(published.class_names, measured["recall"], strict=True))

@@ -428,7 +428,7 @@ class Coordinator(contextlib.ExitStack):
         charge = max(most.charges, key=lambda kind: most.charges[kind], default=None)
         return Cost(
             charge=charge or next(iter(rounds[-1].mechanisms.values())),
-            number=most.num_answered,
+            number=sum(most.charges.values()),
             epsilon=most.epsilon,
             delta=self.roster.delta,
             unit=self._unit,

@@ -1,5 +1,139 @@
-"""The privacy statement. A statement of each system is known once this package is imported."""
+"""The privacy statement: verified against ledgers, and brought up to date.
 
+A statement of each system is known once this package is imported.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pate_tf.core import artifacts
+from pate_tf.ledger import Head, Ledger
+from pate_tf.ledger.journal import Store
 from pate_tf.statement import labels, shared_training, silos
+from pate_tf.statement.labels import LabelsStatement, ledger_facts, sanitised_of
+from pate_tf.statement.privacy_statement import PrivacyStatement
 
-__all__ = ["labels", "shared_training", "silos"]
+__all__ = ["check_statement", "labels", "shared_training", "silos"]
+
+JSON_FILE, PAGE_FILE = "privacy_statement.json", "privacy_statement.md"
+
+
+def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStatement:
+    """Checks that a statement says no less than the ledgers that it was made from.
+
+    The rows that it quotes fix the history before them; the `check` of its kind says what follows
+    from these, and what does not. From the numbers follow all sentences, which are checked, too.
+
+    Args:
+        fields: the JSON of a statement.
+        *stores: of labels their ledger; of shared training some of the participants' ledgers; of
+            silos some of theirs. They may have grown since.
+
+    Returns:
+        The statement.
+
+    Raises:
+        ValueError: if one does not hold what is quoted, or says something worse, or words and
+            numbers disagree.
+    """
+    statement = PrivacyStatement.from_dict(fields)
+    statement.check(stores)
+    statement.check_words(fields)
+    return statement
+
+
+def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
+    """Verifies a statement in JSON against ledgers, and returns what it agrees with.
+
+    Args:
+        file: the statement.
+        ledgers: by file or folder. Default: that of the run whose `released/` holds the file.
+
+    Raises:
+        ValueError: if there is no ledger, or one says otherwise.
+        LedgerError: if one is missing or damaged.
+    """
+    fields = artifacts.read_json(file)
+    if not ledgers:
+        parents = file.absolute().parents
+        roots = [path.parent for path in parents if path.name == artifacts.RELEASED]
+        if not roots:
+            raise ValueError(
+                "statement: expected `ledgers` or `run` to verify it against, or a file below the "
+                "released/ folder of a run, got neither"
+            )
+        ledgers = [roots[0] / artifacts.SENSITIVE]
+    with opened_stores(ledgers) as stores:
+        check_statement(fields, *stores)
+    return "agrees with the ledger" if len(ledgers) == 1 else f"agrees with {len(ledgers)} ledgers"
+
+
+@contextlib.contextmanager
+def opened_stores(paths: Sequence[pathlib.Path]) -> Iterator[list[Store]]:
+    """Opens ledgers, each named by its file or its folder, to look at them.
+
+    Raises:
+        LedgerError: if one is missing, damaged or was changed.
+    """
+    with contextlib.ExitStack() as stack:
+        stores = []
+        for path in paths:
+            is_file = path.suffix == ".sqlite3"
+            store = Store(path.parent if is_file else path, read_only=True)
+            stack.callback(store.close)
+            store.catch_up()
+            stores.append(store)
+        yield stores
+
+
+def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
+    """Returns the statement of a run's student; None if it has none.
+
+    Raises:
+        ValueError: if the statement is broken.
+    """
+    path = run.root / artifacts.RELEASED / JSON_FILE
+    return LabelsStatement.from_dict(artifacts.read_json(path)) if path.exists() else None
+
+
+def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
+    """Puts the privately released epsilon that a ledger stores onto the page of the run's student.
+
+    What the ledger had spent, and the row that is quoted, become those of now, so that the page
+    includes the release. The copy that travels with an exported student stays as it was made.
+
+    Returns:
+        The page; None if the run has no student, or one that another ledger was charged for, whose
+        delta has changed since, or whose queries were chosen by earlier noisy answers.
+
+    Raises:
+        ValueError: if the statement is broken.
+        LedgerError: if the ledger can't be read.
+    """
+    statement = read_statement(run)
+    if statement is None or statement.is_adaptive:
+        return None
+    with Ledger.read(run.root / artifacts.SENSITIVE) as ledger:
+        sequence, digest = statement.ledger_head
+        is_of_run = ledger.holds(Head(sequence=sequence, digest=digest))
+        if not is_of_run or ledger.delta != statement.delta:
+            return None
+        facts = ledger_facts(ledger, statement.unit)
+        if facts["num_ledgers"] is None and statement.epsilon_source is not None:
+            # What an earlier registry knew is not forgotten.
+            names = ("source_name", "delta_source", "num_ledgers", "num_other_units")
+            facts |= {name: getattr(statement, name) for name in names}
+            facts["epsilon_source"] = max(statement.epsilon_source, facts["epsilon_ledger"])
+        statement = dataclasses.replace(
+            statement,
+            sanitised=sanitised_of(ledger),
+            secure_noise=statement.secure_noise and ledger.is_secure,
+            **facts,
+        )
+    page = run.root / artifacts.RELEASED / PAGE_FILE
+    artifacts.write_json(page.with_name(JSON_FILE), statement.to_dict())
+    artifacts.write_text(page, statement.to_markdown())
+    return page

@@ -349,17 +349,17 @@ class LabelsStatement(PrivacyStatement):
                 raise ValueError(f"statement: row {sequence} charged another mechanism")
             if sequence not in answers:
                 raise ValueError(f"statement: row {sequence} was charged and never answered")
-        asked, answered = self.num_queries, self.num_answered
-        if not (asked >= len(named) and 0 <= answered <= asked):
+        num_queries, num_answered = self.num_queries, self.num_answered
+        if not (num_queries >= len(named) and 0 <= num_answered <= num_queries):
             raise ValueError(
                 f"statement: expected at least {len(named)} queries, one for each row, and no more "
-                f"answers than queries, got {asked} and {answered}"
+                f"answers than queries, got {num_queries} and {num_answered}"
             )
         withheld = any(answers[row]["num_answered"] < answers[row]["num_queries"] for row in named)
-        if answered != asked and not withheld:
+        if num_answered != num_queries and not withheld:
             raise ValueError(
-                f"statement: expected an answer to each of the {asked} queries, got {answered}: "
-                f"its rows withheld none"
+                f"statement: expected an answer to each of the {num_queries} queries, got "
+                f"{num_answered}: its rows withheld none"
             )
         led_here = batches_before(rows, self.mechanism, last=max(named))
         led_here -= Counter({self.mechanism: len(named)})
@@ -373,7 +373,7 @@ class LabelsStatement(PrivacyStatement):
         number = min(sum(debits[row][1] for row in named), number)
         counted = Counter({self.mechanism: number}) + before
         least, _ = smallest_epsilon(counted, self.delta)
-        at_least("epsilon", self.epsilon, least, f"for {asked} queries")
+        at_least("epsilon", self.epsilon, least, f"for {num_queries} queries")
 
     def _check_ledger(self, rows: Sequence[LedgerRow]) -> None:
         charges, everything = charges_of(rows), "for all that the ledger was charged for"

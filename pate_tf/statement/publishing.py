@@ -23,7 +23,7 @@ from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
 from pate_tf.serving.export import export_student, next_version, student_digest
 from pate_tf.serving.served import SCHEMA
-from pate_tf.statement.check import JSON_FILE, PAGE_FILE
+from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
 

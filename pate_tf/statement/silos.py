@@ -58,16 +58,6 @@ class SiloSpending:
         """What its answers were charged as, and how many of each."""
         return dict(self.charged)
 
-    @property
-    def stated(self) -> tuple[float, float]:
-        """Epsilon and delta as the page has them: delta is 0 where all of it is purely private."""
-        return pure_if_as_small(self.charges, self.epsilon, self.delta)
-
-    @property
-    def num_answered(self) -> int:
-        """How many queries it answered."""
-        return sum(self.charges.values())
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SilosStatement(PrivacyStatement):
@@ -107,11 +97,6 @@ class SilosStatement(PrivacyStatement):
         return tuple(dict.fromkeys(charge for silo in self.silos for charge in silo.charges))
 
     @property
-    def secure(self) -> SecureHistogram | None:
-        """The mechanism of secure aggregation; None where votes were randomized locally."""
-        return next((each for each in self.charges if isinstance(each, SecureHistogram)), None)
-
-    @property
     def sums(self) -> SecureFeatureSums | None:
         """The mechanism of feature sums; None where silos voted."""
         return next((each for each in self.charges if isinstance(each, SecureFeatureSums)), None)
@@ -134,10 +119,11 @@ class SilosStatement(PrivacyStatement):
         cost together. Where silos share the noise, so many of them move the total by so many
         times as much, which is group privacy.
         """
-        numbers = sorted({number for number in SEVERAL if number < self._num_charged})
-        numbers += [self._num_charged] * (self._num_charged > 1)
+        num_charged = sum(any(silo.charges.values()) for silo in self.silos)
+        numbers = sorted({number for number in SEVERAL if number < num_charged})
+        numbers += [num_charged] * (num_charged > 1)
         most = {number: self._most_charged(number) for number in (1, *numbers)}
-        if self.sums is None and self.secure is None:
+        if not any(isinstance(each, SecureHistogram | SecureFeatureSums) for each in self.charges):
             return {number: smallest_epsilon(most[number], self.delta)[0] for number in numbers}
         if len(self.charges) == 1:
             return {
@@ -165,16 +151,13 @@ class SilosStatement(PrivacyStatement):
         return {each: sum(heapq.nlargest(number, counts[each])) for each in counts}
 
     @property
-    def _num_charged(self) -> int:
-        return sum(silo.num_answered > 0 for silo in self.silos)
-
-    @property
     def protected(self) -> str:  # noqa: D102
         return UNITS[self.unit][0]
 
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
-        stated = [silo.stated for silo in self.silos]
+        # Delta is 0 where all of it is purely private.
+        stated = [pure_if_as_small(silo.charges, silo.epsilon, silo.delta) for silo in self.silos]
         return (
             Guarantee(
                 release="what one silo answered in this run, at most",
@@ -188,21 +171,22 @@ class SilosStatement(PrivacyStatement):
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             charged = "; ".join(charge.summary() for charge in silo.charges) or "none"
-            counts = (silo.num_answered, silo.num_refused)
-            epsilon, delta = silo.stated
+            counts = (sum(silo.charges.values()), silo.num_refused)
+            epsilon, delta = pure_if_as_small(silo.charges, silo.epsilon, silo.delta)
             row = (charged, *(f"{count:,}" for count in counts))
             row = (*row, epsilon_text(epsilon), delta_text(delta))
             names.setdefault(row, []).append(cell(silo.name))
         head = ("silo", "mechanism", "answered", "refused", "ε", "δ")
         table = [head, *((", ".join(silos), *row) for row, silos in names.items())]
-        shared: Any = self.sums or self.secure
+        secure = next((each for each in self.charges if isinstance(each, SecureHistogram)), None)
+        shared: Any = self.sums or secure
         names_shared = ("threshold", "num_parties", "num_honest", "colluding", "least_silos")
         return {
             self.unit: True,
             "sums": self.sums is not None,
             "votes": self.sums is None,
-            "local": self.sums is None and self.secure is None,
-            "secure votes": self.sums is None and self.secure is not None,
+            "local": self.sums is None and secure is None,
+            "secure votes": self.sums is None and secure is not None,
             **{name: getattr(shared, name, None) for name in names_shared},
             "root": f"{getattr(shared, 'num_honest', 1) ** 0.5:.3g}",
             "trained_on": f"the private records of {len(self.silos):,} silos",
@@ -212,7 +196,7 @@ class SilosStatement(PrivacyStatement):
             "queries": STRATEGIES[self.query_strategy].words,
             "mechanism": " ".join(charge.in_words() for charge in self.charges),
             "num_silos": f"{len(self.silos):,}",
-            "num_charged": f"{self._num_charged:,}",
+            "num_charged": f"{sum(any(silo.charges.values()) for silo in self.silos):,}",
             "table_of_silos": markdown_table(table),
             "several": several_text(self.several, self.several_delta),
             "verified_with": "--ledger=LEDGER_OF_A_SILO",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.data import augmentation
+from pate_tf.data import preprocessing
 
 Batch = dict[str, tf.Tensor]
 StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
@@ -103,7 +103,7 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
         seed: int64 `[2]`; the same seed gives the same changes.
     """
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
-    changed = augmentation.augment(augmentation.augment(images, dataset, first), dataset, second)
+    changed = preprocessing.augment(preprocessing.augment(images, dataset, first), dataset, second)
     low, high = pixel_range(dataset)
     if dataset.has_colours:
         unit = (changed - low) / (high - low)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.data import augmentation
+from pate_tf.data import preprocessing
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue
 from pate_tf.models.definition import model_definition
@@ -320,7 +320,7 @@ def fit_to_targets(
     def batch_at(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         drawn, drawn_targets = labelled.at(step)
         (seed,) = step_seeds(config.seed, step, 1)
-        changed = augmentation.augment(tf.cast(drawn, tf.float32), dataset, seed)
+        changed = preprocessing.augment(tf.cast(drawn, tf.float32), dataset, seed)
         return changed, drawn_targets
 
     fit_student(

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pate_tf.teachers.store import TrainedTeacher
+from pate_tf.teachers.kinds import TrainedTeacher
 from pate_tf.teachers.training import TeacherData, TrainingLoop, trained_teacher
 
 # The `tf.distribute` strategy that suits the machine.
@@ -67,24 +67,6 @@ def of_tf_config() -> "Cluster | None":
     return Cluster(config)
 
 
-class _Result:
-    """What a worker computes, and holds until it is fetched."""
-
-    def __init__(self, schedule: Callable[[], Any]) -> None:
-        """Has it computed: `schedule` hands it to some worker and returns a promise."""
-        self._schedule = schedule
-        self._promised = schedule()
-
-    def fetch(self, *, attempts: int) -> Any:
-        """Returns it; has it computed anew, `attempts` times at most, where its worker died."""
-        for _ in range(attempts - 1):
-            try:
-                return self._promised.fetch()
-            except (tf.errors.UnavailableError, tf.errors.AbortedError):
-                self._promised = self._schedule()
-        return self._promised.fetch()
-
-
 class Cluster:
     """The chief's side of a cluster.
 
@@ -115,18 +97,28 @@ class Cluster:
     ) -> Iterator[tuple[int, TrainedTeacher]]:
         """Yields trained teachers, in the order of `teachers`."""
         run = tf.function(TrainingLoop(data.config).run, autograph=False)
-        waiting: collections.deque[tuple[int, _Result]] = collections.deque()
+        # What workers compute, and hold until it is fetched.
+        waiting: collections.deque[tuple[int, Callable[[], Any], Any]] = collections.deque()
         for teacher in teachers:
             arguments = data.arguments(teacher)
-            schedule = functools.partial(self._coordinator.schedule, run, args=arguments)
-            waiting.append((teacher, _Result(schedule)))
+            schedule: Callable[[], Any] = functools.partial(
+                self._coordinator.schedule, run, args=arguments
+            )
+            waiting.append((teacher, schedule, schedule()))
             if len(waiting) == AHEAD * self.num_workers:
-                yield self._fetched(*waiting.popleft())
-        while waiting:
-            yield self._fetched(*waiting.popleft())
+                first, schedule, promised = waiting.popleft()
+                yield first, trained_teacher(*self._fetched(schedule, promised))
+        for teacher, schedule, promised in waiting:
+            yield teacher, trained_teacher(*self._fetched(schedule, promised))
 
-    def _fetched(self, teacher: int, result: _Result) -> tuple[int, TrainedTeacher]:
-        return teacher, trained_teacher(*result.fetch(attempts=ATTEMPTS * self.num_workers))
+    def _fetched(self, schedule: Callable[[], Any], promised: Any) -> Any:
+        """Returns what a worker computed; has it computed anew where its worker died."""
+        for _ in range(ATTEMPTS * self.num_workers - 1):
+            try:
+                return promised.fetch()
+            except (tf.errors.UnavailableError, tf.errors.AbortedError):
+                promised = schedule()
+        return promised.fetch()
 
 
 def _free_address(host: str) -> str:

@@ -25,11 +25,6 @@ from pate_tf.teachers.voters import Ensemble, Progress
 VOTING_BATCH = 256  # inputs; larger batches fall out of the cache and take longer an input
 
 
-def signature_of(dataset: Dataset) -> tf.TensorSpec:
-    """Returns the specification of a batch of raw inputs."""
-    return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, dataset.input_name)
-
-
 def voting_module(
     config: TeacherConfig,
     stacked: Sequence[tf.Variable],
@@ -50,10 +45,13 @@ def voting_module(
     """
     module = tf.Module()
     module.stacked = list(stacked)
-    num_teachers = config.num_teachers
+    num_teachers, dataset = config.num_teachers, config.dataset
+    inputs_spec = tf.TensorSpec(
+        [None, *dataset.input_shape], dataset.input_type, dataset.input_name
+    )
     starts = tf.range(0, num_teachers, together)
 
-    @tf.function(input_signature=[signature_of(config.dataset)])
+    @tf.function(input_signature=[inputs_spec])
     def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         taken = prepared(tf.cast(inputs, tf.float32))
         parts = tf.TensorArray(tf.int64, tf.size(starts), infer_shape=False)
@@ -144,16 +142,11 @@ def _nearest_labels(
     return votes.stack()
 
 
-def save_module(folder: pathlib.Path, module: tf.Module) -> None:
-    """Writes the graph of all teachers as a SavedModel into an empty folder."""
-    tf.saved_model.save(module, str(folder), signatures={"votes": module.votes})
-
-
 class SavedModelEnsemble(Ensemble):
     """SENSITIVE: teachers of a SavedModel, loaded to be asked for votes."""
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
-        """Loads what `save_module` wrote; raises any exception if it is missing or broken."""
+        """Loads a saved `voting_module`; raises any exception if it is missing or broken."""
         self._loaded = tf.saved_model.load(str(folder))
         public = getattr(self._loaded, "public_weights", ())
         weights = (*self._loaded.stacked, *public)
@@ -189,9 +182,12 @@ def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
     Its signature `features` takes raw inputs, named as the data set names them.
     """
     module = tf.Module()
-    module.encoder, module.learnt = encoder, encoder.learnt
+    module.encoder, module.learnt, dataset = encoder, encoder.learnt, encoder.dataset
+    inputs_spec = tf.TensorSpec(
+        [None, *dataset.input_shape], dataset.input_type, dataset.input_name
+    )
 
-    @tf.function(autograph=False, input_signature=[signature_of(encoder.dataset)])
+    @tf.function(autograph=False, input_signature=[inputs_spec])
     def features(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         values = encoder(tf.cast(inputs, tf.float32))
         return {"features": tf.ensure_shape(values, [None, encoder.num_features])}

@@ -157,7 +157,7 @@ def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> np
         answer = _in_batches(
             lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs
         )
-    elif classifier.is_estimator(model):
+    elif isinstance(model, classifier.BaseEstimator):
         answer = classifier.Estimator(model).predict(inputs)
     elif hasattr(model, "predict"):
         answer = np.asarray(model.predict(inputs))

@@ -5,8 +5,12 @@ TensorFlow is not imported.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from pate_tf.core import artifacts, partition
 from pate_tf.core.dataset import Dataset
@@ -14,24 +18,23 @@ from pate_tf.core.partition import Partition
 from pate_tf.core.public import PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import setting
+from pate_tf.core.source import PRIVATE_RECORDS, check_same_settings, private_digest
 from pate_tf.data.data_source import DataSource, FileSource
-from pate_tf.teachers.kinds import load_ensemble
+from pate_tf.teachers.kinds import TrainedTeacher, load_ensemble
 from pate_tf.teachers.voters import StoredVotes, Voter
 
 FILE = "run.json"
 DEFAULT_NUM_TEACHERS = 100
 RECORDS_A_TEACHER = 30
 RECORDS_A_CLASS = 3
+CONFIG = "config.json"
+SECONDS_BETWEEN_SAVES = 10.0
+MOST_UNSAVED = 16 * 2**20  # bytes of finished teachers
 
 
 def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
     """Returns where a run has its ensemble: `sensitive/teachers/ensemble`."""
     return directory.teachers / "ensemble"
-
-
-def default_folder(dataset_name: str, num_teachers: int) -> pathlib.Path:
-    """Returns the folder of a run where the user names none."""
-    return pathlib.Path(f"runs/{dataset_name}-{num_teachers}")
 
 
 def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
@@ -145,64 +148,57 @@ class TeacherRun(DataSource):
         return range(int(first), int(last if dash else first) + 1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TeacherSource:
-    """Which teachers.
+def load_teachers(
+    public: PublicSplit,
+    *,
+    num_teachers: int | None = None,
+    folder: pathlib.Path | None = None,
+    elsewhere: pathlib.Path | None = None,
+) -> tuple[Voter, pathlib.Path]:
+    """Returns teachers and their run folder, which holds their ledger.
 
-    Attributes:
+    Args:
+        public: that they are asked about.
         num_teachers: checked if given, as it must be with a file of labels; without a folder it
             names the run, `DEFAULT_NUM_TEACHERS` where it is None.
-        folder: run folder of the teachers, which holds their ledger; None for
-            `runs/DATASET-NUM_TEACHERS`.
+        folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
         elsewhere: a folder of models, or a `.npy` file of labels `[num_teachers, num_queries]`,
             instead of the folder's ensemble. The folder must then be given.
+
+    Raises:
+        ValueError: if there are none, or not as many as expected.
     """
-
-    num_teachers: int | None = None
-    folder: pathlib.Path | None = None
-    elsewhere: pathlib.Path | None = None
-
-    def directory(self, dataset_name: str) -> artifacts.RunDirectory:
-        """Returns the run folder of the teachers."""
-        default = default_folder(dataset_name, self.num_teachers or DEFAULT_NUM_TEACHERS)
-        return artifacts.RunDirectory(self.folder or default)
-
-    def load(self, public: PublicSplit) -> Voter:
-        """Returns the teachers.
-
-        Raises:
-            ValueError: if there are none, or not as many as expected.
-        """
-        teachers: Voter
-        if self.elsewhere is None:
-            teachers = load_ensemble(ensemble_folder(self.directory(public.dataset.name)))
-        elif self.folder is None:
+    default = f"runs/{public.dataset.name}-{num_teachers or DEFAULT_NUM_TEACHERS}"
+    place = folder or pathlib.Path(default)
+    teachers: Voter
+    if elsewhere is None:
+        teachers = load_ensemble(ensemble_folder(artifacts.RunDirectory(place)))
+    elif folder is None:
+        raise ValueError(
+            "teachers: expected their run folder as well, the folder of the one ledger that "
+            "these teachers ever have"
+        )
+    elif not elsewhere.exists():
+        raise ValueError(
+            f"teachers: expected a .npy file or a folder of models at {elsewhere}, got none"
+        )
+    elif elsewhere.is_file():
+        if num_teachers is None:
             raise ValueError(
-                "teachers: expected their run folder as well, the folder of the one ledger that "
-                "these teachers ever have"
+                "num_teachers: expected it with a file of labels, whose rows are the teachers, "
+                "got none; without it a file that is transposed would go unnoticed"
             )
-        elif not self.elsewhere.exists():
-            raise ValueError(
-                f"teachers: expected a .npy file or a folder of models at {self.elsewhere}, got "
-                f"none"
-            )
-        elif self.elsewhere.is_file():
-            if self.num_teachers is None:
-                raise ValueError(
-                    "num_teachers: expected it with a file of labels, whose rows are the teachers, "
-                    "got none; without it a file that is transposed would go unnoticed"
-                )
-            teachers = StoredVotes(artifacts.read_array(self.elsewhere))
-        else:
-            from pate_tf.teachers.foreign import ForeignModels  # which imports TensorFlow
+        teachers = StoredVotes(artifacts.read_array(elsewhere))
+    else:
+        from pate_tf.teachers.foreign import ForeignModels  # which imports TensorFlow
 
-            teachers = ForeignModels(self.elsewhere)
-        if self.num_teachers not in (None, teachers.num_teachers):
-            raise ValueError(
-                f"num_teachers: expected {teachers.num_teachers}, as the ensemble has, "
-                f"got {self.num_teachers}"
-            )
-        return teachers.for_pool(public.pool)
+        teachers = ForeignModels(elsewhere)
+    if num_teachers not in (None, teachers.num_teachers):
+        raise ValueError(
+            f"num_teachers: expected {teachers.num_teachers}, as the ensemble has, "
+            f"got {num_teachers}"
+        )
+    return teachers.for_pool(public.pool), place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -303,3 +299,89 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
         return RunDescription(**artifacts.read_json(path))
     except TypeError as error:
         raise ValueError(f"{path}: expected the description of a run, got another") from error
+
+
+# Trained teachers, so that a stopped run resumes where it stopped: `config.json` and files of
+# finished teachers (`finished-<first>-<last>.npz`), each of which appears whole or not at all.
+
+
+def finished_teachers(folder: pathlib.Path) -> list[int]:
+    """Returns the teachers of a folder that are trained, ascending."""
+    return sorted(
+        teacher
+        for path in folder.glob("finished-*.npz")
+        for teacher in artifacts.read_arrays(path, ["teachers"])["teachers"].tolist()
+    )
+
+
+class TeacherStore:
+    """SENSITIVE: the training folder of an ensemble."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        settings: Mapping[str, Any],
+        private: Sequence[npt.NDArray[Any]],
+    ) -> None:
+        """Opens or creates the folder, in a run's `sensitive/`.
+
+        Args:
+            folder: of the teachers.
+            settings: public JSON values by name, which fix the result of the training.
+            private: arrays that do so, too: records, labels, partition. A keyed digest is stored.
+
+        Raises:
+            ValueError: if the folder holds teachers of other settings or records.
+        """
+        self._folder = artifacts.make_sensitive_folder(folder)
+        settings = {**settings, PRIVATE_RECORDS: private_digest(folder.parent, *private)}
+        if (folder / CONFIG).exists():
+            stored = artifacts.read_json(folder / CONFIG)
+            check_same_settings(stored, settings, folder=folder, holds="teachers")
+        else:
+            artifacts.write_json(folder / CONFIG, settings, private=True)
+
+    def save_all(
+        self,
+        trained: Iterable[tuple[int, TrainedTeacher]],
+        progress: Callable[[int], object],
+    ) -> None:
+        """Saves finished teachers, several to a file: every few seconds, or where they get large.
+
+        `progress` is called with the number of teachers that got done since its last call.
+        """
+        unsaved: dict[int, TrainedTeacher] = {}
+        num_bytes, last_save = 0, time.monotonic()
+        for teacher, result in trained:
+            unsaved[teacher] = result
+            num_bytes += sum(array.nbytes for array in result.arrays)
+            progress(1)
+            if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or num_bytes > MOST_UNSAVED:
+                self._save(unsaved)
+                unsaved = {}
+                num_bytes, last_save = 0, time.monotonic()
+        self._save(unsaved)
+
+    def _save(self, teachers: Mapping[int, TrainedTeacher]) -> None:
+        if not teachers:
+            return
+        arrays: dict[str, npt.NDArray[Any]] = {"teachers": np.array(sorted(teachers), np.int64)}
+        for teacher, result in teachers.items():
+            arrays[f"{teacher}/losses"] = result.losses
+            arrays |= {f"{teacher}/{place}": array for place, array in enumerate(result.arrays)}
+        name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
+        artifacts.write_arrays(self._folder / name, arrays, private=True)
+
+    def load(self) -> list[TrainedTeacher]:
+        """Returns all trained teachers, in the order of their numbers."""
+        teachers: dict[int, TrainedTeacher] = {}
+        for path in sorted(self._folder.glob("finished-*.npz")):
+            arrays = artifacts.read_arrays(path)
+            parts: dict[int, list[npt.NDArray[Any]]] = {
+                number: [] for number in arrays.pop("teachers").tolist()
+            }
+            losses = {number: arrays.pop(f"{number}/losses") for number in parts}
+            for name, array in arrays.items():  # in the order that they were written in
+                parts[int(name.partition("/")[0])].append(array)
+            teachers |= {number: TrainedTeacher(parts[number], losses[number]) for number in parts}
+        return [teachers[number] for number in sorted(teachers)]

@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import keras
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, event_files
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
@@ -29,19 +30,19 @@ from pate_tf.models.catalogue import default_model
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations import catalogue as representations
 from pate_tf.representations.catalogue import Representation
-from pate_tf.teachers import kinds, logs
+from pate_tf.teachers import kinds
 from pate_tf.teachers.foreign import ForeignModels
 from pate_tf.teachers.kinds import Callbacks, TeacherKind, Work
 from pate_tf.teachers.run_folder import (
     DEFAULT_NUM_TEACHERS,
     RunDescription,
-    default_folder,
+    TeacherStore,
     ensemble_folder,
+    finished_teachers,
     recommended_num_teachers,
     shards_of,
 )
 from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
-from pate_tf.teachers.store import TeacherStore, finished_teachers
 from pate_tf.teachers.voters import StoredVotes, Voter
 
 Net = Callable[[Dataset], Any]
@@ -207,7 +208,7 @@ class Teachers:
                 f"{chosen.stop - 1}"
             )
         directory = artifacts.RunDirectory(
-            self.directory or default_folder(private.dataset.name, number)
+            self.directory or pathlib.Path(f"runs/{private.dataset.name}-{number}")
         )
         folders = ("", "/teachers", "/teachers/ensemble", "/logs", "/logs/teachers")
         sensitive = artifacts.SENSITIVE
@@ -221,9 +222,26 @@ class Teachers:
             encoder=_encoder(config, pool, show),
             **self._options,
         )
-        _check_work(kind, work)  # before anything is written: what does not fit leaves no trace
+        # Before anything is written: what does not fit leaves no trace.
+        if hasattr(work.devices, "num_workers") and not kind.is_distributed:
+            raise ValueError(
+                f"model: expected a Keras model that is not compiled where several hosts train, "
+                f"got {name_of(config.model)}"
+            )
+        if work.callbacks and not kind.has_callbacks:
+            raise ValueError(
+                "callbacks: expected with a compiled Keras model alone, got them without"
+            )
+        kind.check(work)
         artifacts.remove_abandoned(directory.root)
-        store = _opened_store(kind, work, directory)
+        # All that trained teachers depend on.
+        fixed = {**config.to_dict(), "kind": kind.name, **kind.definition(work)}
+        if work.encoder is not None:
+            fixed["encoder"] = work.encoder.digest
+        arrays = [private.inputs, private.labels, partition.assignment]
+        if partition.unit == "owner" and private.owners is not None:
+            arrays.append(partition.numbered(private.owners))
+        store = TeacherStore(directory.teachers, fixed, arrays)
         _describe(work, directory, len(pool) if pool is not None else None, data_source)
         finished = finished_teachers(directory.teachers)
         missing = [teacher for teacher in chosen if teacher not in finished]
@@ -233,7 +251,7 @@ class Teachers:
             )
             advance(len(chosen) - len(missing))
             if missing:
-                log = stack.enter_context(logs.progress(directory, len(finished)))
+                log = stack.enter_context(logged_progress(directory, len(finished)))
                 store.save_all(
                     kind.train(work, missing), lambda count: (advance(count), log(count))
                 )
@@ -244,7 +262,7 @@ class Teachers:
             if missing or not target.exists():
                 trained = store.load()
                 kinds.save_ensemble(kind, target, config, trained, work.encoder)
-                logs.write_losses(directory, [teacher.losses for teacher in trained])
+                write_losses(directory, [teacher.losses for teacher in trained])
             self._voter = kinds.load_ensemble(target)
         return self
 
@@ -266,7 +284,17 @@ class Teachers:
             is_ridge = is_ridge or settings.representation is not None
             model = OF_IMAGES if is_ridge else default_model(dataset)
         kind = kinds.find_kind(model, dataset)
-        _check_settings(kind, settings, model)
+        for name in kinds.OF_STEPS:
+            if getattr(settings, name) is not None and name not in kind.settings:
+                raise ValueError(
+                    f"{name}: expected none for {name_of(model)}, of the kind {kind.name}, which "
+                    f"has no such setting"
+                )
+        if settings.representation is not None and kind.representation == "none":
+            raise ValueError(
+                f"representation: expected none for {name_of(model)}, which learns from raw "
+                f"inputs, got {name_of(settings.representation)}"
+            )
         representation = settings.representation
         if representation is None and kind.representation == "required":
             representation = representations.default_of_teachers(dataset)
@@ -317,7 +345,7 @@ class Teachers:
             with reporting.progress_bar("asking teachers", len(inputs), "sample") as advance:
                 votes = self._voter.votes(inputs, advance).labels
             accuracies = (votes == np.asarray(truth)[part]).mean(axis=1)
-            logs.write_accuracies(directory, self._voter.config, accuracies)
+            write_accuracies(directory, self._voter.config, accuracies)
         values: dict[str, Any] = {
             "dataset": public.dataset.name,
             "nb_teachers": self.num_teachers,
@@ -496,33 +524,6 @@ class Teachers:
         return float(np.mean(votes == truth))
 
 
-def _check_settings(kind: TeacherKind, settings: TeacherSettings, model: Named) -> None:
-    """Raises ValueError where settings are given that a kind of teacher does not have."""
-    for name in kinds.OF_STEPS:
-        if getattr(settings, name) is not None and name not in kind.settings:
-            raise ValueError(
-                f"{name}: expected none for {name_of(model)}, of the kind {kind.name}, which has "
-                f"no such setting"
-            )
-    if settings.representation is not None and kind.representation == "none":
-        raise ValueError(
-            f"representation: expected none for {name_of(model)}, which learns from raw inputs, "
-            f"got {name_of(settings.representation)}"
-        )
-
-
-def _check_work(kind: TeacherKind, work: Work) -> None:
-    """Raises ValueError where a kind of teacher can't be trained so; writes nothing."""
-    if work.is_on_cluster and not kind.is_distributed:
-        raise ValueError(
-            f"model: expected a Keras model that is not compiled where several hosts train, got "
-            f"{name_of(work.config.model)}"
-        )
-    if work.callbacks and not kind.has_callbacks:
-        raise ValueError("callbacks: expected with a compiled Keras model alone, got them without")
-    kind.check(work)
-
-
 def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encoder | None:
     """Returns what teachers take for an input; None for the raw input.
 
@@ -542,23 +543,6 @@ def _encoder(config: TeacherConfig, pool: Pool | None, show: Reporting) -> Encod
         )
     with show.clock("training a representation on the pool"):
         return representations.encoder_of(pool, config.representation, config.seed)
-
-
-def _opened_store(kind: TeacherKind, work: Work, directory: artifacts.RunDirectory) -> TeacherStore:
-    """Opens the folder of trained teachers; it stores all that they depend on.
-
-    Raises:
-        ValueError: if owners are protected and one has records with two teachers, or the folder
-            holds others.
-    """
-    settings = {**work.config.to_dict(), "kind": kind.name, **kind.definition(work)}
-    if work.encoder is not None:
-        settings["encoder"] = work.encoder.digest
-    examples, partition = work.examples, work.partition
-    private = [examples.inputs, examples.labels, partition.assignment]
-    if partition.unit == "owner" and examples.owners is not None:
-        private.append(partition.numbered(examples.owners))
-    return TeacherStore(directory.teachers, settings, private)
 
 
 def _describe(
@@ -602,3 +586,73 @@ def _in_words(config: TeacherConfig) -> str:
     if config.max_steps is not None:
         words += f", {config.max_steps} steps each"
     return words
+
+
+# What TensorBoard shows of teachers. SENSITIVE: all of it lies below `sensitive/logs`.
+
+PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100}
+
+
+def logs_of(directory: artifacts.RunDirectory) -> pathlib.Path:
+    """Returns the folder that TensorBoard reads, made if it is missing: `sensitive/logs/teachers`.
+
+    Percentiles of the loss have folders of their own in it, so that they share a chart.
+    """
+    return artifacts.make_sensitive_folder(directory.sensitive / "logs") / "teachers"
+
+
+@contextlib.contextmanager
+def logged_progress(
+    directory: artifacts.RunDirectory, num_done: int
+) -> Iterator[Callable[[int], None]]:
+    """Writes how many teachers are done; yields a function to call with how many more are."""
+    writer = tf.summary.create_file_writer(str(logs_of(directory)))
+
+    def advance(number: int) -> None:
+        nonlocal num_done
+        num_done += number
+        with writer.as_default(step=num_done):
+            tf.summary.scalar("progress/teachers_done", num_done)
+
+    try:
+        yield advance
+    finally:
+        writer.close()
+        artifacts.make_private(logs_of(directory))
+
+
+def write_losses(
+    directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
+) -> None:
+    """Writes percentiles over the ensemble of the loss at each step, of `[step]` of each teacher.
+
+    At a step count those teachers that do one, with a finite loss.
+    """
+    padded = np.full((len(losses), max(map(len, losses))), np.nan, np.float32)
+    for row, values in zip(padded, losses, strict=True):
+        row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
+    steps = np.flatnonzero(~np.isnan(padded).all(axis=0))
+    for name, percentile in PERCENTILES.items():
+        writer = tf.summary.create_file_writer(str(logs_of(directory) / name))
+        with writer.as_default():
+            values = np.nanpercentile(padded[:, steps], percentile, axis=0)
+            for step, value in zip(steps.tolist(), values, strict=True):
+                tf.summary.scalar("loss", value, step=step + 1)
+        writer.close()
+    artifacts.make_private(logs_of(directory))
+
+
+def write_accuracies(
+    directory: artifacts.RunDirectory, config: TeacherConfig, accuracies: npt.NDArray[np.float64]
+) -> None:
+    """Writes every percentile of accuracies, which takes the place of the step, and settings."""
+    folder = logs_of(directory)
+    writer = tf.summary.create_file_writer(str(folder))
+    with writer.as_default():
+        for percentile in range(101):
+            value = np.percentile(accuracies, percentile)
+            tf.summary.scalar("accuracy/by_percentile", value, step=percentile)
+    writer.close()
+    settings = {**config.to_dict(), "dataset": config.dataset.name}
+    event_files.write_result(folder, settings, {"result/mean_accuracy": float(accuracies.mean())})
+    artifacts.make_private(folder)

@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from pate_tf.core.partition import Partition
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data import augmentation
+from pate_tf.data import preprocessing
 from pate_tf.models import catalogue
+from pate_tf.teachers.kinds import TrainedTeacher
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import TrainedTeacher
 
 # The training loop of one teacher is a pure function of tensors.
 #
@@ -100,7 +100,7 @@ class TrainingLoop:
         config = self.config
         weights, buffers, first_moments, second_moments = slots
         batch = order[step * config.batch_size : (step + 1) * config.batch_size]
-        batch_inputs = augmentation.augment(
+        batch_inputs = preprocessing.augment(
             tf.cast(tf.gather(share.inputs, batch), tf.float32),
             config.dataset,
             tf.random.fold_in(augment_seed, step),

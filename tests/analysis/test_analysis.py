@@ -1,11 +1,7 @@
 """Sources of votes, accounting, reports of ledgers, plots, stored releases of files."""
 
-import re
 import shutil
-import threading
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -28,9 +24,8 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
 )
 from pate_tf.analysis.accounting import analyse
-from pate_tf.analysis.plots import draw
 from pate_tf.analysis.release import release
-from pate_tf.analysis.report import ledger_values
+from pate_tf.analysis.report import draw
 from pate_tf.analysis.votes import (
     AnsweredVotes,
     VoteSource,
@@ -90,14 +85,6 @@ def test_identity_is_that_of_the_whole_file(tmp_path):
     np.testing.assert_array_equal(some.groups[0].counts.values.T, expected)
 
 
-def test_representations_hide_votes():
-    source = source_of((LAPLACE, counts_of("H1", 3)))
-    analysis = analyse(source)
-    for text in (repr(source), repr(source.groups), repr(analysis)):
-        assert re.search(r"\b235\b", text) is None  # not the digits of a public epsilon
-        assert str(analysis.bounds["two_sided"][0]) not in text
-
-
 def test_ledger_groups_by_mechanism_and_counts_lost_answers(tmp_path):
     release_labels(tmp_path, golden_counts("H1", 4))
     release_labels(tmp_path, golden_counts("H3", 3), mechanism=LAPLACE)
@@ -126,29 +113,6 @@ def test_withheld_queries_are_counted_and_pay_their_tests(tmp_path):
     assert with_tests.num_queries == 100
     for bound in ("paper", "two_sided"):
         assert with_tests.bounds[bound] > without.bounds[bound]
-
-
-def test_a_ledger_tells_of_seeds_and_raised_budgets(tmp_path):
-    release_labels(tmp_path, golden_counts("H1", 2), budget=3.0)
-    with Ledger.open(
-        tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=3.0
-    ) as ledger:
-        ledger.raise_budget(epsilon_budget=9.0, delta=DELTA)
-        with ledger.exclusive():
-            ledger.debit(MECHANISM, [b"a seeded query.."], secure_noise=False)
-        values = ledger_values(ledger)
-    assert (values["budget_was_raised"], values["secure_noise"]) == (True, False)
-    assert any("budget RAISED: epsilon 9" in line for line in values["history"])
-    assert "SEEDED NOISE, NOT PRIVATE" in values["history"][-1]
-    assert (values["queries"], values["answered"]) == (3, 2)
-
-
-def test_an_empty_ledger_costs_nothing(tmp_path):
-    Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA).close()
-    with Ledger.read(tmp_path) as ledger:
-        analysis = analyse(read_ledgers([ledger], votes_needed=False))
-        assert ledger_values(ledger)["affordable"] is None
-    assert (analysis.epsilon, analysis.bounds) == (0.0, {})
 
 
 def test_costs_of_mechanisms_add_up_moment_by_moment():
@@ -244,24 +208,6 @@ def test_noise_is_drawn_once_and_stored_before_it_is_returned(tmp_path):
     release(other, noise, folder=tmp_path)
     assert noise.number == 2
     assert len([path for path in (tmp_path / "releases").iterdir() if path.is_dir()]) == 2
-
-
-def test_two_analyses_at_once_draw_once(tmp_path):
-    drawn, both_wait = [], threading.Barrier(2)
-
-    def slow_noise(sigma):
-        time.sleep(0.3)  # long enough for the other one to look for a draw, were it let
-        drawn.append(sigma)
-        return len(drawn)
-
-    def drawing():
-        both_wait.wait()
-        return release(votes_of(), GivenNoise(slow_noise), folder=tmp_path)
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = [pool.submit(drawing) for _ in range(2)]
-    assert first.result() == second.result()
-    assert len(drawn) == 1
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])

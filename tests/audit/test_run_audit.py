@@ -100,7 +100,7 @@ def teachers_in(folder):
 def votes(tmp_path_factory, data):
     """A run of teachers, with two versions."""
     root = tmp_path_factory.mktemp("votes")
-    mechanism = pate_tf.GaussianHistogram.of_scale(1.0)
+    mechanism = pate_tf.mechanisms.GaussianHistogram.of_scale(1.0)
     teachers = teachers_in(root / "run").fit(data.private, data.pool)
     published(teachers, data.pool, mechanism=mechanism, num_queries=60)
     return root / "run"
@@ -225,19 +225,8 @@ def labels_replaced(run):
     reseal_digest(run)
 
 
-def learned_labels_replaced(run):
-    arrays = artifacts.read_arrays(run / LABELS)
-    name = "learnt_labels" if "learnt_labels" in arrays else "labels"
-    edit_arrays(run / LABELS, **{name: np.roll(arrays[name], 1)})
-
-
 def noisy_sums_replaced(run):
     edit_arrays(run / LABELS, noisy_sums=artifacts.read_arrays(run / LABELS)["noisy_sums"] + 1)
-    reseal_digest(run)
-
-
-def queries_reordered(run):
-    edit_arrays(run / LABELS, queries=artifacts.read_arrays(run / LABELS)["queries"][::-1])
     reseal_digest(run)
 
 
@@ -260,10 +249,6 @@ def private_csv(run):
     shutil.copy(run.parent / "private.csv", run / "released/notes.csv")
 
 
-def hidden_file(run):
-    (run / "released/.notes").write_text("x")
-
-
 def link(run):
     (run / "released/analysis.json").symlink_to(run / "sensitive/run.json")
 
@@ -277,20 +262,12 @@ def named_folder(run):
     (run / "released/Mr Private Person").mkdir()
 
 
-def renamed_file(run):
-    (run / "released/labels.json").rename(run / "released/labels.json.bak")
-
-
 def csv_as_picture(run):
     shutil.copy(run.parent / "private.csv", run / "released/epsilon_data_independent.png")
 
 
 def travelling(run):
     edit_json(run / EXTRA / "privacy_statement.json", epsilon=0.1)
-
-
-def travelling_of_the_first(run):
-    edit_json(run / STUDENT / "1/assets.extra/privacy_statement.json", num_answered=3)
 
 
 def restate(run, **changes):
@@ -304,10 +281,6 @@ def restate(run, **changes):
 
 def number_of_records(run):
     restate(run, num_records=40)
-
-
-def number_of_ledgers(run):
-    restate(run, num_ledgers=7)
 
 
 def model_digest(run):
@@ -341,20 +314,8 @@ def weights(run):
     flip(run / STUDENT / "2/variables/variables.data-00000-of-00001")
 
 
-def weights_of_the_first(run):
-    flip(run / STUDENT / "1/variables/variables.data-00000-of-00001")
-
-
-def graph(run):
-    flip(run / STUDENT / "2/saved_model.pb")
-
-
 def keras_model_deleted(run):
     next((run / EXTRA).glob("student.*")).unlink()
-
-
-def file_in_version(run):
-    (run / STUDENT / "2/assets/notes").write_text("x")
 
 
 def manifest_rewritten(run):
@@ -373,18 +334,9 @@ def newest_version_deleted(run):
     shutil.rmtree(run / STUDENT / "2")
 
 
-def exported_classes(run):
-    edit_json(run / EXTRA / "dataset.json", class_names=["a", "b", "Mr Private Person"])
-
-
 def schema_class(run):
     path = run / "released/schema.toml"
     path.write_text(path.read_text().replace('"c"', '"c", "Mr Private Person"'))
-
-
-def schema_column(run):
-    path = run / "released/schema.toml"
-    path.write_text(path.read_text() + "\n[columns.salary]\nlow = 0.0\nhigh = 9.0\n")
 
 
 def in_ledger(run, command):
@@ -421,29 +373,19 @@ def opened_to_others(run):
     (run / "sensitive/feature_sums/sums.npz").chmod(0o644)
 
 
-def sensitive_opened(run):
-    (run / "sensitive").chmod(0o755)
-
-
 TAMPERINGS = {
     labels_replaced: "released labels: seal",
-    learned_labels_replaced: "released labels: seal",
     noisy_sums_replaced: "released labels: seal",
-    queries_reordered: "released labels: seal",
     private_rows_in_labels: "released labels: arrays",
     cost_of_labels: "released labels: seal",
     truncated: "released labels",
     private_csv: "released files",
-    hidden_file: "released files",
     link: "released files",
     released_is_a_link: "released files",
     named_folder: "released files",
-    renamed_file: "released files",
     csv_as_picture: "released files",
     travelling: "versions of student",
-    travelling_of_the_first: "versions of student",
     number_of_records: "statement",
-    number_of_ledgers: "statement",
     model_digest: "statement",
     statement_epsilon: "statement",
     statement_page: "statement",
@@ -451,23 +393,17 @@ TAMPERINGS = {
     statement_of_another_run: "statement",
     warm_up: "versions of student",
     weights: "versions of student",
-    weights_of_the_first: "versions of student",
-    graph: "versions of student",
     keras_model_deleted: "versions of student",
-    file_in_version: "versions of student",
     manifest_rewritten: "versions of student",
     versions_swapped: "versions of student",
     newest_version_deleted: "statement",
-    exported_classes: "versions of student",
     schema_class: "versions of student",
-    schema_column: "versions of student",
     ledger_row: "ledger",
     ledger_answer: "ledger",
     ledger_deleted: "ledger",
     ledger_of_rubbish: "ledger",
     sums_edited: "feature sums",
     opened_to_others: "sensitive files",
-    sensitive_opened: "sensitive files",
 }
 
 

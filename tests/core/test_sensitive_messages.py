@@ -60,6 +60,9 @@ REVIEWED = {
     "len(parties)": "number of aggregators",
     "' and '.join(differing)": "names of settings",
     "num_teachers": "a public setting",
+    "name_of(config.model)": "a setting",
+    "self.weights.sum()": "number of queries",
+    "reason": "of a download of public files, or of made-up records",
 }
 
 

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.data import augmentation
+from pate_tf.data import preprocessing
 
 
 def dataset(kind: str, side: int = 28, channels: int = 1) -> Dataset:
@@ -27,7 +27,7 @@ def blobs(batch: int, side: int, channels: int, shift: float = 0.0) -> np.ndarra
 
 def changed(images: np.ndarray, kind: str, seed=(1, 2)) -> np.ndarray:
     spec = dataset(kind, images.shape[1], images.shape[3])
-    return augmentation.augment(tf.constant(images), spec, tf.constant(seed, tf.int32)).numpy()
+    return preprocessing.augment(tf.constant(images), spec, tf.constant(seed, tf.int32)).numpy()
 
 
 def centres(images: np.ndarray) -> np.ndarray:

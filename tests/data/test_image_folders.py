@@ -116,9 +116,3 @@ def test_images_are_gray_if_all_public_ones_are(tmp_path):
     records = image_folders.load_private(tmp_path / "private", public)
     assert records.inputs.shape == (1, 8, 8, 1)
     assert (records.inputs == 117).all()  # 0.587 of green
-
-
-@pytest.mark.parametrize("text", ["", "0", "8x", "x8", "8x8x3", "5000", "-3", "8.5"])
-def test_image_sizes_that_are_none(text):
-    with pytest.raises(ValueError, match="image_size: expected a side or HEIGHTxWIDTH"):
-        image_folders.size_of(text)

@@ -1,7 +1,5 @@
 """Schemas: what a user states of a table, and what a draft from public records says."""
 
-import tomllib
-
 import numpy as np
 import pytest
 
@@ -118,15 +116,6 @@ def test_a_draft_of_public_records_is_a_schema_once_its_classes_are_stated(tmp_p
     assert "remark text" in columns
 
 
-def test_a_draft_leaves_out_what_has_too_many_values_and_says_so():
-    fields = {"name": [f"name {number}" for number in range(50)], "age": ["1"] * 50}
-    text = draft(fields)
-    assert "# left out: 'name'" in text
-    assert "classes = []" in text
-    with pytest.raises(ValueError, match="columns: expected"):
-        draft({"name": fields["name"]})
-
-
 def test_a_draft_takes_sentences_for_texts(tmp_path):
     """A file of texts and labels goes from `pate schema` to `pate run` unedited."""
     texts = [f"the parcel of day {number // 2} came late" for number in range(80)]
@@ -137,21 +126,3 @@ def test_a_draft_takes_sentences_for_texts(tmp_path):
     (column,) = read_schema(path).columns
     assert (column.name, column.text) == ("text", 2_048)
     assert column.encode(["the parcel came", ""], "file", ["1", "2"]).shape == (2, 2_048)
-
-
-def test_a_short_number_below_a_range_stands_for_empty_fields():
-    for values, low in (
-        (["0", "10", ""], -3.0),
-        (["0.001", "0.002", ""], 0.0007),
-        (["5", "5", ""], 4.7),
-    ):
-        column = schema_of(tomllib.loads(draft({"x": values})) | {"classes": ["0", "1"]}).columns[0]
-        assert (column.low, float(column.missing)) == (low, low)
-
-
-def test_what_is_no_toml_is_one_line(tmp_path):
-    path = tmp_path / "schema.toml"
-    for text in (b"[", b"\xff\xfe", b"a = " + b"[" * 5000):
-        path.write_bytes(text)
-        with pytest.raises(ValueError, match="expected a schema in TOML"):
-            read_schema(path)

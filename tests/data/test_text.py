@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pate_tf.data import text
+from pate_tf.data import preprocessing
 
 
 def twin(sentence: str, num_features: int) -> np.ndarray:
@@ -25,23 +25,23 @@ def twin(sentence: str, num_features: int) -> np.ndarray:
     ["The cat sat; the cat, SAT!", "", "  ", "!?", "Über 3 Äpfel", "日本 語", "a" * 10_000, "x\0y"],
 )
 def test_features_are_those_of_the_definition(sentence):
-    found = text.encode([sentence], 64)
+    found = preprocessing.encode_texts([sentence], 64)
     np.testing.assert_allclose(found[0], twin(sentence, 64), atol=1e-6)
     assert found.dtype == np.float32 and found.min() >= 0.0 and found.max() <= 1.0
 
 
 def test_a_text_is_the_same_alone_and_among_others():
     texts = ["one text", "another text of more words", "", "one text"] * 300
-    together = text.encode(texts, 32)
+    together = preprocessing.encode_texts(texts, 32)
     assert together.shape == (1200, 32)
-    alone = np.concatenate([text.encode([one], 32) for one in texts[:4]])
+    alone = np.concatenate([preprocessing.encode_texts([one], 32) for one in texts[:4]])
     assert np.array_equal(together[:4], alone)
-    assert text.encode([], 32).shape == (0, 32)
+    assert preprocessing.encode_texts([], 32).shape == (0, 32)
 
 
 def test_what_is_no_text_is_refused_without_being_shown():
     for values in (["hidden", 3], [["hidden"]], "hidden", [b"hidden"], [None], ["hidden\ud800"]):
         with pytest.raises(ValueError, match="x_private: expected strings") as caught:
-            text.as_texts(values, "x_private")
+            preprocessing.as_texts(values, "x_private")
         assert "hidden" not in str(caught.value)
-    assert text.as_texts(np.array(["a", "b"]), "x") == ["a", "b"]
+    assert preprocessing.as_texts(np.array(["a", "b"]), "x") == ["a", "b"]

@@ -113,18 +113,6 @@ def test_mapped_and_in_memory_are_the_same_in_the_same_order(prepared, monkeypat
     assert not mapped.inputs.flags.writeable
 
 
-def test_streaming_twice_reads_the_records_once(prepared, monkeypatch, tmp_path):
-    unmapped_copy(prepared, tmp_path)
-    monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
-    first = catalogue.load_private("svhn", data_dir=tmp_path)
-    for records in tmp_path.rglob("*.tfrecord*"):
-        os.truncate(records, 0)
-    second = catalogue.load_private("svhn", data_dir=tmp_path)
-    np.testing.assert_array_equal(first.inputs, second.inputs)
-    for path in tmp_path.rglob("pate_tf-*"):
-        assert path.stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize("limit", [0, 2**28], ids=["mapped", "in memory"])
 def test_a_truncated_record_file_is_one_clear_line(prepared, monkeypatch, tmp_path, limit):
     unmapped_copy(prepared, tmp_path)

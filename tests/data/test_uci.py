@@ -40,17 +40,6 @@ def test_adult_has_every_field_of_the_real_files_in_ucis_order(shared_data):
             assert examples.dataset.class_names[examples.labels[place]] == expected
 
 
-def test_adults_categories_are_those_of_adult_names(shared_data):
-    lines = (shared_data / "data" / "adult" / "adult.names").read_text().splitlines()
-    documented = dict(line.split(":") for line in lines if line.endswith(".") and ":" in line)
-    documented = {name: text for name, text in documented.items() if not name.startswith("|")}
-    assert documented.pop("fnlwgt").strip() == "continuous."
-    assert [column.name for column in uci.ADULT.schema.columns] == list(documented)
-    for column in uci.ADULT.schema.columns:
-        listed = documented[column.name].strip().removesuffix(".").split(", ")
-        assert list(column.categories) == ([*listed, "?"] if listed != ["continuous"] else [])
-
-
 def test_diabetes_is_balanced_and_split_by_patient_in_ucis_order(shared_data):
     path = shared_data / "data" / "diabetes" / "dataset_diabetes.zip"
     with zipfile.ZipFile(path) as archive:
@@ -138,25 +127,6 @@ def test_a_broken_file_of_adult_is_one_line_without_values(tmp_path, row, words)
     with pytest.raises(ValueError, match=f"dataset adult: .*{words}") as caught:
         catalogue.load_private("adult", data_dir=tmp_path)
     assert "Pirate" not in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (as_csv([encounter(1)]) + "1,2,3\n", "line 3: expected 21 fields, got 3"),
-        (as_csv([encounter(1, insulin="Sometimes")]), "line 2: insulin: expected a category"),
-        (as_csv([encounter(1, readmitted="maybe")]), "line 2: label: expected one of within"),
-        (as_csv([{"encounter_id": "1"}]), "expected a column patient_nbr, got none"),
-        (b"PK\x03\x04 no archive", "expected a zip archive with dataset_diabetes/"),
-    ],
-)
-def test_a_broken_file_of_diabetes_is_one_line_without_values(tmp_path, text, words):
-    write_diabetes(tmp_path, text if isinstance(text, str) else "")
-    if isinstance(text, bytes):
-        (tmp_path / "diabetes" / "dataset_diabetes.zip").write_bytes(text)
-    with pytest.raises(ValueError, match=f"dataset diabetes: .*{words}") as caught:
-        sides("diabetes", tmp_path)
-    assert "Sometimes" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [None, "changed on the way"])

@@ -67,24 +67,6 @@ def test_the_seed_decides_every_byte(function):
         assert not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("function", ["scaled_logistic", "boosting"])
-def test_records_of_one_class_make_a_constant_answer(function):
-    inputs, labels = records(classes=(2,))
-    again = classifier.from_arrays(fit(function, inputs, labels))
-    assert again.predict(QUERIES).tolist() == [2] * len(QUERIES)
-
-
-def test_images_are_taken_flat():
-    images = records()[0].reshape(-1, 2, 2)
-    flat, labels = records()
-    np.testing.assert_array_equal(fit("ridge", images, labels)[0], fit("ridge", flat, labels)[0])
-
-
-def test_no_inputs_no_answers():
-    answers = classifier.from_arrays(fit("scaled_logistic")).predict(QUERIES[:0])
-    assert answers.shape == (0,)
-
-
 @pytest.mark.parametrize(
     ("function", "kind"),
     [("own_class", "classifiers_for_tests.Own"), ("runs_a_command", "posix.system")],

@@ -3,20 +3,11 @@ import pytest
 from classifiers_for_tests import TABLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.ensemble import RandomForestClassifier
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
-
-
-def extra_trees(dataset: Dataset) -> ExtraTreesClassifier:
-    return ExtraTreesClassifier(n_estimators=7, max_leaf_nodes=5, min_samples_leaf=2)
-
-
-def logistic(dataset: Dataset) -> LogisticRegression:
-    return LogisticRegression()
 
 
 def records(num: int, seed: int = 0, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
@@ -44,14 +35,6 @@ def test_it_answers_exactly_as_scikit_learn(num, classes):
     np.testing.assert_array_equal(again.predict(queries), twin.predict(queries))
 
 
-def test_a_users_own_forest_answers_exactly_as_scikit_learn():
-    inputs, labels = records(80)
-    queries = records(500, seed=99)[0]
-    twin = extra_trees(TABLE).set_params(random_state=5).fit(inputs, labels)
-    ours = forest.fit("test_forest:extra_trees", TABLE, inputs, labels, seed=5)
-    np.testing.assert_array_equal(ours.predict(queries), twin.predict(queries))
-
-
 def few_trees(dataset: Dataset) -> RandomForestClassifier:
     return RandomForestClassifier(n_estimators=4)
 
@@ -62,7 +45,7 @@ def test_ties_between_classes_are_broken_as_scikit_learn_breaks_them(seed):
     inputs, labels = records(40, seed)
     inputs[:, 1:] = 0.0  # six inputs in all, with mixed labels
     twin = few_trees(TABLE).set_params(random_state=seed).fit(inputs, labels)
-    ours = forest.fit("test_forest:few_trees", TABLE, inputs, labels, seed=seed)
+    ours = forest.fit(few_trees, TABLE, inputs, labels, seed=seed)
     queries = np.unique(inputs, axis=0)
     np.testing.assert_array_equal(ours.predict(queries), twin.predict(queries))
 
@@ -75,21 +58,6 @@ def test_inputs_that_are_not_finite_are_refused(bad):
         forest.fit(forest.RANDOM_FOREST, TABLE, inputs, labels, seed=0)
     with pytest.raises(ValueError, match="inputs: expected finite numbers"):
         fitted().predict(inputs)
-
-
-def test_inputs_of_another_width_are_refused():
-    with pytest.raises(ValueError, match="inputs: expected 4 features, got 5"):
-        fitted().predict(np.zeros((2, 5), np.float32))
-
-
-def test_which_models_are_forests():
-    assert forest.is_forest("random_forest", TABLE)
-    assert forest.is_forest("test_forest:extra_trees", TABLE)
-    assert not forest.is_forest("mlp", TABLE)
-    assert not forest.is_forest("classifiers_for_tests:no_classifier", TABLE)
-    assert not forest.is_forest("test_forest:logistic", TABLE)
-    with pytest.raises(ValueError, match="model: can't import"):
-        forest.is_forest("test_forest:nosuch", TABLE)
 
 
 def broken(**changes: object) -> dict[str, np.ndarray]:
@@ -143,7 +111,3 @@ LEAF = (-1, -1)
 def test_arrays_that_are_no_forest_are_refused(changes):
     with pytest.raises(ValueError, match="forest: expected arrays that form trees"):
         Forest(**broken(**changes))
-
-
-def test_the_records_do_not_show_in_the_repr():
-    assert "0." not in repr(fitted())

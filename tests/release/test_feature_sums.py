@@ -27,7 +27,7 @@ from pate_tf.release.noisy_sums import sums_by_class, weights_of_rounds
 from pate_tf.release.plan import LabelSettings
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import encoder_of
-from pate_tf.statement.check import check_statement
+from pate_tf.statement import check_statement
 from pate_tf.teachers.run_folder import described_run
 
 

@@ -13,7 +13,7 @@ from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.votes import release_votes, stored_counts
-from pate_tf.statement.check import check_statement
+from pate_tf.statement import check_statement
 from pate_tf.statement.labels import LabelsStatement
 
 DELTA = 1e-5

@@ -21,7 +21,7 @@ from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.votes import release_votes
-from pate_tf.statement.check import check_statement
+from pate_tf.statement import check_statement
 from pate_tf.statement.labels import LabelsStatement
 
 DELTA = 1e-5

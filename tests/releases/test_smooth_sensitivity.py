@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from vote_tables import (
     H1,
     H2,
-    H3,
     JOINT,
     MIX,
     UNIVERSES,
@@ -32,7 +31,6 @@ from pate_tf.analysis.smooth_sensitivity import (
     BallMinima,
     ball_maxima,
     distinct_histograms,
-    flat_from,
     local_sensitivities,
     smooth_sensitivity,
     tail_table,
@@ -60,64 +58,6 @@ MECHANISM_BOUNDS = [
 
 def golden(name):
     return pytest.approx(float(GOLDEN[name]), rel=1e-12, abs=0.0)
-
-
-def ball(counts, steps, bound, mechanism):
-    """qmin and qmax of one histogram."""
-    rows = distinct_histograms(np.array([counts])).rows
-    tail = tail_table(bound, mechanism, int(rows.sum()))
-    q_max = ball_maxima(rows, np.array([steps]), tail)[0][0, 0]
-    if not steps:
-        return q_max, q_max
-    return BallMinima(rows, tail).next(steps)[-1, 0], q_max
-
-
-@pytest.mark.parametrize(
-    ("name", "counts", "steps", "end"),
-    [
-        ("qmax_ball(H2,d=7)", H2, 7, 1),
-        ("qmin_ball(H2,d=7)", H2, 7, 0),
-        ("qmin_ball(H3,d=60)", H3, 60, 0),
-        ("qmax_ball(H3,d=46)", H3, 46, 1),
-        ("q([60,50,18x7,14],g=.05)", HL, 0, 1),
-    ],
-)
-def test_golden_balls(name, counts, steps, end):
-    assert ball(counts, steps, "paper", LaplaceNoisyMax(gamma=0.05))[end] == golden(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "bound", "moment", "gamma"),
-    [
-        ("q0(paper,l=8,g=.05)", "paper", 8, 0.05),
-        ("q0(two,l=20,g=.05)", "two_sided", 20, 0.05),
-        ("q0(paper,l=3,g=.3)", "paper", 3, 0.3),
-    ],
-)
-def test_golden_flat_from(name, bound, moment, gamma):
-    value = flat_from(bound, LaplaceNoisyMax(gamma=gamma), moment)
-    assert value == golden(name)
-    assert value <= float(GOLDEN[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "counts", "distance"),
-    [
-        ("LSbar_0(H3; paper,l=8)", H3, 0),
-        ("LSbar_20(H2; paper,l=8)", H2, 20),
-        ("LSbar_5([25]*10; paper,l=8)", [25] * 10, 5),
-        ("LSbar_12([30,28,27]+[24]*6+[21]; paper,l=8)", [30, 28, 27] + [24] * 6 + [21], 12),
-        ("LSbar_0([60,50,18x7,14]; paper,l=8)", HL, 0),
-        ("LSbar_6([60,50,18x7,14]; paper,l=8)", HL, 6),
-        ("LSbar_30([60,50,18x7,14]; paper,l=8)", HL, 30),
-    ],
-)
-def test_golden_local_sensitivities(name, counts, distance):
-    table = local_sensitivities(
-        np.array([counts]), LaplaceNoisyMax(gamma=0.05), moment=8, bound="paper"
-    )
-    assert table.shape == (sum(counts),)
-    assert table[distance] == golden(name)
 
 
 @pytest.mark.parametrize(
@@ -356,24 +296,6 @@ def test_one_class_costs_nothing_that_could_change():
     assert value == 0.0
 
 
-@pytest.mark.parametrize("gamma", [1e-6, 1e3])
-@pytest.mark.parametrize("bound", ["paper", "tight", "two_sided"])
-@pytest.mark.parametrize("counts", [[1, 0], [1000, 3, 0], [4, 4, 4]])
-def test_extreme_noise_stays_finite_and_safe(gamma, bound, counts):
-    mechanism = LaplaceNoisyMax(gamma=gamma)
-    value = smooth_sensitivity(np.array([counts]), mechanism, moment=2.0, beta=0.1, bound=bound)
-    cap = query_costs(bound, mechanism, np.ones(1), np.ones(1), np.array([2.0]))[0, 0]
-    assert 0.0 <= value <= cap
-
-
-def test_a_million_teachers():
-    counts = np.array([[900_000, 60_000, 40_000]])
-    value = smooth_sensitivity(
-        counts, LaplaceNoisyMax(gamma=1e-4), moment=8.0, beta=1e-3, bound="two_sided"
-    )
-    assert 0.0 < value < np.inf
-
-
 @pytest.mark.parametrize(
     ("mechanism", "bound"),
     [
@@ -391,7 +313,7 @@ def test_bounds_without_a_smooth_sensitivity_are_refused(mechanism, bound):
 
 @pytest.mark.parametrize("moment, beta", [(0.0, 0.1), (np.nan, 0.1), (2.0, 0.0), (2.0, np.inf)])
 def test_bad_numbers_are_refused(moment, beta):
-    with pytest.raises(ValueError, match="above 0 and finite"):
+    with pytest.raises(ValueError, match=r"expected in \(0, inf\)"):
         smooth_sensitivity(
             np.array([[3, 1]]), LaplaceNoisyMax(gamma=0.1), moment=moment, beta=beta, bound="paper"
         )
@@ -404,21 +326,17 @@ def test_bad_counts_are_refused_without_telling_them(counts):
     assert "777" not in str(error.value)
 
 
-def test_histograms_do_not_show_themselves():
-    assert repr(distinct_histograms(np.array([[4321, 1234]]))) == (
-        "DistinctHistograms(<1 queries, 5555 teachers>)"
-    )
-
-
-@pytest.mark.parametrize(
-    "order, beta, sigma, b", [(1.0, 0.1, 1, 0), (2, 0.0, 1, 0), (2, 0.1, 0, 0), (2, 0.1, 1, -1)]
-)
-def test_gaussian_rdp_refuses_what_is_out_of_range(order, beta, sigma, b):
-    with pytest.raises(ValueError, match=r"(order|beta|sigma|b): expected in"):
-        gaussian_smooth_sensitivity_rdp(order, beta=beta, sigma=sigma, b=b)
-
-
 def test_gaussian_rdp_is_infinite_where_the_theorem_ends():
     assert gaussian_smooth_sensitivity_rdp(11.0, beta=np.log1p(0.1) / 2, sigma=5.0) > 1.0
     assert gaussian_smooth_sensitivity_rdp(12.0, beta=np.log1p(0.1) / 2, sigma=5.0) == np.inf
     assert gaussian_smooth_sensitivity_rdp(2.0, beta=1e9, sigma=5.0) == np.inf
+
+
+@pytest.mark.parametrize("gamma", [1e-6, 1e3])
+@pytest.mark.parametrize("bound", ["paper", "tight", "two_sided"])
+@pytest.mark.parametrize("counts", [[1, 0], [1000, 3, 0], [4, 4, 4]])
+def test_extreme_noise_stays_finite_and_safe(gamma, bound, counts):
+    mechanism = LaplaceNoisyMax(gamma=gamma)
+    value = smooth_sensitivity(np.array([counts]), mechanism, moment=2.0, beta=0.1, bound=bound)
+    cap = query_costs(bound, mechanism, np.ones(1), np.ones(1), np.array([2.0]))[0, 0]
+    assert 0.0 <= value <= cap

@@ -25,7 +25,7 @@ QUICK = {
     "num_teachers": 5,
     "teacher": LogisticRegression(),
     "student": "random_forest",
-    "mechanism": pate_tf.GaussianHistogram,
+    "mechanism": pate_tf.mechanisms.GaussianHistogram,
     "num_queries": 60,
     "random_state": 0,
     "insecure_seed": 3,

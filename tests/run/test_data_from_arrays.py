@@ -8,7 +8,7 @@ from serving_helpers import serialized_example
 import pate_tf
 from pate_tf.core.dataset import Dataset, to_input_type
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data import augmentation
+from pate_tf.data import preprocessing
 from pate_tf.serving import export
 
 RANDOM = np.random.default_rng(0)
@@ -168,7 +168,7 @@ def test_images_shift_by_default_and_what_moves_in_is_the_lowest_value():
     data = made(value_range=(-1, 1))
     assert data.dataset.augmentation == "shift"
     images = tf.constant(data.private.inputs)
-    changed = augmentation.augment(images, data.dataset, tf.constant([1, 2])).numpy()
+    changed = preprocessing.augment(images, data.dataset, tf.constant([1, 2])).numpy()
     assert not np.array_equal(changed, data.private.inputs)
     # All are above 0; only what moved in from outside is below.
     assert changed.min() < -0.01

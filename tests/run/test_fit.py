@@ -39,7 +39,7 @@ def source(method, folder):
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])
 def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
     cost = {"epsilon": 20.0, "delta": 1e-5, **INSECURE}
-    mechanism = pate_tf.GaussianHistogram if method == "pate" else None
+    mechanism = pate_tf.mechanisms.GaussianHistogram if method == "pate" else None
     fitted = pate_tf.fit(
         data,
         method=method,

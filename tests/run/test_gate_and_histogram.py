@@ -28,7 +28,7 @@ from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.analysis import analyse
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
-from pate_tf.statement.check import check_statement
+from pate_tf.statement import check_statement
 from pate_tf.statement.publishing import publish_model
 
 SPLIT = PUBLIC.split(POOL)

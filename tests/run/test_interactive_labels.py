@@ -19,7 +19,7 @@ from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNo
 from pate_tf.ledger import Ledger
 from pate_tf.queries.strategies import simple
 from pate_tf.release.votes import stored_counts
-from pate_tf.statement.check import check_statement
+from pate_tf.statement import check_statement
 
 SPLIT = PUBLIC.split(POOL)
 ROUNDS = 4

@@ -12,7 +12,7 @@ from pate_tf.queries import propagation, strategies
 from pate_tf.queries.labels import Labels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.run.student import Student
-from pate_tf.statement.check import PAGE_FILE
+from pate_tf.statement import PAGE_FILE
 from pate_tf.statement.publishing import publish_model
 from pate_tf.students.config import StudentSettings
 

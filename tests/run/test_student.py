@@ -28,7 +28,7 @@ from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.queries.strategies import siamese
 from pate_tf.release.noise import SystemNoise
 from pate_tf.run.student import student_report
-from pate_tf.statement.check import check_statement
+from pate_tf.statement import check_statement
 from pate_tf.statement.privacy_statement import epsilon_text
 
 RIGHT = np.tile(PUBLIC.labels, (NUM_TEACHERS, 1))  # all teachers are, on all inputs

@@ -8,7 +8,7 @@ from serving_helpers import serialized_example
 from sklearn.linear_model import LogisticRegression
 
 import pate_tf
-from pate_tf.data import text
+from pate_tf.data import preprocessing
 from pate_tf.serving import export
 from pate_tf.serving.served import ServedStudent
 
@@ -69,7 +69,7 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     asked = {
         export.SERVING_DEFAULT: {"text": tf.constant(sentences)},
         export.SERIALIZED_EXAMPLES: {"examples": tf.constant(examples)},
-        export.FEATURES: {"features": tf.constant(text.encode(sentences))},
+        export.FEATURES: {"features": tf.constant(preprocessing.encode_texts(sentences))},
     }
     found = [
         loaded.signatures[name](**inputs)["probabilities"].numpy() for name, inputs in asked.items()
@@ -77,7 +77,9 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     np.testing.assert_allclose(found[1], found[0], atol=1e-6)
     np.testing.assert_allclose(found[2], found[0], atol=1e-6)
     served = ServedStudent(published.student_folder)
-    assert np.array_equal(served.classify(text.encode(sentences)), found[0].argmax(axis=1))
+    assert np.array_equal(
+        served.classify(preprocessing.encode_texts(sentences)), found[0].argmax(axis=1)
+    )
     assert loaded.signatures[export.SERVING_DEFAULT](text=tf.constant([], tf.string))[
         "label"
     ].shape == (0,)
@@ -85,7 +87,7 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
 
 def test_the_data_set_says_that_it_holds_texts(data):
     assert data.dataset.kind == "text"
-    assert data.dataset.input_shape == (text.NUM_FEATURES,)
+    assert data.dataset.input_shape == (preprocessing.NUM_FEATURES,)
     assert data.dataset.augmentation == "none"
     with pytest.raises(ValueError, match="x_private: expected strings"):
         pate_tf.Data.from_arrays([1], [0], ["a"], num_classes=2, kind="text")

@@ -2,12 +2,11 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from script_processes import PATIENCE, run_script
+from script_processes import PATIENCE
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -74,29 +73,6 @@ def test_features_that_are_no_numbers_are_refused(table, wrong):
     np.testing.assert_array_equal(served.classify(rows[:3]), table.labels[:3])
 
 
-def test_dropout_is_off_when_serving(tmp_path):
-    _, folder = export(tmp_path / "student", model="deeper")
-    signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
-    image = tf.constant(load_public("digits").inputs[:3])
-    one, other = (signature(image=image)["probabilities"].numpy() for _ in range(2))
-    np.testing.assert_array_equal(one, other)
-
-
-def test_saved_model_cli_runs_it(exported, tmp_path):
-    tool = pathlib.Path(sys.executable).with_name("saved_model_cli")
-    if not tool.exists():
-        pytest.skip(f"no saved_model_cli beside {sys.executable}")
-    model, folder = exported
-    images = load_public("digits").inputs[:20]
-    np.save(tmp_path / "images.npy", images)
-    arguments = ["--tag_set=serve", "--signature_def=serving_default", f"--outdir={tmp_path}"]
-    arguments += [f"--dir={folder}", f"--inputs=image={tmp_path}/images.npy"]
-    ended = run_script(str(tool), "run", *arguments, folder=tmp_path)
-    assert ended.code == 0, ended.err[-2000:]
-    expected = model.predict(images.astype(np.float32), verbose=0).argmax(axis=1)
-    np.testing.assert_array_equal(np.load(tmp_path / "label.npy"), expected)
-
-
 def test_versions_count_up(tmp_path):
     folder = tmp_path / "student"
     assert export(folder)[1] == folder / "1"
@@ -161,13 +137,6 @@ def test_a_killed_export_is_complete_or_not_there(tmp_path, moment):
         artifacts.remove_abandoned(folder)
         assert os.listdir(folder) == []
     assert export(folder)[1] == folder / str(len(versions) + 1)
-
-
-def test_a_statement_that_is_no_json_leaves_no_version(tmp_path):
-    model = catalogue.build("mlp", DIGITS)
-    with pytest.raises(ValueError):
-        export_student(model, DIGITS, tmp_path / "student", {"epsilon": float("inf")})
-    assert os.listdir(tmp_path / "student") == []
 
 
 @pytest.mark.parametrize("num", [0, 1, 499, 501, 597])

@@ -35,16 +35,6 @@ def test_examples_are_answered_as_raw_inputs_are(request, name):
             np.testing.assert_allclose(answer["probabilities"], tf.nn.softmax(logits), atol=1e-5)
 
 
-def test_an_example_needs_nothing_of_this_library(digits, table):
-    """Pixels in row-major order as one string of bytes; features as a list of floats."""
-    image, row = digits.inputs[0], table.inputs[0]
-    pixels = bytes(int(image[y, x, 0]) for y in range(8) for x in range(8))
-    made = example(image=BYTES(value=[pixels]), more=INTEGERS(value=[7]))
-    assert ask(digits, [made])["label"] == digits.labels[:1]
-    made = example(features=FLOATS(value=row.tolist()))
-    assert ask(table, [made])["label"] == table.labels[:1]
-
-
 @pytest.mark.parametrize(
     ("name", "made", "message"),
     [

@@ -10,8 +10,8 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition, assigned_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
+from pate_tf.teachers.kinds import TrainedTeacher
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import TrainedTeacher
 from pate_tf.teachers.training import TeacherData, train_on_devices
 
 NUM_TEACHERS = 4

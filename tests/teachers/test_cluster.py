@@ -1,5 +1,6 @@
 """Real worker processes on loopback, one of them killed in the middle."""
 
+import functools
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 import tensorflow as tf
@@ -103,8 +105,9 @@ def test_a_result_that_died_with_its_worker_is_computed_anew():
     """Done, and not fetched yet: the coordinator repeats only what was not done."""
     errors = [lost(tf.errors.UnavailableError), lost(tf.errors.AbortedError), None]
     promises = [Promise(error) for error in errors]
-    result = cluster._Result(lambda: promises.pop(0))
-    assert result.fetch(attempts=3) == "slots" and not promises
+    chief = types.SimpleNamespace(num_workers=1)
+    schedule = functools.partial(promises.pop, 0)
+    assert cluster.Cluster._fetched(chief, schedule, schedule()) == "slots" and not promises
 
 
 @pytest.mark.parametrize(

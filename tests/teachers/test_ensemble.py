@@ -42,13 +42,6 @@ def test_answers_are_those_of_one_keras_model_after_another(model, tmp_path):
     assert votes.dtype == tf.int64 and votes.shape == (5, 33)
 
 
-def test_tables_have_features_instead_of_images(tmp_path):
-    config, teachers = saved(tmp_path / "ensemble", dataset=TABLE, model="mlp")
-    inputs = np.random.default_rng(0).uniform(-1, 1, (50, 4)).astype(np.float32)
-    votes = kinds.load_ensemble(tmp_path / "ensemble").votes(inputs)
-    assert (votes.labels != helpers.slow_twin(config, teachers, inputs)).mean() < 0.02
-
-
 def test_the_digest_knows_every_weight(tmp_path):
     _, teachers = saved(tmp_path / "one")
     digests = {kinds.load_ensemble(tmp_path / "one").digest}

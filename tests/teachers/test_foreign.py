@@ -11,7 +11,7 @@ import tensorflow as tf
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.models import catalogue
 from pate_tf.teachers.foreign import ForeignModels
-from pate_tf.teachers.run_folder import TeacherSource
+from pate_tf.teachers.run_folder import load_teachers
 from pate_tf.teachers.voters import StoredVotes
 
 INPUTS, TRUTH = helpers.blob_images(20)
@@ -22,8 +22,8 @@ LABELS = np.random.default_rng(0).integers(0, 3, (7, 12))
 
 def test_stored_labels_answer_the_queries_that_they_cover(tmp_path):
     np.save(tmp_path / "labels.npy", LABELS)
-    source = TeacherSource(elsewhere=tmp_path / "labels.npy", folder=tmp_path, num_teachers=7)
-    voter = source.load(PUBLIC)
+    place = tmp_path / "labels.npy"
+    voter, _ = load_teachers(PUBLIC, elsewhere=place, folder=tmp_path, num_teachers=7)
     assert (voter.num_teachers, voter.unit, voter.dataset) == (7, "record", helpers.BLOBS)
     done = []
     np.testing.assert_array_equal(
@@ -127,4 +127,4 @@ def test_where_teachers_come_from_is_checked(tmp_path, fields, message):
         for name, value in fields.items()
     }
     with pytest.raises(ValueError, match=message):
-        TeacherSource(**paths).load(PUBLIC)
+        load_teachers(PUBLIC, **paths)

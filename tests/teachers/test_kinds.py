@@ -17,7 +17,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.partition import owner_partition
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.models import catalogue, classifier, closed_form, forest
+from pate_tf.models import classifier, closed_form, forest
 from pate_tf.representations import catalogue as representations
 from pate_tf.teachers import ensemble, kinds, voters
 from pate_tf.teachers.run_folder import recommended_num_teachers
@@ -141,14 +141,6 @@ def test_votes_on_features_are_those_of_a_slow_twin(whole, case):
         assert load(whole).encoder_digest
 
 
-def test_teachers_trained_in_two_processes_are_the_same(train, whole, tmp_path):
-    some = train(tmp_path, teachers=range(2, 4))
-    with pytest.raises(ValueError, match="teachers: expected trained ones"):
-        some.votes(QUERIES)
-    assert not ensemble_in(tmp_path).exists()
-    assert train(tmp_path).identified.digest == load(whole).digest
-
-
 def test_other_settings_or_labels_are_refused_and_change_nothing(train, whole):
     before = load(whole).digest
     with pytest.raises(ValueError, match="other settings: seed, private records;"):
@@ -246,11 +238,6 @@ def test_defaults_are_what_is_recommended_for_the_kind_of_data(tmp_path):
         assert fitted.identified.config.model == model and len(fitted) == teachers
     assert recommended_num_teachers(60_000, helpers.BLOBS) == 2_000
     assert recommended_num_teachers(5, helpers.BLOBS) == 1
-
-
-def test_every_value_of_the_flag_is_a_kind():
-    names = {*catalogue.BUILDERS, *closed_form.NAMES, forest.RANDOM_FOREST, "most_frequent"}
-    assert names == {name for kind in kinds.KINDS.values() for name in kind.models}
 
 
 def test_a_toy_kind_of_one_file_works_from_python_and_from_the_flag(tmp_path):

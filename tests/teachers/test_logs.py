@@ -1,16 +1,15 @@
 import event_files
 import numpy as np
-import pytest
 from script_processes import MAX_STEPS, NUM_TEACHERS
 
 from pate_tf.core import artifacts
-from pate_tf.teachers import logs
+from pate_tf.teachers import teachers
 
-PERCENTILES = list(logs.PERCENTILES)
+PERCENTILES = list(teachers.PERCENTILES)
 
 
 def test_a_run_shows_progress_losses_accuracies_and_settings(trained):
-    folder = logs.logs_of(artifacts.RunDirectory(trained[0]))
+    folder = teachers.logs_of(artifacts.RunDirectory(trained[0]))
     assert folder.parent.stat().st_mode & 0o777 == 0o700
     whole = event_files.scalars(folder)
     assert whole["progress/teachers_done"][-1] == (NUM_TEACHERS, NUM_TEACHERS)
@@ -24,12 +23,3 @@ def test_a_run_shows_progress_losses_accuracies_and_settings(trained):
     assert values[0] < whole["result/mean_accuracy"][0][1] < values[-1]
     settings = event_files.settings(folder)
     assert (settings["num_teachers"], settings["dataset"]) == (NUM_TEACHERS, "digits")
-
-
-@pytest.mark.filterwarnings("error")
-def test_losses_that_are_not_finite_are_left_out_without_a_word(tmp_path):
-    run = artifacts.RunDirectory(tmp_path)
-    losses = [[3.0, np.nan, np.inf, 1.0], [5.0, 4.0, np.nan], []]
-    logs.write_losses(run, [np.array(each, np.float32) for each in losses])
-    written = event_files.scalars(logs.logs_of(run) / "highest")
-    assert written["loss"] == [(1, 5.0), (2, 4.0), (4, 1.0)]

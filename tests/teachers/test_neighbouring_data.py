@@ -20,9 +20,9 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
-from pate_tf.teachers import kinds, logs
+from pate_tf.teachers import kinds
 from pate_tf.teachers.settings import FEWEST_STEPS
-from pate_tf.teachers.teachers import Teachers
+from pate_tf.teachers.teachers import Teachers, logs_of
 
 NUM_TEACHERS = 6
 SEED = 5
@@ -135,7 +135,9 @@ def encoder() -> Encoder:
     generator = np.random.default_rng(0)
     pool = Pool(helpers.BLOBS, generator.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8))
     part = contrastive.parts(pool, 0)[0]
-    part.find_directions(pool)
+    views = part._with_norm_one(tf.constant(pool.inputs, tf.float32))
+    for along, view in zip(part.along, views, strict=True):
+        along.find(view.numpy().mean(axis=0), np.cov(view.numpy().T, bias=True))
     return Encoder(helpers.BLOBS, [part], {})
 
 
@@ -262,7 +264,7 @@ def test_a_whole_run_with_a_teacher_without_records(tmp_path):
     assert (teachers.identified.config.max_steps, teachers.unit) == (None, "owner")
     images, _ = helpers.blob_images(30, seed=9)
     assert teachers.votes(images).shape == (NUM_TEACHERS, 30)
-    written = event_files.scalars(logs.logs_of(artifacts.RunDirectory(tmp_path)) / "highest")
+    written = event_files.scalars(logs_of(artifacts.RunDirectory(tmp_path)) / "highest")
     shards = shares_by_owner(records).all_records()
     longest = max(max(FEWEST_STEPS, -(-25 * len(shard) // 2)) for shard in shards)
     assert [step for step, _ in written["loss"]] == list(range(1, longest + 1))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
 import pickle
 import warnings
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import skops.io
 from classifiers_for_tests import TABLE
-from script_processes import modules_after
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import MultinomialNB
@@ -21,11 +19,10 @@ import pate_tf
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.teachers import kinds, processes
+from pate_tf.teachers import kinds
 from pate_tf.teachers.kinds import scikit_learn
 
 NUM_TEACHERS = 6
-TESTS = pathlib.Path(__file__).parents[1]
 FOREST, LOGISTIC = "random_forest", "classifiers_for_tests:scaled_logistic"
 QUERIES = np.random.default_rng(9).uniform(-1, 1, (200, 4)).astype(np.float32)
 SHARDS = random_partition(num_records=180, num_teachers=NUM_TEACHERS, seed=5)
@@ -146,13 +143,8 @@ def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
     assert ran == []
 
 
-def test_the_workers_start_without_what_takes_long():
-    found = modules_after("import pate_tf.models.classifier, pate_tf.teachers.processes")
-    assert found.isdisjoint({"tensorflow", "keras", "skops"})
-
-
 def test_errors_come_back_from_the_processes():
-    results = processes.in_order(int, [("1",), ("2",), ("x",), ("4",)], num_processes=2)
+    results = scikit_learn.in_order(int, [("1",), ("2",), ("x",), ("4",)], num_processes=2)
     assert next(results) == 1
     assert next(results) == 2
     with pytest.raises(ValueError, match="invalid literal"):
@@ -167,7 +159,7 @@ def test_arguments_are_taken_as_results_are():
             taken.append(number)
             yield (number,)
 
-    results = processes.in_order(abs, arguments(), num_processes=2)
+    results = scikit_learn.in_order(abs, arguments(), num_processes=2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
-    assert len(taken) <= 2 * processes.AHEAD + 3
+    assert len(taken) <= 2 * scikit_learn.AHEAD + 3
     results.close()

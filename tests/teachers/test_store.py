@@ -1,9 +1,8 @@
-import os
-
 import numpy as np
 import pytest
 
-from pate_tf.teachers.store import TeacherStore, TrainedTeacher, finished_teachers
+from pate_tf.teachers.kinds import TrainedTeacher
+from pate_tf.teachers.run_folder import TeacherStore, finished_teachers
 
 SETTINGS = {"model": "cnn", "num_teachers": 4, "shape": (2, 3), "encoder": "abc"}
 RECORDS = [np.arange(6.0), np.arange(3)]
@@ -70,13 +69,3 @@ def test_what_is_damaged_is_one_line_and_leftovers_are_no_teachers(store, folder
         (folder / "config.json").write_text(content)
         with pytest.raises(ValueError, match=r"config.json: expected"):
             TeacherStore(folder, SETTINGS, RECORDS)
-
-
-def test_everything_is_for_the_owner_alone(folder):
-    previous = os.umask(0)
-    try:
-        TeacherStore(folder, SETTINGS, RECORDS).save_all([(0, trained(0))], lambda count: None)
-    finally:
-        os.umask(previous)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}

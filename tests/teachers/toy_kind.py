@@ -5,7 +5,7 @@ import numpy as np
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.teachers import kinds
-from pate_tf.teachers.store import TrainedTeacher
+from pate_tf.teachers.kinds import TrainedTeacher
 from pate_tf.teachers.voters import Ensemble
 
 FILE = "most_frequent.npz"

@@ -193,7 +193,7 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax):
     label. What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7).
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.InteractiveGaussianNoisyMax(
+    >>> mechanism = pate_tf.mechanisms.InteractiveGaussianNoisyMax(
     ...     threshold=200.0, sigma_threshold=150.0, sigma=40.0, label_share=0.2)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)

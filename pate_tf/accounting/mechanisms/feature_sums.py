@@ -47,7 +47,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     al. 2016.
 
     >>> import pate_tf
-    >>> round(pate_tf.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
+    >>> round(pate_tf.mechanisms.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
     0.1
 
     Attributes:
@@ -113,7 +113,7 @@ class GaussianResidualSums(GaussianFeatureSums):
     (docs/proofs/theory.md, Proposition D10).
 
     >>> import pate_tf
-    >>> sums = pate_tf.GaussianResidualSums(sigma=123.0, num_rounds=4)
+    >>> sums = pate_tf.mechanisms.GaussianResidualSums(sigma=123.0, num_rounds=4)
     >>> round(sums.composed_epsilon(1, delta=1e-5), 3)
     0.1
 
@@ -150,7 +150,7 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
     noise of scale b costs a pure epsilon of 2 / b at delta 0 (Proposition D9).
 
     >>> import pate_tf
-    >>> round(pate_tf.LaplaceClusterCounts(scale=20.0, num_clusters=50).pure_epsilon, 3)
+    >>> round(pate_tf.mechanisms.LaplaceClusterCounts(scale=20.0, num_clusters=50).pure_epsilon, 3)
     0.1
 
     Attributes:

@@ -157,7 +157,7 @@ class ExponentialMechanism(PureNoisyMax):
     docs/proofs/theory.md, Proposition D3.
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.ExponentialMechanism(scale=20.0)
+    >>> mechanism = pate_tf.mechanisms.ExponentialMechanism(scale=20.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     2.15
@@ -218,7 +218,7 @@ class PermuteAndFlip(PureNoisyMax):
     The same law as adding exponential noise of rate gamma (docs/proofs/theory.md, Proposition D2).
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.PermuteAndFlip(scale=20.0)
+    >>> mechanism = pate_tf.mechanisms.PermuteAndFlip(scale=20.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     4.31
@@ -472,7 +472,7 @@ class GaussianHistogram(GaussianCounts):
     uses.
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.GaussianHistogram(sigma=40.0)
+    >>> mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=40.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     1.36

@@ -253,7 +253,7 @@ class StabilityGate(BatchGate):
     (docs/proofs/stability_gate.md, Theorem G1).
 
     >>> import pate_tf
-    >>> gate = pate_tf.StabilityGate(epsilon=0.25, delta=3e-6)
+    >>> gate = pate_tf.mechanisms.StabilityGate(epsilon=0.25, delta=3e-6)
     >>> [round(gate.pass_probability(distance), 2) for distance in (30, 80)]
     [0.02, 1.0]
 
@@ -330,7 +330,7 @@ class StabilityGateOrHistogram(BatchGate):
     (epsilon, delta)-private on every table of votes (docs/proofs/stability_gate.md, Theorem G7).
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.StabilityGateOrHistogram(
+    >>> mechanism = pate_tf.mechanisms.StabilityGateOrHistogram(
     ...     epsilon=0.1, delta=3e-6, sigma=1000.0, most_queries=100)
     >>> round(mechanism.pass_numerator(120) / 2**128, 2)
     0.86

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.data import augmentation
+from pate_tf.data import preprocessing
 from pate_tf.models import catalogue
 from pate_tf.students import training
 from pate_tf.students.batches import Batch, augment_strongly, step_seeds
@@ -134,9 +134,9 @@ def fit(
     def change(step: tf.Tensor, inputs: tf.Tensor, labels: tf.Tensor, others: tf.Tensor) -> Batch:
         labelled_seed, weak_seed, strong_seed = step_seeds(config.seed, step, 3)
         return {
-            "labelled": augmentation.augment(inputs, dataset, labelled_seed),
+            "labelled": preprocessing.augment(inputs, dataset, labelled_seed),
             "labels": labels,
-            "unlabelled": augmentation.augment(others, dataset, weak_seed),
+            "unlabelled": preprocessing.augment(others, dataset, weak_seed),
             "changed": augment_strongly(others, dataset, strong_seed),
         }
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.data import augmentation
+from pate_tf.data import preprocessing
 from pate_tf.students.batches import Batch, derived_seeds, pixel_range, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
 from pate_tf.students.training import AveragedStudent, replica_share
@@ -172,9 +172,9 @@ def fit(
             tf.random.stateless_uniform([size, LATENT_SIZE], seed) for seed in latent_seeds
         )
         return {
-            "labelled": augmentation.augment(images, dataset, labelled_seed),
+            "labelled": preprocessing.augment(images, dataset, labelled_seed),
             "labels": labels,
-            "unlabelled": augmentation.augment(others, dataset, unlabelled_seed),
+            "unlabelled": preprocessing.augment(others, dataset, unlabelled_seed),
             "latent": latent,
             "next_latent": next_latent,
         }

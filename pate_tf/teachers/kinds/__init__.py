@@ -27,7 +27,6 @@ from pate_tf.core.source import Records
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import TrainedTeacher
 from pate_tf.teachers.voters import Ensemble
 
 if TYPE_CHECKING:
@@ -42,6 +41,22 @@ TOGETHER = 64  # teachers whose features are in memory together
 Callbacks = Sequence[Any] | Callable[[], Sequence[Any]]
 
 
+@dataclasses.dataclass(repr=False)
+class TrainedTeacher:
+    """SENSITIVE: what one teacher learnt.
+
+    Attributes:
+        arrays: trainable weights of a Keras model, then its buffers (moving averages, dropout
+            seeds); of other kinds all that they learnt.
+        losses: float32 `[step]`, the loss of each step.
+    """
+
+    arrays: list[npt.NDArray[Any]]
+    losses: npt.NDArray[np.float32] = dataclasses.field(
+        default_factory=lambda: np.zeros(0, np.float32)
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
     """SENSITIVE: what teachers are trained on, and by what.
@@ -53,7 +68,7 @@ class Work:
         examples: the private records of all teachers.
         partition: who gets which record.
         encoder: what makes features, for teachers on them; else None.
-        callbacks: for `fit` of compiled Keras models; see `kinds.compiled.new_callbacks`.
+        callbacks: for `fit` of compiled Keras models; see `kinds.networks.new_callbacks`.
         num_processes: how many processes fit classifiers of scikit-learn; None for one a core.
         devices: a `tf.distribute.Strategy` over devices of this host, or a `cluster.Cluster` of
             workers; None for all GPUs, else the CPU.
@@ -73,11 +88,6 @@ class Work:
     def learns_on(self) -> Dataset:
         """What is publicly known of a teacher's inputs: those of the data set, or features."""
         return self.config.dataset if self.encoder is None else self.encoder.feature_dataset
-
-    @property
-    def is_on_cluster(self) -> bool:
-        """Whether workers on other hosts train."""
-        return hasattr(self.devices, "num_workers")
 
     def shards(self, teachers: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
         """Yields each teacher with inputs `[num_records, ...]` and labels of its shard, ascending.
@@ -161,7 +171,7 @@ class TeacherKind:
         raise NotImplementedError
 
     def load(self, folder: pathlib.Path, config: TeacherConfig) -> Ensemble:
-        """Returns the teachers that `save` wrote; by default those of `ensemble.save_module`.
+        """Returns the teachers that `save` wrote; by default those of a SavedModel.
 
         Raises:
             Exception: of any kind, if there are none, or they are broken.

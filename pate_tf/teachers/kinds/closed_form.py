@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pate_tf.teachers import kinds
-from pate_tf.teachers.kinds import Work
+from pate_tf.teachers.kinds import TrainedTeacher, Work
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import TrainedTeacher
 
 
 class ClosedForm(kinds.TeacherKind):
@@ -45,11 +44,14 @@ class ClosedForm(kinds.TeacherKind):
         encoder: Any,
     ) -> None:
         """See `TeacherKind.save`."""
+        import tensorflow as tf
+
         from pate_tf.models import closed_form
         from pate_tf.teachers import ensemble
 
         stacked = closed_form.stack(str(config.model), [teacher.arrays for teacher in teachers])
-        ensemble.save_module(folder, ensemble.features_module(config, stacked, encoder))
+        module = ensemble.features_module(config, stacked, encoder)
+        tf.saved_model.save(module, str(folder), signatures={"votes": module.votes})
 
 
 kinds.register(ClosedForm())

@@ -1,0 +1,119 @@
+"""Inputs within a TensorFlow graph: strings as features, and augmentation.
+
+A vocabulary of private texts would tell which words are in them. A hash tells nothing: where an
+n-gram goes is the same for every text in the world. The same graph turns strings into features when
+teachers learn and when a student is served.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.core.dataset import Dataset
+
+NUM_FEATURES = 2048
+LONGEST_NGRAM = 2  # words
+BATCH = 500
+
+
+def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
+    """Returns features float32 `[batch, num_features]`, from 0 to 1, of UTF-8 strings `[batch]`.
+
+    Lower case; words of letters and digits; one or two in a row are hashed to a feature, which
+    different ones may share. Features hold the square roots of how often, scaled to norm 1: zeros
+    for a text without words.
+    """
+    # In this order: what makes letters small stops at a zero byte.
+    spaced = tf.strings.regex_replace(texts, r"[^\pL\pN]+", " ")
+    words = tf.strings.split(tf.strings.lower(spaced, encoding="utf-8"))
+    ngrams = tf.strings.ngrams(words, tuple(range(1, LONGEST_NGRAM + 1)))
+    batch = tf.shape(texts)[0]
+    places = ngrams.value_rowids() * num_features + tf.strings.to_hash_bucket_fast(
+        ngrams.values, num_features
+    )
+    counts = tf.math.unsorted_segment_sum(
+        tf.ones_like(places, tf.float32), places, batch * num_features
+    )
+    roots = tf.sqrt(tf.reshape(counts, [batch, num_features]))
+    return tf.math.divide_no_nan(roots, tf.norm(roots, axis=1, keepdims=True))
+
+
+def encode_texts(texts: Sequence[str], num_features: int = NUM_FEATURES) -> npt.NDArray[np.float32]:
+    """Returns `ngram_features` of texts, `[num_texts, num_features]`."""
+    parts = [np.zeros((0, num_features), np.float32)]
+    for start in range(0, len(texts), BATCH):
+        batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
+        parts.append(np.minimum(ngram_features(batch, num_features).numpy(), 1.0))
+    return np.concatenate(parts)
+
+
+def as_texts(values: npt.ArrayLike, what: str) -> list[str]:
+    """Returns strings `[num_texts]` as a list; ValueError, without the text, if one is none."""
+    array = np.asarray(values, dtype=object)
+    if array.ndim != 1 or not all(isinstance(text, str) for text in array):
+        raise ValueError(f"{what}: expected strings [num_texts], got something else")
+    try:
+        for text in array:
+            text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what}: expected strings that can be written in UTF-8") from None
+    return [str(text) for text in array]
+
+
+# Augmentation is drawn statelessly, so that a teacher's training depends on its own seed and step
+# alone. Fixed for all data sets of a kind, never tuned on private accuracy.
+MAX_ROTATION = 0.2  # radians
+MAX_SCALING = 0.1
+MAX_SHEAR = 0.15
+MAX_SHIFT = 1 / 14  # of the side: 2 pixels of 28
+
+
+def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
+    """Returns randomly changed inputs.
+
+    Args:
+        inputs: float32 `[batch, *input_shape]`.
+        dataset: says which changes keep a label.
+        seed: int32 `[2]`; the same seed gives the same changes.
+    """
+    if dataset.augmentation == "none":
+        return inputs
+    if dataset.augmentation == "flip":
+        flip_seed, seed = tf.unstack(tf.random.split(seed, 2))
+        draws = tf.random.stateless_uniform([tf.shape(inputs)[0], 1, 1, 1], flip_seed)
+        inputs = tf.where(draws < 0.5, tf.reverse(inputs, axis=[2]), inputs)
+    fill = float(np.min(dataset.value_range[0]))  # what moves in from outside
+    turns = (MAX_ROTATION, MAX_SCALING, MAX_SHEAR) if dataset.augmentation == "affine" else (0,) * 3
+    return _affine(inputs, seed, fill, *map(float, turns))
+
+
+def _affine(
+    images: tf.Tensor,
+    seed: tf.Tensor,
+    fill: float,
+    rotation: float,
+    scaling: float,
+    shear: float,
+) -> tf.Tensor:
+    height, width = images.shape[1], images.shape[2]
+    draws = tf.random.stateless_uniform([tf.shape(images)[0], 5], seed, -1.0, 1.0)
+    angle, scale, slant, shift_x, shift_y = tf.unstack(draws, axis=1)
+    angle, scale, slant = angle * rotation, 1.0 + scale * scaling, slant * shear
+    shift_x, shift_y = shift_x * MAX_SHIFT * width, shift_y * MAX_SHIFT * height
+    cos, sin = tf.cos(angle) * scale, tf.sin(angle) * scale
+    # Rows of the map from output to input coordinates, about the centre of the image.
+    centre_x, centre_y = (width - 1) / 2, (height - 1) / 2
+    xx, xy, yx, yy = cos, slant - sin, sin, cos
+    x0 = centre_x - xx * centre_x - xy * centre_y + shift_x
+    y0 = centre_y - yx * centre_x - yy * centre_y + shift_y
+    zero = tf.zeros_like(cos)
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=tf.stack([xx, xy, x0, yx, yy, y0, zero, zero], axis=1),
+        output_shape=[height, width],
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+        fill_value=fill,
+    )
