@@ -49,7 +49,7 @@ def test_the_same_queries_are_not_asked_twice():
         doubled = Pool(POOL.dataset, np.concatenate([POOL.inputs[:3], POOL.inputs[:3]]))
         twice = coordinator.ask(doubled, np.arange(6))
         assert np.array_equal(twice.labels[:3], twice.labels[3:])
-        assert [one.num_answered for one in coordinator.spending()] == [15] * 4
+        assert [sum(spent.charges.values()) for spent in coordinator.spending()] == [15] * 4
 
 
 def test_silos_that_refuse_are_counted_and_the_others_suffice():
@@ -59,7 +59,7 @@ def test_silos_that_refuse_are_counted_and_the_others_suffice():
         labels = coordinator.ask(POOL, np.arange(10))
         assert labels.num_answered == 10
         spent = coordinator.spending()[2]
-        assert (spent.num_refused, spent.num_answered, spent.epsilon) == (10, 0, 0.0)
+        assert (spent.num_refused, spent.charges, spent.epsilon) == (10, {}, 0.0)
     with ten_lines(*group(4), asking=Asking(least_answers=5)) as coordinator:
         none = coordinator.ask(POOL, np.arange(10))
         assert (none.num_answered, none.num_queries) == (0, 10)
