@@ -310,7 +310,7 @@ def shared(is_quick: bool) -> Iterator[dict[str, str]]:
     used = slice(number * records)
     private = PrivateExamples(private.dataset, private.inputs[used], private.labels[used])
     settings = TrainingSettings(num_participants=number, rounds=4)
-    shards = models.participant_shards(private, number, seed=0)
+    shards = models.private_shards(private, number, seed=0)
     networks = [models.build("cnn", private.dataset, seed=0) for _ in range(2)]
     participants = Participants(settings, networks[0], dict(enumerate(shards)))
     server = ParameterServer(settings, participants.view.parameters())

@@ -138,9 +138,7 @@ def join() -> None:
     number = terms.number(FLAGS.participant)
     if FLAGS.data == "dealt":
         private = catalogue.load_private(terms.dataset, data_dir=source.data_dir)
-        shard = training.participant_shards(private, len(terms.names), seed=terms.settings.seed)[
-            number
-        ]
+        shard = training.private_shards(private, len(terms.names), seed=terms.settings.seed)[number]
         shard = dataclasses.replace(shard, source=private.source)
     else:
         public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)

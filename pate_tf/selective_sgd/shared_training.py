@@ -27,7 +27,7 @@ from pate_tf.selective_sgd.private_training import participants_of
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import ParameterServer, upload_bytes
 from pate_tf.selective_sgd.settings import Terms, TrainingSettings
-from pate_tf.selective_sgd.training import FlatView, SharedTraining, build, participant_shards
+from pate_tf.selective_sgd.training import FlatView, SharedTraining, build, private_shards
 from pate_tf.serving.export import export_student, student_digest
 from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.shared_training import SharedTrainingStatement
@@ -207,7 +207,7 @@ def train(
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the ledger does not suffice, can't be used, or a copy of the run resumed.
     """
-    shards = participant_shards(private, settings.num_participants, seed=settings.seed)
+    shards = private_shards(private, settings.num_participants, seed=settings.seed)
     dataset = private.dataset
     if encoder is not None:
         dataset = encoder.feature_dataset

@@ -125,7 +125,7 @@ def linear(dataset: Dataset) -> keras.Model:
     )
 
 
-def participant_shards(
+def private_shards(
     private: PrivateExamples, num_participants: int, *, seed: int
 ) -> list[PrivateExamples]:
     """SENSITIVE: returns disjoint shards of a data set's records, one for each participant.

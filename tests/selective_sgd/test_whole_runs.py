@@ -13,7 +13,7 @@ from pate_tf.ledger import Head, Ledger
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.selective_sgd.settings import Terms, TrainingSettings
 from pate_tf.selective_sgd.shared_training import join, serve
-from pate_tf.selective_sgd.training import participant_shards
+from pate_tf.selective_sgd.training import private_shards
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
 NAMES = ("clinic", "hospital")
@@ -32,7 +32,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
         num_participants=2, rounds=3, privacy="record", target_epsilon=20.0, upload=0.5
     )
     terms = Terms(run="r", dataset="digits", model="linear", names=NAMES, settings=settings)
-    shards = participant_shards(catalogue.load_private("digits"), 2, seed=0)
+    shards = private_shards(catalogue.load_private("digits"), 2, seed=0)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
