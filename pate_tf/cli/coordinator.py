@@ -54,15 +54,15 @@ def main() -> None:
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")
         for name, epsilon in report["epsilon_per_silo"].items()
     ]
-    asked = [("protected", f"each {report['unit']}")]
+    counts = [("protected", f"each {report['unit']}")]
     if "queries_asked" in report:
         number = f"{report['queries_answered']} of {report['queries_asked']} answered"
-        asked = [("queries", number)]
+        counts = [("queries", number)]
     command_line.print_table(
         "student of many holders",
         [
             ("silos, aggregators", f"{report['silos']}, {report['aggregators']}"),
-            *asked,
+            *counts,
             *accuracies,
             ("seconds a round", f"{report['seconds_per_round']:.2f}"),
             *epsilons,

@@ -12,11 +12,10 @@ from pate_tf.accounting.delta import check_delta
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.release.noise import NoiseSource, SystemNoise
-from pate_tf.selective_sgd.models import FlatView, FloatArray
 from pate_tf.selective_sgd.run_state import DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import Parameters, Upload
 from pate_tf.selective_sgd.settings import LATTICE, TrainingSettings, noise_scale
-from pate_tf.selective_sgd.training import NotFiniteError, Participants
+from pate_tf.selective_sgd.training import FlatView, FloatArray, NotFiniteError, Participants
 
 NUMBERS_AT_ONCE = 2**25  # of gradients of single records
 MOST_RECORDS = 1024
@@ -76,7 +75,7 @@ class RecordGradients:
         )
         self._check()
 
-    def sum(
+    def clipped_sum(
         self,
         participant: int,
         drawn: IntArray,
@@ -247,7 +246,7 @@ class NoisyParticipants(Participants):
             drawn = np.arange(number)
             if rate < 1.0:
                 drawn = np.flatnonzero(self._noise.words(number) < below)
-            exact = self._gradients.sum(
+            exact = self._gradients.clipped_sum(
                 participant, drawn, parameters.values, indices=indices, clip=settings.clip
             )
             factor = -settings.learning_rate_at(round_number) / (rate * number)

@@ -54,8 +54,8 @@ from pate_tf.cli import demo
 demo.DATA = ("--dataset=digits", "--nb_teachers=5")
 whole = demo.commands
 demo.commands = lambda folder: [
-    (name, module, [*flags, *(["--max_steps=5"] if module != "analysis" else [])])
-    for name, module, flags in whole(folder)
+    (name, [*flags, *(["--max_steps=5"] if name != "analysis" else [])])
+    for name, flags in whole(folder)
 ]
 demo.run()
 """
