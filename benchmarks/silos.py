@@ -47,9 +47,9 @@ from pate_tf.representations.regression import (
     regress_sums,
 )
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloTeacher
+from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.messages import Mechanism
-from pate_tf.silos.secure.aggregator import Aggregator
-from pate_tf.silos.secure.keys import Keys
+from pate_tf.silos.protocol import Keys
 
 EVEN, TWO_CLASSES, USERS = "of all classes", "of two classes each", "of one person each"
 
@@ -103,12 +103,12 @@ class Simulation:
         names = [f"silo-{number}" for number in range(num_silos)]
         with separate_registry() as folder:
             number = getattr(mechanism, "num_parties", 0)
-            keys = [Keys.generate(f"aggregator-{place}") for place in range(number)]
+            keys = [Keys(f"aggregator-{place}") for place in range(number)]
             aggregators = [Aggregator(each, folder / each.identity.name) for each in keys]
             roster = SiloRoster(
                 run="benchmark",
                 delta=DELTA,
-                members=tuple(Member(name=name, queries=10**6) for name in names),
+                members=tuple(Member(name=name) for name in names),
                 aggregators=tuple(each.identity for each in keys),
             )
             silos = [

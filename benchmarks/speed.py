@@ -300,18 +300,17 @@ def shared(is_quick: bool) -> Iterator[dict[str, str]]:
     import keras
 
     from pate_tf.core.sensitive import PrivateExamples
-    from pate_tf.selective_sgd import models
-    from pate_tf.selective_sgd.models import FlatView
+    from pate_tf.selective_sgd import training as models
     from pate_tf.selective_sgd.server import ParameterServer
     from pate_tf.selective_sgd.settings import TrainingSettings
-    from pate_tf.selective_sgd.training import Participants, SharedTraining, largest
+    from pate_tf.selective_sgd.training import FlatView, Participants, SharedTraining, largest
 
     dataset, number, records = ("digits", 3, 50) if is_quick else ("mnist", 30, 600)
     private = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None)).private
     used = slice(number * records)
     private = PrivateExamples(private.dataset, private.inputs[used], private.labels[used])
     settings = TrainingSettings(num_participants=number, rounds=4)
-    shards = models.partition(private, number, seed=0)
+    shards = models.private_shards(private, number, seed=0)
     networks = [models.build("cnn", private.dataset, seed=0) for _ in range(2)]
     participants = Participants(settings, networks[0], dict(enumerate(shards)))
     server = ParameterServer(settings, participants.view.parameters())
@@ -344,8 +343,8 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
     from pate_tf.core.public import Pool
     from pate_tf.net.messages import encode
     from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloSums
-    from pate_tf.silos.secure.aggregator import Aggregator
-    from pate_tf.silos.secure.keys import Keys
+    from pate_tf.silos.aggregator import Aggregator
+    from pate_tf.silos.protocol import Keys
 
     num_features = 20 if is_quick else 1_152
     encoder = types.SimpleNamespace(digest="synthetic", num_features=num_features)
@@ -368,15 +367,13 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
     )
     names = [f"silo-{number}" for number in range(5)]
     with separate_registry() as folder:
-        keys = {name: Keys.generate(name) for name in names}
-        of_aggregators = [Keys.generate(f"aggregator-{number}") for number in range(4)]
+        keys = {name: Keys(name) for name in names}
+        of_aggregators = [Keys(f"aggregator-{number}") for number in range(4)]
         aggregators = [Aggregator(each, folder / each.identity.name) for each in of_aggregators]
         roster = SiloRoster(
             run="benchmark",
             delta=1e-6,
-            members=tuple(
-                Member(name=name, queries=10**6, identity=keys[name].identity) for name in names
-            ),
+            members=tuple(Member(name=name, identity=keys[name].identity) for name in names),
             aggregators=tuple(each.identity for each in of_aggregators),
         )
         sums = np.full((num_features + 1, NUM_CLASSES), 10**9)

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from pate_tf.release.feature_sums import FeatureSums as FeatureSums
     from pate_tf.release.labeller import Labeller as Labeller
     from pate_tf.representations.catalogue import Representation as Representation
+    from pate_tf.run.classifier import Fitted as Fitted
     from pate_tf.run.classifier import PateClassifier as PateClassifier
-    from pate_tf.run.fit import Fitted as Fitted
-    from pate_tf.run.fit import fit as fit
+    from pate_tf.run.classifier import fit as fit
     from pate_tf.run.student import Student as Student
     from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
     from pate_tf.statement.publishing import Published as Published
@@ -75,10 +75,9 @@ _NAMES = {
     "accounting.charge": ["Cost"],
     "accounting.mechanisms": ["ConfidentGaussianNoisyMax", "GaussianNoisyMax", "LaplaceNoisyMax"],
     "accounting.planning": ["Plan", "plan"],
-    "run.classifier": ["PateClassifier"],
     "data.data": ["Data"],
     "release.feature_sums": ["FeatureSums"],
-    "run.fit": ["Fitted", "fit"],
+    "run.classifier": ["Fitted", "PateClassifier", "fit"],
     "release.labeller": ["Labeller"],
     "statement.publishing": ["Published"],
     "run.student": ["Student"],

@@ -67,7 +67,7 @@ class StoreContract:
         again = spend(self.kind, other, range(5))
         assert first.items() <= again.items()
         assert spend(self.kind, one, range(5)) == again
-        assert other.num_queries == one.num_queries == 5
+        assert other.charges.total() == one.charges.total() == 5
         one.close()
         other.close()
 
@@ -90,12 +90,12 @@ class StoreContract:
         self.put_back(tmp_path / "copy", folder)
         store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
-        assert store.num_queries == 5
+        assert store.charges.total() == 5
         spend(self.kind, store, range(5))
         store.close()
         store = self.open(folder)
         assert store.was_reset
-        assert store.num_queries == 8
+        assert store.charges.total() == 8
         store.close()
 
     def test_a_deleted_store_is_never_a_fresh_one(self, folder):
@@ -109,7 +109,7 @@ class StoreContract:
                 assert "put it back" in str(error) and "\n" not in str(error)
                 store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
-        assert store.num_queries == 5
+        assert store.charges.total() == 5
         store.close()
 
     def test_another_store_counts_for_the_same_source_or_is_refused(self, folder, tmp_path):
@@ -119,13 +119,13 @@ class StoreContract:
         if self.is_single:  # what the first one spent is charged here
             assert str(folder) in self.refusal(elsewhere)
             other = self.open(elsewhere, acknowledge_reset=True)
-            assert other.num_queries == 5
+            assert other.charges.total() == 5
             spend(self.kind, other, range(20, 21))
             assert "another ledger of the same subject went on" in self.refusal(folder)
         else:
             with pytest.warns(LedgerWarning, match="2 ledgers are charged to the source patients"):
                 other = self.open(elsewhere, source=source)
-            assert other.num_queries == 0
+            assert other.charges.total() == 0
             spend(self.kind, other, range(20, 21))
             assert sum(other.source_spending().charges.values()) == 6
         other.close()
@@ -145,7 +145,7 @@ class StoreContract:
         # The one that went on is gone: what it spent counts, wherever it lay.
         shutil.rmtree(folder)
         store = self.open(copy, acknowledge_reset=True)
-        assert store.num_queries == 4
+        assert store.charges.total() == 4
         store.close()
 
     def test_a_removed_row_is_refused(self, folder):
@@ -208,7 +208,7 @@ class StoreContract:
         """Everything that left was charged, is still the answer, and nothing is refused."""
         store = self.open(folder)
         numbers = list(given)
-        assert store.num_queries >= len(given)
+        assert store.charges.total() >= len(given)
         assert STORES[self.kind].answers(store, numbers) == given
         store.close()
 

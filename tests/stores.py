@@ -11,7 +11,7 @@ import sys
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.mechanisms import PermuteAndFlip
 from pate_tf.ledger import Ledger
-from pate_tf.silos.account import SiloAccount
+from pate_tf.silos.silo import SiloAccount
 
 NUM_CLASSES = 1_000  # so that an answer that is drawn again is another one
 

@@ -49,7 +49,7 @@ LIGHT_FILES = {
     *("pate_tf.core.sensitive", "pate_tf.core.dataset", "pate_tf.core.source"),
     *("pate_tf.core.validation", "pate_tf.release.votes", "pate_tf.release.noise"),
     *("pate_tf.release.noisy_sums", "pate_tf.core.reporting"),
-    *("pate_tf.queries.strategies", "pate_tf.queries.rounds"),
+    "pate_tf.queries.labels",  # and with it strategies, which import inside of functions
     *("pate_tf.cli.command_line", "pate_tf.cli.analysis", "pate_tf.cli.aggregator"),
 }
 HEAVY = {

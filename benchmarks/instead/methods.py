@@ -28,8 +28,7 @@ from pate_tf.accounting.noisy_training import noise_for
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
-from pate_tf.students.config import StudentSettings, complete
-from pate_tf.students.kinds import kind_of
+from pate_tf.students.kinds import StudentSettings, complete, kind_of
 
 Result = dict[str, object]
 Run = Callable[[Problem, float, int, pathlib.Path], Result]

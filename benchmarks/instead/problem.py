@@ -12,10 +12,9 @@ from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_sums, encoder_of
-from pate_tf.representations.wavelets import scattering
+from pate_tf.representations.images import scattering
 from pate_tf.students.batches import outputs
-from pate_tf.students.config import StudentSettings, complete
-from pate_tf.students.kinds import kind_of
+from pate_tf.students.kinds import StudentSettings, complete, kind_of
 
 Array = npt.NDArray[np.floating]
 LEAST_DEVIATION = 1e-3  # of a feature in the pool, as a fraction of the largest one

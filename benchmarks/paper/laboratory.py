@@ -189,7 +189,7 @@ class Laboratory:
             training = labels.training_labels
             result = {
                 "num_labels": len(labels),
-                "num_inferred": labels.num_inferred,
+                "num_inferred": len(labels.inferred.labels),
                 "labels": float((labels.labels == truth[labels.query_indices]).mean())
                 if len(labels)
                 else 0.0,

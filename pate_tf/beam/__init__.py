@@ -680,12 +680,12 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
     """Yields what a span's records add, and of owners their totals."""
     summands, num_classes, key = job.summands, job.summands.num_classes, job.work.read(KEY)
     encoder = _encoder(job.work.folder, json.dumps(job.source.dataset.to_dict()))
-    partial = _Partial(summands.nothing(), np.zeros(4, np.uint64))
+    partial = _Partial(np.zeros((summands.num_rows, num_classes), np.int64), np.zeros(4, np.uint64))
     for block in job.source.blocks(span):
         records = record_digests(block.inputs)
         owners = None if block.owners is None else owner_digests(block.owners, key)
         lanes = keyed_sum(key, records, block.labels, owners)
-        sums = summands.nothing()
+        sums = np.zeros((summands.num_rows, num_classes), np.int64)
         if owners is None:
             for rows, features in record_features(encoder, block.inputs, digests=records):
                 sums += summands.of_records(features, block.labels[rows])
@@ -727,7 +727,10 @@ def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
             for tag, value in _sum_span(job, span):
                 yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
 
-    nothing = _Partial(job.summands.nothing(), np.zeros(4, np.uint64))
+    nothing = _Partial(
+        np.zeros((job.summands.num_rows, job.summands.num_classes), np.int64),
+        np.zeros(4, np.uint64),
+    )
     summed = (
         pipeline
         | "spans" >> beam.Create(list(spans))

@@ -15,18 +15,15 @@ threshold of them, learn every vote. It may be killed and started again on its o
 time.
 """
 
+import functools
+
 from absl import flags
 
+from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.silos import serving
 
 FLAGS = flags.FLAGS
-FLAG_OF_ARGUMENT = own_flags.flag_of_argument(serving.AggregatorRun)
-
-
-def define() -> None:
-    """Defines the flags."""
-    own_flags.define(serving.AggregatorRun, group="aggregator")
 
 
 def main() -> None:
@@ -37,8 +34,18 @@ def main() -> None:
     if settings.name is None:
         serving.serve_aggregator(settings, on_event=lambda event: print(event, flush=True))
         return
-    from pate_tf.silos.roster import aggregator_entry
-    from pate_tf.silos.secure.keys import Keys  # needs cryptography
+    from pate_tf.silos.protocol import Keys  # needs cryptography
 
     path = settings.folder / serving.KEYS
-    print(aggregator_entry(Keys.load_or_create(path, settings.name).identity))
+    print(Keys.load_or_create(path, settings.name).identity.entry("aggregator"))
+
+
+def run() -> None:
+    """Runs the command with the flags of this process."""
+    renamed = own_flags.flag_of_argument(serving.AggregatorRun)
+    define = functools.partial(own_flags.define, serving.AggregatorRun, group="aggregator")
+    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -18,10 +18,10 @@ from absl import flags
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.labels import QueryConfig
 from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
 from pate_tf.silos.roster import Asking
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(CoordinatorRun, QueryConfig, Asking)
@@ -55,15 +55,15 @@ def main() -> None:
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")
         for name, epsilon in report["epsilon_per_silo"].items()
     ]
-    asked = [("protected", f"each {report['unit']}")]
+    counts = [("protected", f"each {report['unit']}")]
     if "queries_asked" in report:
         number = f"{report['queries_answered']} of {report['queries_asked']} answered"
-        asked = [("queries", number)]
+        counts = [("queries", number)]
     command_line.print_table(
         "student of many holders",
         [
             ("silos, aggregators", f"{report['silos']}, {report['aggregators']}"),
-            *asked,
+            *counts,
             *accuracies,
             ("seconds a round", f"{report['seconds_per_round']:.2f}"),
             *epsilons,

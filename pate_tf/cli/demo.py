@@ -90,9 +90,10 @@ def demonstrate_silos(folder: pathlib.Path) -> None:
         options = {**sums, **roster, "data": data, "representation": "raw"}
         processes.append(command("silo", "serve", silo_dir=folder / name, **options))
     for name in aggregators:
-        own: dict[str, object] = {"aggregator_dir": folder / name}
-        entries.append(shown(command("aggregator", name=name, **own), stdout=subprocess.PIPE))
-        processes.append(command("aggregator", coordinator=address, **own, **roster))
+        made = command("aggregator", name=name, aggregator_dir=folder / name)
+        entries.append(shown(made, stdout=subprocess.PIPE))
+        options = {**roster, "aggregator_dir": folder / name}
+        processes.append(command("aggregator", coordinator=address, **options))
     (folder / "roster.toml").write_text("\n".join(entries))
     # The demonstration begins anew each time; outside of it a silo's ledger is permanent.
     environment = {**os.environ, STATE_VARIABLE: str(folder / "state")}

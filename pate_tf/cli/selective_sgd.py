@@ -29,8 +29,7 @@ from pate_tf.cli import flags as own_flags
 from pate_tf.data import catalogue
 from pate_tf.data.data import Data, read_records
 from pate_tf.data.data_source import DataSource
-from pate_tf.selective_sgd.settings import TrainingSettings
-from pate_tf.selective_sgd.terms import Terms
+from pate_tf.selective_sgd.settings import Terms, TrainingSettings
 
 FLAGS = flags.FLAGS
 NO_FLAG = ("seed", "svhn_extra", "owners_file")
@@ -135,18 +134,16 @@ def join() -> None:
             raise ValueError(f"{name}: expected it to take part, got none")
     terms, source = Terms.read(pathlib.Path(FLAGS.roster)), own_flags.read(DataSource)
     with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import models, shared_training
+        from pate_tf.selective_sgd import shared_training, training
     number = terms.number(FLAGS.participant)
     if FLAGS.data == "dealt":
         private = catalogue.load_private(terms.dataset, data_dir=source.data_dir)
-        shard = models.partition_records(private, len(terms.names), seed=terms.settings.seed)[
-            number
-        ]
+        shard = training.private_shards(private, len(terms.names), seed=terms.settings.seed)[number]
         shard = dataclasses.replace(shard, source=private.source)
     else:
         public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)
         shard = read_records(pathlib.Path(FLAGS.data), public.dataset)
-    path = shared_training.join(
+    shared_training.join(
         terms,
         FLAGS.participant,
         dataclasses.replace(shard, source=source.named_source or shard.source),
@@ -156,7 +153,7 @@ def join() -> None:
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
         on_event=command_line.note,
     )
-    command_line.note(f"done; the parameters of all are in {path}")
+    command_line.note(f"done; the parameters of all are in {FLAGS.train_dir}")
 
 
 # What each does, its flags of text, and settings of data that it has no flags for.

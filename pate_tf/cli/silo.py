@@ -17,9 +17,12 @@ with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on t
 makes a certificate authority for trying it out. Real ones come from an authority of your own.
 """
 
+import functools
 import importlib
 import pathlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -29,8 +32,7 @@ from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
 from pate_tf.core.settings import described
 from pate_tf.silos import serving
-from pate_tf.silos.policy import Policy
-from pate_tf.silos.roster import Member
+from pate_tf.silos.roster import Member, Policy
 
 FLAGS = flags.FLAGS
 INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
@@ -47,16 +49,6 @@ def define_init() -> None:
     flags.DEFINE_enum(
         "method", "pate", serving.METHODS, "feature_sums allows secure_feature_sums alone."
     )
-
-
-def define_serve() -> None:
-    """Defines the flags of `pate silo serve`."""
-    own_flags.define(serving.SiloRun, group="silo")
-
-
-def define_keys() -> None:
-    """Defines the flags of `pate silo keys`."""
-    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, ledger, keys.")
 
 
 def define_certificates() -> None:
@@ -76,8 +68,8 @@ def require(what: str, *names: str) -> None:
 def init() -> None:
     """Makes a silo's folder."""
     require("it for a new silo", "silo_dir")
-    given = {"silo": "name", **{name: name for name in INIT[1:]}}
-    values = {name: FLAGS[flag].value for name, flag in given.items() if FLAGS[flag].present}
+    flag_of = {"silo": "name", **{name: name for name in INIT[1:]}}
+    values = {name: FLAGS[flag].value for name, flag in flag_of.items() if FLAGS[flag].present}
     if FLAGS.method == "feature_sums":
         values["allowed"] = (SecureFeatureSums.name,)
     if FLAGS.policy:
@@ -107,7 +99,7 @@ def serve() -> None:
 
 def keys() -> None:
     """Makes a silo's keys and prints its entry on the roster."""
-    from pate_tf.silos.secure.keys import Keys  # needs cryptography
+    from pate_tf.silos.protocol import Keys  # needs cryptography
 
     require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
@@ -127,10 +119,13 @@ def certificates() -> None:
     print(f"{len(files)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
 
 
-COMMANDS = {
+COMMANDS: dict[str, tuple[Callable[[], None], Callable[[], Any]]] = {
     "init": (init, define_init),
-    "keys": (keys, define_keys),
-    "serve": (serve, define_serve),
+    "keys": (
+        keys,
+        functools.partial(flags.DEFINE_string, "silo_dir", None, "Folder of the silo."),
+    ),
+    "serve": (serve, functools.partial(own_flags.define, serving.SiloRun, group="silo")),
     "certificates": (certificates, define_certificates),
 }
 

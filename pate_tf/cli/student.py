@@ -21,9 +21,9 @@ from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
 from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.data.data_source import DataSource
-from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.labels import QueryConfig
 from pate_tf.release.plan import Budget, LabelSettings
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 from pate_tf.teachers.run_folder import (
     DEFAULT_NUM_TEACHERS,
     RunDescription,

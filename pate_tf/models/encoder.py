@@ -50,11 +50,6 @@ class Part(tf.Module):
         return None
 
     @property
-    def groups(self) -> tuple[int, ...]:
-        """Number of features of each group; classes may depend less on a later one."""
-        return (sum(self.widths),)
-
-    @property
     def learnt(self) -> list[Any]:
         """Keras' or TensorFlow's variables that hold what was learnt, in an order of their own."""
         raise NotImplementedError
@@ -196,7 +191,6 @@ class Encoder(tf.Module):
         widths: number of features of each view.
         num_features: of all views together.
         num_views: how many there are.
-        groups: number of features of each group, of all parts side by side.
         learnt: variables with all that was learnt.
     """
 
@@ -209,7 +203,6 @@ class Encoder(tf.Module):
         self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
         self.widths = tuple(width for part in parts for width in part.widths)
         self.num_features, self.num_views = sum(self.widths), len(self.widths)
-        self.groups = tuple(width for part in parts for width in part.groups)
         self.parts = list(parts)
         self.learnt = [
             variable if isinstance(variable, tf.Variable) else variable.value  # of Keras

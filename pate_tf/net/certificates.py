@@ -20,29 +20,21 @@ from pate_tf.net.credentials import COORDINATOR, TlsFiles
 UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
 
 
-def write_demo_certificates(
-    folder: pathlib.Path,
-    names: Sequence[str],
-    *,
-    coordinator: str = COORDINATOR,
-    days: int = 30,
-) -> dict[str, TlsFiles]:
-    """Makes an authority and a certificate for each name and for the coordinator.
+def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[str, TlsFiles]:
+    """Makes an authority and a certificate for each name and the coordinator, for 30 days.
 
     Only the coordinator's certificate may be used to serve, so no silo can pose as one.
 
     Args:
         folder: where they go: `authority.pem`, and `NAME.pem` and `NAME.key` for each.
         names: of silos and parties, all different.
-        coordinator: name of the coordinator.
-        days: how long they are valid.
 
     Returns:
         The files of each name, the coordinator's too.
 
     Raises ValueError if a name is none or stands there twice.
     """
-    holders = [coordinator, *(check_name(name, "name") for name in names)]
+    holders = [COORDINATOR, *(check_name(name, "name") for name in names)]
     if len(set(holders)) < len(holders) or "authority" in holders:
         raise ValueError("names: expected different ones, none of them authority, got others")
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +57,7 @@ def write_demo_certificates(
             x509.CertificateBuilder(issuer, subject, key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-            .not_valid_after(now + datetime.timedelta(days=days))
+            .not_valid_after(now + datetime.timedelta(days=30))
             .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), True)
             .add_extension(usage, True)
         )
@@ -84,7 +76,7 @@ def write_demo_certificates(
             serialization.NoEncryption(),
         )
         artifacts.write_text(paths.key, private.decode(), private=True)
-        serves = name == coordinator
+        serves = name == COORDINATOR
         use = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         write(

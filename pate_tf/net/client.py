@@ -3,12 +3,60 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Self
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
 import grpc
 
 from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, Limits, TlsFiles
 from pate_tf.net.messages import decode, encode
+
+IDLE_SECONDS: Final = 0.5
+UNREACHED: Final = "the other end can't be reached"
+FIRST_SECONDS: Final = 0.2
+LONGEST_SECONDS: Final = 30.0
+
+
+def backoff_seconds(num_failures: int) -> float:
+    """Returns how long to wait after so many failures in a row, from 1.
+
+    Between a half and the whole of a wait that doubles: many clients don't come at once.
+    """
+    whole = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(num_failures - 1, 30))
+    return whole * (0.5 + secrets.randbelow(2**20) / 2**21)
+
+
+def with_retries(
+    step: Callable[[], bool | None],
+    *,
+    until: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], None] = time.sleep,
+    on_event: Callable[[str], None] = lambda event: None,
+) -> None:
+    """Repeats a step until it is stopped; waits longer after every failure.
+
+    Args:
+        step: returns True if something was done, False if it failed, None if there was nothing to
+            do; raises ConnectionError while the other end can't be reached.
+        until: asked before every step whether to stop.
+        sleep: waits for so many seconds.
+        on_event: called with what happened, in words without anything sensitive.
+    """
+    num_failures = 0
+    while not until():
+        try:
+            done = step()
+        except ConnectionError as error:
+            on_event(f"{str(error) or UNREACHED}; trying again")
+            done = False
+        num_failures = num_failures + 1 if done is False else 0
+        if done is False:
+            sleep(backoff_seconds(num_failures))
+        elif done is None:
+            sleep(IDLE_SECONDS)
+
 
 _DENIED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 _WRONG = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
@@ -21,9 +69,8 @@ class Connection(contextlib.AbstractContextManager[Any]):
 
     Args:
         address: `host:port`.
-        service: full name of the service, as of `net.server.Service`.
+        service: full name of the service, as of `net.service.Service`.
         files: certificate and key of this end, and the authority.
-        server: the name that the server's certificate must have.
         limits: of a message.
 
     Raises OSError if a file can't be read.
@@ -35,17 +82,16 @@ class Connection(contextlib.AbstractContextManager[Any]):
         *,
         service: str,
         files: TlsFiles,
-        server: str = COORDINATOR,
         limits: Limits | None = None,
     ) -> None:
-        self._service, self._server = service, server
+        self._service = service
         self._channel = grpc.secure_channel(
             address,
             grpc.ssl_channel_credentials(
                 files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
             ),
             options=[
-                ("grpc.ssl_target_name_override", server),
+                ("grpc.ssl_target_name_override", COORDINATOR),
                 ("grpc.max_receive_message_length", (limits or Limits()).message_bytes),
                 ("grpc.max_send_message_length", -1),  # the receiver's limit counts
                 ("grpc.initial_reconnect_backoff_ms", 200),
@@ -78,19 +124,16 @@ class Connection(contextlib.AbstractContextManager[Any]):
         except grpc.RpcError as error:
             code, details = error.code(), error.details()
             if code in _DENIED:
-                raise PermissionError(f"the {self._server} denied the call: {details}") from None
+                raise PermissionError(f"the {COORDINATOR} denied the call: {details}") from None
             if code in _WRONG:
-                raise ValueError(f"the {self._server} refused the call: {details}") from None
+                raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
             raise ConnectionError(
-                f"the {self._server} could not be reached ({code.name.lower()}): {details}"
+                f"the {COORDINATOR} could not be reached ({code.name.lower()}): {details}"
             ) from None
         try:
             return decode(kind, reply)
         except ValueError as error:
-            raise ConnectionError(f"the {self._server} replied by no {method}: {error}") from None
-
-    def __enter__(self) -> Self:
-        return self
+            raise ConnectionError(f"the {COORDINATOR} replied by no {method}: {error}") from None
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()

@@ -2,19 +2,78 @@
 
 from __future__ import annotations
 
-import contextlib
+import abc
 import dataclasses
+import hashlib
+import json
 import pathlib
-import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from pate_tf.core import validation
-from pate_tf.core.validation import check_name
+from pate_tf.core.validation import Fields, check_name
 
-if TYPE_CHECKING:  # flags name these files where the packages of the extra are not installed
+if TYPE_CHECKING:
     import grpc
+
+RUN_BYTES = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Roster(abc.ABC):
+    """The public terms of a run. A subclass adds its own, and takes them from the file's fields.
+
+    Attributes:
+        run: name of the run.
+        names: of those who take part, as in their certificates.
+        role: what they are called in the file: `[[role]]` with a name each.
+
+    Raises ValueError if a name can't stand in a certificate, or there is one twice or none.
+    """
+
+    role: ClassVar[str]
+    run: str
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_name(self.run, "run")
+        for name in self.names:
+            check_name(name, self.role)
+        if not self.names or len(set(self.names)) < len(self.names):
+            raise ValueError(f"{self.role}: expected one or more of different names, got others")
+
+    @property
+    def run_id(self) -> bytes:
+        """16 bytes that name the run: two ends that read other terms refuse each other."""
+        terms = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(terms.encode()).digest()[:RUN_BYTES]
+
+    def number(self, name: str) -> int:
+        """Returns the place of a name on the roster, from 0; raises ValueError without one."""
+        if name not in self.names:
+            raise ValueError(f"{self.role}: expected one on the roster, got another")
+        return self.names.index(name)
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> Self:
+        """Reads a roster.
+
+        Raises:
+            ValueError: if the file holds none; one line that says what was expected.
+            OSError: if it can't be read.
+        """
+        fields = Fields.read(path)
+        try:
+            roster = cls.of_fields(fields)
+            fields.end()
+        except ValueError as error:
+            text = str(error)
+            raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        return roster
+
+    @classmethod
+    @abc.abstractmethod
+    def of_fields(cls, fields: Fields) -> Self:
+        """Takes the roster from the fields of its file."""
+
 
 COORDINATOR = "coordinator"  # name in its certificate
 CALL_SECONDS = 60.0  # that a call may take, beside what it waits at the server
@@ -62,57 +121,8 @@ class Limits:
 
     Attributes:
         message_bytes: of one message to the server or from it.
-        calls_per_second: of one caller, on average.
-        calls_at_once: of one caller, in a burst and also side by side.
         longest_wait: how long a poll may wait for something to do, in seconds.
     """
 
     message_bytes: int = 64 * 2**20
-    calls_per_second: float = 20.0
-    calls_at_once: int = 8
     longest_wait: float = 30.0
-
-    def __post_init__(self) -> None:
-        """Raises ValueError if a limit is not positive."""
-        validation.positive(**dataclasses.asdict(self))
-
-
-class TooManyCallsError(Exception):
-    """A caller calls more often than it may."""
-
-
-class CallLimiter:
-    """Counts the calls of each name. Safe to use from several threads.
-
-    A name has `calls_at_once` tokens; a call takes one, and they come back at `calls_per_second`.
-
-    Args:
-        limits: what is allowed.
-        clock: seconds, always ahead.
-    """
-
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits, self._clock = limits, clock
-        self._tokens: dict[str, tuple[float, float]] = {}
-        self._running: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def call(self, name: str) -> Iterator[None]:
-        """Lets a call of a name run; raises TooManyCallsError if it may not."""
-        limits = self._limits
-        with self._lock:
-            now = self._clock()
-            tokens, since = self._tokens.get(name, (float(limits.calls_at_once), now))
-            tokens = min(limits.calls_at_once, tokens + (now - since) * limits.calls_per_second)
-            running = self._running.get(name, 0)
-            allowed = tokens >= 1.0 and running < limits.calls_at_once
-            self._tokens[name] = (tokens - 1.0 if allowed else tokens, now)
-            if not allowed:
-                raise TooManyCallsError("expected fewer calls; wait and try again")
-            self._running[name] = running + 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running[name] -= 1

@@ -16,10 +16,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pate_tf.net.credentials import (
     CALL_SECONDS,
-    CallLimiter,
     Limits,
     TlsFiles,
-    TooManyCallsError,
     caller_name,
 )
 from pate_tf.net.messages import decode, encode
@@ -80,10 +78,10 @@ class Service:
     methods: Mapping[str, tuple[Any, Callable[[Any, Caller], object]]]
 
 
-class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
+class TlsServer(contextlib.ExitStack):
     """Serves until it is stopped.
 
-    Nothing of a message is read before its sender is on the roster and within its limits.
+    Nothing of a message is read before its sender is on the roster.
 
     Args:
         address: `host:port`; port 0 for any free one.
@@ -107,8 +105,8 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
         services: Sequence[Service],
         limits: Limits | None = None,
     ) -> None:
+        super().__init__()
         self._limits = limits or Limits()
-        self._limiter = CallLimiter(self._limits)
         num_callers = len({name for service in services for name in service.callers})
         self._pool = ThreadPoolExecutor(2 * num_callers + _SPARE_THREADS)
         self._server = grpc.server(
@@ -142,6 +140,7 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
             self._pool.shutdown()
             raise ValueError(f"address: expected one to listen on, got {address}")
         self._server.start()
+        self.callback(self.stop)
 
     def _handler(self, service: Service, method: str) -> grpc.RpcMethodHandler:
         """Returns what answers calls of a method in bytes.
@@ -156,11 +155,10 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
                 name = caller_name(context)
                 if name not in service.callers:
                     raise PermissionError(f"expected a caller on the roster of {service.name}")
-                with self._limiter.call(name):
-                    left = context.time_remaining() or 0.0
-                    seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
-                    caller = Caller(name, seconds, context.is_active)
-                    encoded = encode(answer(decode(kind, content), caller))
+                left = context.time_remaining() or 0.0
+                seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
+                caller = Caller(name, seconds, context.is_active)
+                encoded = encode(answer(decode(kind, content), caller))
                 if len(encoded) > self._limits.message_bytes:
                     raise ValueError(
                         f"reply: expected at most {self._limits.message_bytes} bytes, got "
@@ -170,8 +168,6 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
             except PermissionError as error:
                 _log.warning("a call to %s was denied: %s", method, error)
                 code, reason = grpc.StatusCode.PERMISSION_DENIED, str(error)
-            except TooManyCallsError as error:
-                code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
             except ValueError as error:
                 code, reason = grpc.StatusCode.INVALID_ARGUMENT, str(error)
             except ConnectionAbortedError as error:
@@ -188,6 +184,3 @@ class TlsServer(contextlib.AbstractContextManager["TlsServer"]):
         self._health.enter_graceful_shutdown()
         self._server.stop(grace).wait()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()

@@ -1,12 +1,14 @@
-"""Released labels with the pool that they are of: made once, learned from, stored and read back."""
+"""Asks in rounds, and the released labels with their pool; TensorFlow is imported where needed."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +17,17 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.charges import charge_from_dict, charges_from_list
 from pate_tf.core import artifacts, validation
 from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.settings import Settings, setting
 from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from pate_tf.data.named_function import Named
+from pate_tf.queries import strategies
+from pate_tf.queries.strategies import (
+    AUTO,
+    STRATEGIES,
+    FloatArray,
+    choices_help,
+    find_strategy,
+)
 
 LABELS_FILE, COST_FILE = "labels.npz", "labels.json"
 PARTS = ("query_indices", "labels", "weights")  # of `PoolLabels`, as they are stored
@@ -49,13 +58,8 @@ class Labels:
         seal: of `record`, by the ledger that was charged, so that stored labels can be verified;
             None without a ledger.
         labeller: whose ledger was charged, for `Student.publish`; None if unknown.
-        network: a Keras model that learned from the same released numbers and the pool, on the way
-            to `training_labels`; a student of its architecture starts from it. None if there was
-            none, and of stored labels.
         linear_head: a model from raw inputs to logits with the weights that follow from feature
             sums, for the student of this name; None of other labels, and of stored ones.
-        network_is_better: whether features of `network` make sums clearly likelier than those that
-            the sums are of.
 
     Raises:
         ValueError: if queries or neighbors have another shape.
@@ -70,9 +74,7 @@ class Labels:
     choice: str | None = None
     seal: str | None = None
     labeller: Any = None
-    network: Any = None
     linear_head: Any = None
-    network_is_better: bool = False
 
     def __post_init__(self) -> None:
         number = self.released.num_queries
@@ -83,21 +85,8 @@ class Labels:
                 object.__setattr__(self, name, frozen_view(checked))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a pickle holds: no labeller, as its votes are private, and no models."""
-        return {**vars(self), **dict.fromkeys(("labeller", "network", "linear_head"))}
-
-    @property
-    def prefers_linear_head(self) -> bool:
-        """Whether no student is expected to be better than the linear model of feature sums.
-
-        Of tables and texts; of images after several rounds, unless clusters are classes or the
-        features of `network` are better.
-        """
-        if self.linear_head is None or self.pool.dataset.kind != "image":
-            return self.linear_head is not None
-        rounds = getattr(self.released.cost.charge, "num_rounds", 1)
-        names_clusters = self.training_labels.weights is None
-        return rounds > 1 and not names_clusters and not self.network_is_better
+        """Returns what a pickle holds: no labeller, as its votes are private, and no model."""
+        return {**vars(self), **dict.fromkeys(("labeller", "linear_head"))}
 
     def __len__(self) -> int:
         return len(self.released.labels)
@@ -148,11 +137,6 @@ class Labels:
             weights=None if labels.weights is None else labels.weights[is_inferred],
         )
 
-    @property
-    def num_inferred(self) -> int:
-        """How many inputs have a label that were not asked about."""
-        return len(self.inferred.labels)
-
     def to_numpy(self, *, inferred: bool = False) -> tuple[npt.NDArray[Any], IntArray]:
         """Returns the labeled inputs `[num_labels, *input_shape]`, raw, and their labels.
 
@@ -162,17 +146,6 @@ class Labels:
         """
         labels = self.training_labels if inferred else self.released
         return self.pool.inputs[labels.query_indices], np.array(labels.labels)
-
-    def as_dataset(self, *, batch_size: int | None = None) -> tf.data.Dataset:
-        """Returns a `tf.data.Dataset` of (input, label), raw and in the order of asking.
-
-        Args:
-            batch_size: labels a batch; None for one at a time, for `shuffle` and `batch` to follow.
-        """
-        import tensorflow as tf
-
-        dataset = tf.data.Dataset.from_tensor_slices(self.to_numpy())
-        return dataset if batch_size is None else dataset.batch(batch_size)
 
     def check_pool(self, pool: Pool) -> None:
         """Raises ValueError if these are labels of another pool."""
@@ -307,3 +280,161 @@ def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> 
             f"{places.max()}"
         )
     return pool.inputs[places]
+
+
+ROUNDS_WITH_STUDENTS = 5
+Choosing = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueryConfig(Settings):
+    """How queries are chosen.
+
+    Attributes:
+        rounds: in how many rounds of about equal size a strategy that learns from earlier answers
+            asks; None for the strategy's own number.
+        seed: of random choices of queries and of what is trained between rounds. Another seed asks
+            other queries, which are charged.
+        num_neighbours: how many nearest neighbors of a query in the pool go with it; a teacher
+            votes once for all. None: `propagation.default_number` where it suits the mechanism.
+    """
+
+    strategy: str = setting(
+        "first",
+        flag="query_strategy",
+        choices=(AUTO, *STRATEGIES),
+        help="Which of the pool are put to the teachers; true labels play no part. "
+        + choices_help(),
+    )
+    num_queries: int = setting(
+        flag="queries",
+        least=1,
+        help="How many of the pool are put to the teachers, over all rounds.",
+    )
+    representation: Named | None = setting(
+        None,
+        help="Features that feature sums are of, and that diverse and medoids compare inputs by: a "
+        "name of docs/explanation/feature_sums.md, several joined by +, encoder:PATH for a model "
+        "on disk (.keras or SavedModel), or module:function for a Keras model, from raw inputs to "
+        "features. Default: that of the teachers, if they have one, else that of the data.",
+    )
+    rounds: int | None = None
+    seed: int = 0
+    num_neighbours: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds is not None:
+            validation.whole(1, self.num_queries, rounds=self.rounds)
+        if self.num_neighbours is not None:
+            validation.whole(0, num_neighbours=self.num_neighbours)
+
+
+def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
+    """Raises ValueError, before anything is charged, unless strategy, pool and queries fit.
+
+    `with_students` is whether the mechanism uses predictions of a student of earlier answers.
+    """
+    strategy = find_strategy(config.strategy)
+    most = len(np.unique(_first_copies(pool))) if strategy.is_adaptive else len(pool)
+    if config.num_queries > most:
+        distinct = " distinct inputs" if strategy.is_adaptive else ""
+        raise ValueError(
+            f"num_queries: expected from 1 to the pool's {most}{distinct}, got {config.num_queries}"
+        )
+    if config.representation is not None and not strategy.uses_representation:
+        users = [name for name, each in STRATEGIES.items() if each.uses_representation]
+        raise ValueError(
+            f"representation: expected with strategy {' or '.join(users)} alone, got it with "
+            f"{config.strategy}, which compares no inputs"
+        )
+    if config.representation is not None:
+        from pate_tf.representations.catalogue import check_representation
+
+        check_representation(config.representation, pool.dataset)
+    if with_students and strategy.is_adaptive:
+        raise ValueError(
+            f"strategy: expected one that fixes all queries in advance, for a mechanism that uses "
+            f"a student of earlier answers, got {config.strategy}"
+        )
+    if (config.rounds or 1) > 1 and not strategy.is_adaptive and not with_students:
+        raise ValueError(
+            f"rounds: expected 1 for strategy {config.strategy}, which does not depend on "
+            f"answers, got {config.rounds}"
+        )
+
+
+def ask_in_rounds(
+    config: QueryConfig,
+    pool: Pool,
+    ask: Callable[..., ReleasedLabels],
+    *,
+    with_students: bool = False,
+    choosing: Choosing = contextlib.nullcontext,
+) -> Labels:
+    """Chooses queries, and has them answered round by round.
+
+    Args:
+        config: how many, and how they are chosen.
+        pool: public inputs.
+        ask: from positions in the pool, int64 `[num_asked]`, to their labels. Called in each round
+            with all positions so far, so that its last answer covers all of them; earlier ones are
+            answered from the ledger.
+        with_students: chooses all queries at once, and from the second round on hands `ask` what a
+            student of the answers so far predicts, `[num_asked, num_classes]`, as its second
+            argument (`mechanisms.InteractiveGaussianNoisyMax`); None in the first round.
+        choosing: entered for as long as something is learned about the pool.
+
+    Raises:
+        ValueError: as `check_queries`; nothing was asked then.
+    """
+    check_queries(config, pool, with_students=with_students)
+    strategy = find_strategy(config.strategy)
+    features = {"representation": config.representation} if strategy.uses_representation else {}
+    default = ROUNDS_WITH_STUDENTS if with_students else strategy.rounds
+    num_rounds = config.rounds or min(default, config.num_queries)
+    ends = [(index + 1) * config.num_queries // num_rounds for index in range(num_rounds)]
+    with choosing():
+        number = config.num_queries if with_students else ends[0]
+        queries = strategy.choose(pool, number, config.seed, **features)
+    if with_students:
+        # A pool may be sorted by class, and a round should have something of all.
+        queries = queries[np.argsort(np.arange(len(queries)) % num_rounds, kind="stable")]
+    released: Any = None
+    predictions: FloatArray | None = None
+    for end in ends:
+        if strategy.score is not None:
+            with choosing():
+                order = np.arange(len(pool))
+                if released is not None:
+                    order = np.argsort(strategy.score(pool, released, config.seed), kind="stable")
+                # The queries so far, then all others by ascending score; never a copy of another.
+                candidates = _first_copies(pool)[np.concatenate([queries, order])]
+                _, first = np.unique(candidates, return_index=True)
+                queries = candidates[np.sort(first)][:end]
+        if not with_students:
+            released = ask(queries)
+            continue
+        if released is not None and released.num_answered:
+            with choosing():
+                predictions = strategies.predictions(pool, released, config.seed)
+        released = ask(queries[:end], None if predictions is None else predictions[queries[:end]])
+    training_labels: PoolLabels = released
+    if released.num_answered and strategy.infer is not None:
+        with choosing():
+            training_labels = strategy.infer(pool, released, config.seed, **features)
+    return Labels(
+        pool=pool,
+        queries=queries,
+        released=released,
+        training_labels=training_labels,
+        strategy=config.strategy,
+    )
+
+
+def _first_copies(pool: Pool) -> IntArray:
+    """Returns for each input the position of the first one with the same values."""
+    places: dict[bytes, int] = {}
+    return np.array(
+        [places.setdefault(row.tobytes(), place) for place, row in enumerate(pool.inputs)]
+    )

@@ -15,7 +15,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
-from pate_tf.representations.catalogue import pool_features, pool_features_by_name
+from pate_tf.representations.catalogue import pool_features_by_name
 from pate_tf.representations.contrastive import student_features
 from pate_tf.representations.label_propagation import (
     neighbour_graph,
@@ -139,7 +139,10 @@ def nearest(
     Returns:
         Positions in the pool, int64 `[num_queries, number]`.
     """
-    features = np.concatenate(pool_features(pool, representation, seed), axis=1)
+    features = np.concatenate(
+        [view for views in pool_features_by_name(pool, representation, seed) for view in views],
+        axis=1,
+    )
     squares = np.square(features).sum(axis=1)
     neighbours = np.empty((len(queries), number), np.int64)
     # One after another: together they would be rounded by which others are asked, and a query with

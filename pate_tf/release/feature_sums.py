@@ -107,13 +107,11 @@ class Summands:
     Attributes:
         num_classes: number of classes.
         scale: of the features, `[num_features]`.
-        groups: of the features, as of `Encoder.groups`.
         centres: of the pool's clusters, `[num_clusters, num_features]`, by their number.
     """
 
     num_classes: int
     scale: npt.NDArray[np.float64]
-    groups: tuple[int, ...]
     centres: Mapping[int, npt.NDArray[np.float64]]
 
     @classmethod
@@ -125,16 +123,12 @@ class Summands:
             numbers = cluster_numbers(len(pool), num_classes)
             centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
         scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
-        return cls(num_classes, scale, encoder.groups, centres)
+        return cls(num_classes, scale, centres)
 
     @property
     def num_rows(self) -> int:
         """Rows of the table."""
         return len(self.scale) + 1 + sum(self.centres)
-
-    def nothing(self) -> IntArray:
-        """Returns the table of no record."""
-        return np.zeros((self.num_rows, self.num_classes), np.int64)
 
     def of_records(self, features: npt.NDArray[np.float32], labels: IntArray) -> IntArray:
         """Returns the table of single records. SENSITIVE."""
@@ -199,7 +193,7 @@ def sums_of_records(
         vectors: what `vector_steps` of each record are written to, without owners.
     """
     inputs, labels, owners = examples.inputs, examples.labels, examples.owners
-    total = summands.nothing()
+    total = np.zeros((summands.num_rows, summands.num_classes), np.int64)
     # How many records owners have is private: no bar tells.
     steps = (len(examples), "record") if owners is None else (PARTS, "part")
     with reporting.progress_bar("summing features of records", *steps) as advance:
@@ -258,6 +252,8 @@ class FeatureSums:
         encoder_digest: of the weights of the features' encoder; public.
         representation_digest: of the encoder, its description included; public.
         summands: what each record adds, by public values.
+        has_vectors: whether vectors of records are stored, from which several rounds can be
+            released.
         num_teachers: None: no teacher was trained.
     """
 
@@ -284,6 +280,7 @@ class FeatureSums:
             verbose: whether progress bars are shown.
         """
         self.directory = None if directory is None else pathlib.Path(directory)
+        self._run = artifacts.RunDirectory(self.directory or pathlib.Path())
         self.reporting = reporting(verbose)
         if isinstance(representation, Representation):
             seed = representation.seed
@@ -435,6 +432,7 @@ class FeatureSums:
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
         self.directory = self.directory or default_folder(dataset.name)
+        self._run = artifacts.RunDirectory(self.directory)
         name = self._name or default_of_sums(dataset)
         check_representation(name, dataset)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
@@ -528,7 +526,6 @@ class FeatureSums:
         arrays = {
             "sums": sums,
             "scale": summands.scale,
-            "groups": np.array(summands.groups),
             "resolutions": np.array(numbers),
         }
         for number, counted in zip(numbers, counts, strict=True):
@@ -568,12 +565,9 @@ class FeatureSums:
             records = Records.from_dict(described)
             self.num_records, self.source = records.num_records, records.source
             self.sums = SumsByClass(arrays["sums"])
-            scale, groups = arrays["scale"], tuple(arrays["groups"].tolist())
-            if min(groups) < 0 or sum(groups) != len(scale):
-                raise ValueError("groups: expected how many features each has, got others")
             numbers = arrays["resolutions"].tolist()
             centres = {number: arrays[f"centres_{number}"] for number in numbers}
-            self.summands = Summands(self.dataset.num_classes, scale, groups, centres)
+            self.summands = Summands(self.dataset.num_classes, arrays["scale"], centres)
             self.cluster_counts = {
                 number: SumsByClass(arrays[f"counts_{number}"]) for number in numbers
             }
@@ -590,18 +584,15 @@ class FeatureSums:
                 f"feature sums: expected complete ones in {folder}, got broken ones"
             ) from error
         self.description, self.digest = described, digest
+        self.has_vectors = (folder / VECTORS).exists()
         self.__dict__.pop("_of_single_records", None)
         return self
-
-    @property
-    def _run(self) -> artifacts.RunDirectory:
-        return artifacts.RunDirectory(self.directory or pathlib.Path())
 
     @property
     def _public(self) -> tuple[Any, ...]:
         """What sums must have in common to be added."""
         summands = self.summands
-        arrays = [summands.scale, np.array(summands.groups), *summands.centres.values()]
+        arrays = [summands.scale, *summands.centres.values()]
         fields = [self.description[field] for field in ("dataset", "representation", "encoder")]
         return (*fields, self.encoder_digest, artifacts.digest_arrays(arrays))
 
@@ -646,11 +637,6 @@ class FeatureSums:
             part = slice(start, start + PART)
             vectors[part] = record_vectors(features[part], self.summands.scale)
         return vectors
-
-    @property
-    def has_vectors(self) -> bool:
-        """Whether records' vectors are stored, from which several rounds can be released."""
-        return (sums_folder(self._run) / VECTORS).exists()
 
     @functools.cached_property
     def _of_single_records(self) -> tuple[npt.NDArray[np.int16], IntArray, npt.NDArray[np.float64]]:

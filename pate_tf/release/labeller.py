@@ -11,11 +11,12 @@ from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from pate_tf.accounting.charge import Charge, ReleasedLabels
 from pate_tf.accounting.charges import PlannedRelease
 from pate_tf.accounting.conversions import check_delta, default_delta
-from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms import LATTICE, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.accounting.planning import DEFAULT_MARGIN
 from pate_tf.core import artifacts
@@ -26,32 +27,88 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, Spending
 from pate_tf.ledger.journal import DATABASE
-from pate_tf.queries import propagation, rounds
-from pate_tf.queries.labels import Labels, asked_inputs
+from pate_tf.queries import propagation
+from pate_tf.queries.labels import Labels, ask_in_rounds, asked_inputs
 from pate_tf.queries.strategies import find_strategy
 from pate_tf.release.feature_sums import FeatureSums, LabelSource
-from pate_tf.release.graph import VoteAggregation
 from pate_tf.release.noisy_sums import release_sums
 from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
-from pate_tf.release.pseudo_labels import labels_from_sums
+from pate_tf.release.pseudo_labels import labels_from_sums, released_with
 from pate_tf.release.votes import VOTES, release_votes
 from pate_tf.representations import catalogue
 from pate_tf.students.kinds.linear_head import LinearHead
 from pate_tf.teachers.teachers import Teachers
 from pate_tf.teachers.voters import Voter
 
-aggregation_of = functools.cache(VoteAggregation)  # each is traced once
 
+class VoteAggregation(tf.Module):
+    """Counts votes and picks noisy winners, for any number of teachers and queries.
 
-def has_linear_model(plan: LabelPlan, source: LabelSource) -> bool:
-    """Whether labels of a plan come with a linear model, for the student `linear_head`."""
-    mechanism = plan.mechanism
-    return (
-        isinstance(mechanism, ReleasesFeatureSums)
-        and mechanism.num_clusters is None
-        and isinstance(source, FeatureSums)
-        and source.has_vectors
+    Both functions are traced once, whatever the batch, and can be exported with
+    `tf.saved_model.save`. They stay in int64 throughout.
+
+    Attributes:
+        num_classes: number of classes.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        if not 1 <= num_classes < LATTICE:
+            raise ValueError(
+                f"num_classes: expected at least 1 and below {LATTICE}, got {num_classes}"
+            )
+        super().__init__(name="vote_aggregation")
+        self.num_classes = num_classes
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int64, "labels")])
+    def counts(self, labels: tf.Tensor) -> tf.Tensor:
+        """Counts the votes of each query.
+
+        Args:
+            labels: the teachers' labels, int64 `[num_teachers, batch]`.
+
+        Returns:
+            Counts, int64 `[batch, num_classes]`; every row sums to num_teachers.
+
+        Raises:
+            tf.errors.InvalidArgumentError: if a label is not from 0 to num_classes - 1. The message
+                carries no label.
+        """
+        in_range = tf.reduce_all((labels >= 0) & (labels < self.num_classes))
+        check = tf.debugging.Assert(
+            in_range, [f"labels: expected 0 to {self.num_classes - 1}, got others"]
+        )
+        with tf.control_dependencies([check]):
+            batch = tf.shape(labels, tf.int64)[1]
+            cells = tf.range(batch)[tf.newaxis, :] * self.num_classes + labels
+        flat = tf.math.unsorted_segment_sum(tf.ones_like(cells), cells, batch * self.num_classes)
+        return tf.reshape(flat, [batch, self.num_classes])
+
+    @tf.function(
+        autograph=False,
+        input_signature=[
+            tf.TensorSpec([None, None], tf.int64, "counts"),
+            tf.TensorSpec([None, None], tf.int64, "noise"),
+        ],
     )
+    def noisy_winners(self, counts: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        """Adds noise to counts and returns the class with the largest sum.
+
+        Args:
+            counts: int64 `[batch, num_classes]`, below 2**40.
+            noise: int64 `[batch, num_classes]`, in units of 1/LATTICE votes, as drawn by
+                `AdditiveNoisyMax.additive_noise`.
+
+        Returns:
+            Labels, int64 `[batch]`, the lowest index among equal sums.
+        """
+        sums = counts * LATTICE + noise
+        # tf.argmax doesn't promise which of several equal maxima it returns.
+        is_largest = sums == tf.reduce_max(sums, axis=1, keepdims=True)
+        classes = tf.range(self.num_classes, dtype=tf.int64)
+        return tf.reduce_min(tf.where(is_largest, classes, tf.int64.max), axis=1)
+
+
+aggregation_of = functools.cache(VoteAggregation)  # each is traced once
 
 
 class Labeller:
@@ -205,23 +262,14 @@ class Labeller:
         self._folder = artifacts.RunDirectory(directory).sensitive
         self._charged_to, self._student_runs = charged_to, student_runs
         self._ledger: Ledger | None = None
-        self.delta = self._delta()
-
-    def _delta(self) -> float:
-        """Returns the budget's delta; where it has none that of the ledger, else the default.
-
-        Raises:
-            ValueError: if it is large for the records.
-        """
-        source, delta = self._identified, self._budget.delta
-        number = source.num_records if source.unit == "record" else None  # of owners private
+        identified, delta = self._identified, budget.delta
+        number = identified.num_records if identified.unit == "record" else None  # else private
         if delta is None and (self._folder / DATABASE).exists():
             # One that can't be read is refused, or gone on with, where it is opened.
             with contextlib.suppress(LedgerError), Ledger.read(self._folder) as existing:
                 delta = existing.delta
-        delta = default_delta(number) if delta is None else delta
-        check_delta(delta, number, source.unit)
-        return delta
+        self.delta = default_delta(number) if delta is None else delta
+        check_delta(self.delta, number, identified.unit)
 
     def open(self) -> Self:
         """Opens the ledger, which the first call creates; returns self.
@@ -369,6 +417,7 @@ class Labeller:
     ) -> Labels:
         queries, mechanism, reporting = plan.queries, plan.mechanism, self._reporting
         num_classes = pool.dataset.num_classes
+        aggregation = aggregation_of(num_classes)
 
         def neighbours_of(indices: IntArray) -> IntArray | None:
             if not num_neighbours:
@@ -392,7 +441,9 @@ class Labeller:
                     voter=voter,
                     ledger=ledger,
                     noise=self._settings.noise(),
-                    noisy_winners=aggregation_of(num_classes).label,
+                    noisy_winners=lambda counts, drawn: aggregation.noisy_winners(
+                        tf.constant(counts), tf.constant(drawn)
+                    ).numpy(),
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
@@ -401,7 +452,7 @@ class Labeller:
                     predictions=predictions,
                 )
 
-            labels = rounds.ask_in_rounds(
+            labels = ask_in_rounds(
                 queries,
                 pool,
                 answers,
@@ -418,7 +469,7 @@ class Labeller:
         number, deviation = mechanism.num_clusters, mechanism.standard_deviation
         table = sums.sums if number is None else sums.cluster_counts[number]
         moments, next_sums = None, None
-        if has_linear_model(plan, sums):
+        if number is None and sums.has_vectors:
             moments = sums.moments  # before anything is charged
         if mechanism.num_rounds > 1:
             next_sums = functools.partial(sums.residuals, noise=deviation)
@@ -432,12 +483,11 @@ class Labeller:
                 next_sums=next_sums,
             )
         with self._reporting.clock("inferring labels of the pool"):
-            labels = labels_from_sums(
+            labels, weights = labels_from_sums(
                 pool,
                 vectors,
                 released.values.reshape(mechanism.num_rounds, *table.values.shape),
                 deviation,
-                groups=sums.summands.groups,
                 centres=None if number is None else sums.summands.centres[number],
                 moments=moments,
                 num_records=sums.num_records,
@@ -445,10 +495,10 @@ class Labeller:
                 seed=plan.queries.seed,
             )
         linear_head = None
-        if labels.weights is not None:
+        if weights is not None:
             scale = sums.summands.scale
-            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, labels.weights)
-        return labels.release(pool, released, choice=plan.reason, linear_head=linear_head)
+            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
+        return released_with(labels, pool, released, choice=plan.reason, linear_head=linear_head)
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
@@ -482,17 +532,14 @@ class Labeller:
         with self.ledger() as ledger:
             return ledger.affordable(wanted)
 
-    def close(self) -> None:
+    def close(self, *exception: object) -> None:
         """Closes the ledger. What was spent can be read still, and labels published."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
 
-    def __enter__(self) -> Self:
-        return self.open()
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    __enter__ = open
+    __exit__ = close
 
     def __repr__(self) -> str:
         mechanism, epsilon = self._settings.mechanism, self._settings.epsilon

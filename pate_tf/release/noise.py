@@ -112,22 +112,6 @@ class NoiseSource(abc.ABC):
             if (drawn := bits >> (64 * num_words - num_bits)) < bound:
                 return drawn
 
-    def uniform_subset(self, number: int, *, below: int) -> list[int]:
-        """Returns `number` different whole numbers from 0 to below - 1, every set as likely.
-
-        (Floyd's algorithm: Bentley 1987.)
-
-        Raises:
-            ValueError: if there are not so many numbers.
-        """
-        if not 0 <= number <= below:
-            raise ValueError("expected at most as many numbers as there are, got more")
-        chosen: set[int] = set()
-        for last in range(below - number, below):
-            drawn = self.uniform_below(last + 1)
-            chosen.add(last if drawn in chosen else drawn)
-        return sorted(chosen)
-
     def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
         """Returns exactly uniform random orders of the classes, `[num_queries, num_classes]`."""
         keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)

@@ -30,8 +30,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
-from pate_tf.queries import rounds
-from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.labels import QueryConfig, check_queries
 from pate_tf.queries.strategies import AUTO, find_strategy, recommended
 from pate_tf.release.noise import (
     NoiseSource,
@@ -259,7 +258,29 @@ def plan_release(
         )
         queries = _queries(settings, source, number, strategy)
         plan = LabelPlan(mechanism=mechanism, queries=queries)
-    _check_votes(plan, source, pool, delta)
+    queries, mechanism = plan.queries, plan.mechanism
+    chosen, neighbours = find_strategy(queries.strategy), queries.num_neighbours
+    if mechanism.releases_feature_sums:
+        raise ValueError(
+            f"mechanism: expected one that answers queries with method pate, got {mechanism.name}; "
+            f"it belongs to method feature_sums"
+        )
+    check_drawable(mechanism)
+    if not delta:
+        check_pure(mechanism)
+    check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
+    if chosen.is_adaptive and not source.covers(pool.inputs):
+        raise ValueError(
+            f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
+            f"queries follow from earlier labels, got labels of a part of it"
+        )
+    compares = chosen.uses_representation and source.covers(pool.inputs)
+    if neighbours and not (compares and neighbours < len(pool)):
+        raise ValueError(
+            f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
+            f"pool's {len(pool)} inputs, and teachers that can label all of them, got {neighbours} "
+            f"for strategy {queries.strategy}"
+        )
     return plan
 
 
@@ -288,33 +309,6 @@ def _queries(
         representation=representation,
         num_neighbours=settings.num_neighbours,
     )
-
-
-def _check_votes(plan: LabelPlan, teachers: Voter, pool: Pool, delta: float) -> None:
-    """Raises ValueError unless strategy, numbers, mechanism, pool and teachers fit each other."""
-    queries, mechanism = plan.queries, plan.mechanism
-    strategy, number = find_strategy(queries.strategy), queries.num_neighbours
-    if mechanism.releases_feature_sums:
-        raise ValueError(
-            f"mechanism: expected one that answers queries with method pate, got {mechanism.name}; "
-            f"it belongs to method feature_sums"
-        )
-    check_drawable(mechanism)
-    if not delta:
-        check_pure(mechanism)
-    rounds.check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
-    if strategy.is_adaptive and not teachers.covers(pool.inputs):
-        raise ValueError(
-            f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
-            f"queries follow from earlier labels, got labels of a part of it"
-        )
-    compares = strategy.uses_representation and teachers.covers(pool.inputs)
-    if number and not (compares and number < len(pool)):
-        raise ValueError(
-            f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
-            f"pool's {len(pool)} inputs, and teachers that can label all of them, got {number} for "
-            f"strategy {queries.strategy}"
-        )
 
 
 # Plans of votes within an epsilon.
@@ -414,9 +408,11 @@ def _plan_of_votes(
     }
     config, joint = teachers.config, None
     if config is not None and config.model == closed_form.RIDGE and config.representation:
-        from pate_tf.representations.catalogue import is_of_images
+        from pate_tf.representations.catalogue import IMAGES, KINDS, joined_names
 
-        if is_of_images(config.representation) and pool.dataset.augmentation != "none":
+        kinds = [KINDS.get(name) for name in joined_names(config.representation)]
+        are_of_images = all(kind is not None and kind.data_kinds == IMAGES for kind in kinds)
+        if are_of_images and pool.dataset.augmentation != "none":
             joint = joint_plan(settings, target, **size)
     kind = joint.mechanism if joint is not None else settings.mechanism
     words = {} if joint is None else {"strategy": joint.strategy, "purpose": joint.purpose}

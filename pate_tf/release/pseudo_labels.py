@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -20,52 +19,43 @@ from pate_tf.queries.labels import Labels
 from pate_tf.release.noisy_sums import ReleasedSums, weights_of_rounds
 from pate_tf.representations.catalogue import pool_features_by_name
 from pate_tf.representations.regression import (
-    Averages,
     NoisySums,
-    Regression,
     labels_of,
     neighbourhood_averages,
     regress_sums,
     standardisation,
 )
 
-GROUP_WEIGHTS = (1.0, 0.3, 0.0)  # of features of later groups, beside 1
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 
 
-@dataclasses.dataclass(frozen=True)
-class PseudoLabels:
-    """Public: labels of a whole pool that follow from noisy sums.
+def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
+    """Returns labels that follow from sums with what these cost.
 
-    Attributes:
-        labels: a label of every input, with confidence in each class.
-        weights: of a linear model from vectors to logits, `[width, num_classes]`; None of clusters,
-            and of sums of images without moments.
+    Args:
+        inferred: of every input of the pool.
+        pool: that they are of.
+        sums: that were charged.
+        **facts: further fields of `Labels`.
     """
-
-    labels: PoolLabels
-    weights: npt.NDArray[np.float64] | None
-
-    def release(self, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
-        """Returns the labels with what the sums cost; `facts` are further fields of `Labels`."""
-        released = ReleasedLabels(
-            query_indices=self.labels.query_indices,
-            labels=self.labels.labels,
-            num_classes=self.labels.num_classes,
-            num_queries=len(pool),
-            cost=sums.cost,
-            ledger_rows=sums.ledger_rows,
-            secure_noise=sums.secure_noise,
-            noisy_sums=sums.values,
-        )
-        return Labels(
-            pool=pool,
-            queries=released.query_indices,
-            released=released,
-            training_labels=self.labels,
-            strategy="first",  # all of the pool, in its order
-            **facts,
-        )
+    released = ReleasedLabels(
+        query_indices=inferred.query_indices,
+        labels=inferred.labels,
+        num_classes=inferred.num_classes,
+        num_queries=len(pool),
+        cost=sums.cost,
+        ledger_rows=sums.ledger_rows,
+        secure_noise=sums.secure_noise,
+        noisy_sums=sums.values,
+    )
+    return Labels(
+        pool=pool,
+        queries=released.query_indices,
+        released=released,
+        training_labels=inferred,
+        strategy="first",  # all of the pool, in its order
+        **facts,
+    )
 
 
 def labels_from_sums(
@@ -74,13 +64,12 @@ def labels_from_sums(
     values: IntArray,
     noise: float,
     *,
-    groups: tuple[int, ...] = (),
     centres: npt.NDArray[np.float64] | None = None,
     moments: npt.NDArray[np.float64] | None = None,
     num_records: int = 0,
     representation: Named | None = None,
     seed: int = 0,
-) -> PseudoLabels:
+) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
     """Infers labels of a pool from noisy sums of what records add.
 
     By the linear model of several rounds; else by regression: of images on averages of features
@@ -91,29 +80,39 @@ def labels_from_sums(
         vectors: what each input would add, `[num_inputs, num_features + 1]`.
         values: noisy sums in steps of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`.
         noise: standard deviation of each round, in what a record adds at most.
-        groups: of the features, as of `Encoder.groups`.
         centres: of the clusters that records were counted in; None for sums of vectors.
         moments: of the pool's vectors, `[width, width]`, for a linear model; several rounds need
             them.
         num_records: private records, with moments.
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
+
+    Returns:
+        A label of every input, with confidence in each class; and weights of a linear model from
+        vectors to logits, `[width, num_classes]`: None of clusters, and of sums of images without
+        moments.
     """
     weights, total = None, values[0] / LATTICE
     if moments is not None:
         weights = weights_of_rounds(values, moments, num_records, noise)
         if len(values) > 1:
             confidence = scipy.special.softmax(vectors @ weights, axis=1)
-            return PseudoLabels(_labels(confidence), weights)
+            return _labels(confidence), weights
     if centres is not None:
-        sums = NoisySums.of_clusters(nearest_centres(vectors[:, :-1], centres), total, noise)
+        clusters = nearest_centres(vectors[:, :-1], centres)
+        sums = NoisySums(
+            vectors=np.eye(len(total), dtype=np.float32)[clusters],
+            values=total,
+            noise=noise,
+            num_of_class=np.maximum(total.sum(axis=0), 0.0),
+        )
     else:
-        sums = NoisySums.of_features(vectors, total, noise, groups)
+        sums = NoisySums.of_features(vectors, total, noise)
     if pool.dataset.augmentation == "none":
         confidence, weights = linear_model(sums)
-        return PseudoLabels(_labels(confidence), weights)
+        return _labels(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
-    return PseudoLabels(labels_of(regress_sums(neighbourhood_averages(views), sums)), weights)
+    return labels_of(regress_sums(neighbourhood_averages(views), sums)), weights
 
 
 def _labels(confidence: npt.NDArray[np.floating]) -> PoolLabels:
@@ -132,8 +131,7 @@ def linear_model(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns how probable classes are of inputs of a table, and weights that say it of any input.
 
-    Neighbors in a table need not be of one class: no averages. How much classes depend on later
-    groups of features is what makes the sums likeliest, of `GROUP_WEIGHTS`.
+    Neighbors in a table need not be of one class: no averages.
 
     Args:
         sums: of features, with a constant last.
@@ -144,14 +142,8 @@ def linear_model(
     """
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     mean, factors = standardisation(features)
-    is_later = np.arange(features.shape[1]) >= (sums.groups or features.shape[1:])[0]
-    candidates: list[tuple[Regression, npt.NDArray[np.float64]]] = []
-    for weight in GROUP_WEIGHTS if is_later.any() else GROUP_WEIGHTS[:1]:
-        weighed = factors * np.where(is_later, weight, 1.0)
-        rows = ((features - mean) * weighed).astype(np.float32)
-        regression = regress_sums([Averages(features=rows, of_first=rows)], sums)
-        candidates.append((regression, weighed))
-    regression, factors = max(candidates, key=lambda candidate: candidate[0].evidence)
+    rows = ((features - mean) * factors).astype(np.float32)
+    regression = regress_sums([(rows, rows)], sums)
     assumed = sums.num_of_class / sums.num_records
     weights = factors[:, None] * np.asarray(regression.weights)
     weights = np.vstack([weights, (assumed - mean @ weights) / constant])

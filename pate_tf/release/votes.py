@@ -22,7 +22,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.base import NoisyWinners
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
-from pate_tf.ledger import Ledger, LedgerError, StoredAnswer
+from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.journal import batches_before, canonical_json, fault_point
 from pate_tf.release.noise import NoiseSource, check_drawable
 
@@ -182,7 +182,7 @@ def release_votes(
         noise: where privacy noise comes from.
         noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
             with the largest counts * LATTICE + noise, int64 `[num_queries]`:
-            `VoteAggregation.label`.
+            `VoteAggregation.noisy_winners`.
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
@@ -259,14 +259,23 @@ def release_votes(
                     predictions=None if predicted is None else predicted[rows],
                 )
             answers |= ledger.stored_answers(new)
-    return _released(
-        mechanism,
-        [answers[digest] for digest in digests],
-        indices,
-        num_classes,
-        num_distinct=len(distinct),
-        ledger=ledger,
-        unit=unit,
+    stored = [answers[digest] for digest in digests]
+    rows_charged = tuple(sorted({answer.debit for answer in stored}))
+    is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
+    labelled = [answer for answer in stored if answer.label is not None]
+    noisy_counts = [answer.noisy_counts for answer in labelled]
+    has_counts = bool(noisy_counts) and None not in noisy_counts  # of all batches
+    return ReleasedLabels(
+        query_indices=indices[is_answered],
+        labels=np.array([answer.label for answer in labelled], np.int64),
+        num_classes=num_classes,
+        num_queries=len(stored),
+        cost=cost_of_labels(
+            ledger, mechanism, num_distinct=len(distinct), rows=rows_charged, unit=unit
+        ),
+        ledger_rows=rows_charged,
+        secure_noise=ledger.is_secure,
+        noisy_counts=np.array(noisy_counts, np.int64) if has_counts else None,
     )
 
 
@@ -305,31 +314,3 @@ def _charge_and_draw(
         ) from error
     fault_point("counts_kept")
     ledger.store_answers(debit, queries, drawn.labels, drawn.noisy_counts)
-
-
-def _released(
-    mechanism: Mechanism,
-    answers: Sequence[StoredAnswer],
-    indices: npt.NDArray[Any],
-    num_classes: int,
-    *,
-    num_distinct: int,
-    ledger: Ledger,
-    unit: str,
-) -> ReleasedLabels:
-    """Returns the answers of queries, `[num_queries]` as are their positions, with their cost."""
-    rows = tuple(sorted({answer.debit for answer in answers}))
-    is_answered = np.array([answer.label is not None for answer in answers], np.bool_)
-    labelled = [answer for answer in answers if answer.label is not None]
-    counts = [answer.noisy_counts for answer in labelled]
-    has_counts = bool(counts) and None not in counts  # of all batches
-    return ReleasedLabels(
-        query_indices=indices[is_answered],
-        labels=np.array([answer.label for answer in labelled], np.int64),
-        num_classes=num_classes,
-        num_queries=len(answers),
-        cost=cost_of_labels(ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=unit),
-        ledger_rows=rows,
-        secure_noise=ledger.is_secure,
-        noisy_counts=np.array(counts, np.int64) if has_counts else None,
-    )

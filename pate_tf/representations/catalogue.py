@@ -26,10 +26,8 @@ from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive, pretrained
-from pate_tf.representations.fourier import FourierPart
-from pate_tf.representations.patches import PatchPart
-from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
-from pate_tf.representations.wavelets import WaveletPart
+from pate_tf.representations.images import PatchPart, WaveletPart
+from pate_tf.representations.raw import BinsPart, FourierPart, LsaPart, RawPart
 
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 4  # of the rules by which a pool becomes a representation
@@ -58,7 +56,6 @@ KINDS = {
     "wavelets": Kind(lambda pool, seed: [WaveletPart(pool)], IMAGES, is_trained=True),
     "raw": Kind(lambda pool, seed: [RawPart(pool)]),
     "bins": Kind(lambda pool, seed: [BinsPart(pool)], ("tabular",)),
-    "pairs": Kind(lambda pool, seed: [PairsPart(pool)]),
     "fourier": Kind(lambda pool, seed: [FourierPart(pool, seed)]),
     "lsa": Kind(lambda pool, seed: [LsaPart(pool)], ("text",)),
 }
@@ -84,11 +81,6 @@ def default_of_sums(dataset: Dataset) -> str:
     A teacher has too few records of a table for bins.
     """
     return "bins" if dataset.kind == "tabular" else default_of_teachers(dataset)
-
-
-def is_of_images(name: Named) -> bool:
-    """Whether all that a representation is joined from needs images."""
-    return all(is_known(part) and KINDS[part].data_kinds == IMAGES for part in joined_names(name))
 
 
 def joined_names(name: Named) -> tuple[Any, ...]:
@@ -244,13 +236,6 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(os.environ.get(CACHE_VARIABLE) or pathlib.Path(base) / "pate_tf")
 
 
-def pool_features(
-    pool: Pool, name: Named | None = None, seed: int = 0
-) -> tuple[npt.NDArray[np.float32], ...]:
-    """Returns views of the pool: features `[num_inputs, width]`, as `encoder_of` has them."""
-    return tuple(view for views in pool_features_by_name(pool, name, seed) for view in views)
-
-
 @functools.lru_cache(maxsize=2)  # choosing queries and inferring labels ask for the same ones
 def pool_features_by_name(
     pool: Pool, name: Named | None = None, seed: int = 0
@@ -285,8 +270,8 @@ class Representation:
         Args:
             source: "contrastive" or "patches", trained on images of the pool; "wavelets" of images,
                 scaled by the pool; "raw", scaled numbers and one-hot categories; "bins" of tables,
-                these and in which of its bins each number lies; "pairs" and "fourier", products of
-                two of them and random Fourier features; several joined by "+"; "encoder:PATH" for a
+                these and in which of its bins each number lies; "fourier", random
+                Fourier features; several joined by "+"; "encoder:PATH" for a
                 `.keras` file; a Keras model from raw inputs to features, or a function from a
                 `Dataset` to one, itself or as `module:function`.
                 None for "contrastive" of gray images, "patches+wavelets" of color ones, "raw" of

@@ -159,26 +159,18 @@ class ContrastiveModel(keras.Model):
         weights = self.trainable_weights
         with tf.GradientTape() as tape:
             copies = self(tf.concat([data["first"], data["second"]], 0), training=True)
-            loss = contrastive_loss(*tf.split(copies, 2))
+            # Mean cross-entropy of finding each input's other copy among all copies.
+            directions = tf.math.l2_normalize(copies, axis=1)
+            logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
+            num_copies = tf.shape(copies)[0]
+            itself = tf.eye(num_copies, dtype=tf.bool)
+            logits = tf.where(itself, logits.dtype.min, logits)
+            partners = tf.roll(tf.range(num_copies), num_copies // 2, axis=0)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=partners, logits=logits)
+            loss = tf.reduce_mean(losses)
         self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         self.tracker.update_state(loss)
         return {"loss": self.tracker.result()}
-
-
-def contrastive_loss(places: tf.Tensor, other_places: tf.Tensor) -> tf.Tensor:
-    """Mean cross-entropy, in nats, of finding each input's other copy among all copies.
-
-    Copies are `[batch, num_dimensions]`, in the same order.
-    """
-    directions = tf.math.l2_normalize(tf.concat([places, other_places], 0), axis=1)
-    logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
-    num_places = tf.shape(places)[0]
-    itself = tf.eye(2 * num_places, dtype=tf.bool)
-    logits = tf.where(itself, logits.dtype.min, logits)
-    partners = tf.roll(tf.range(2 * num_places), num_places, axis=0)
-    return tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=partners, logits=logits)
-    )
 
 
 # Features of a pool from a network that is trained on labels of some of it.

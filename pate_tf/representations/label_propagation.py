@@ -53,15 +53,10 @@ def _nearest(features: FloatArray) -> scipy.sparse.csr_array:
     search = sklearn.neighbors.NearestNeighbors(n_neighbors=number).fit(features)
     # Of each input, itself left out.
     graph = scipy.sparse.csr_array(search.kneighbors_graph(mode="distance"))
-    graph.data = weights_of(graph.data.reshape(num_inputs, number)).ravel()
-    return graph.maximum(graph.T)
-
-
-def weights_of(distances: FloatArray) -> FloatArray:
-    """Returns weights of neighbours, by ascending distances `[num_inputs, num_neighbours]`."""
+    distances = graph.data.reshape(num_inputs, number)  # ascending
     furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
-    weights: FloatArray = np.exp(-2.0 * np.square(distances / furthest))
-    return weights
+    graph.data = np.exp(-2.0 * np.square(distances / furthest)).ravel()
+    return graph.maximum(graph.T)
 
 
 def propagate(

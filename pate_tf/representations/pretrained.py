@@ -40,11 +40,6 @@ def find(name: str) -> pathlib.Path:
     return path
 
 
-def file_name(name: Named) -> str | None:
-    """Returns the name of an encoder's file, without its folder; None if it is from no disk."""
-    return pathlib.Path(str(name)).name if is_from_disk(name) else None
-
-
 def function_of(model: keras.Model) -> Callable[[Dataset], keras.Model]:
     """Returns the function that gives a model for any data set, called after the model."""
 

@@ -103,17 +103,20 @@ class BinsPart(Part):
         number = min(BINS, MOST_BINS // max(len(usable), 1))
         columns, low, high = list[int](), list[float](), list[float]()
         for place in usable if number > 1 else ():
-            edges = [-np.inf, *_edges(*counted[place], number), np.inf]
+            values, counts = counted[place]
+            shares = np.minimum(counts, counts.sum() / number)
+            places = (shares.cumsum() - shares / 2.0) / shares.sum()
+            quantiles = np.interp(np.arange(1, number) / number, places, values)
+            above = np.unique(np.searchsorted(values, quantiles))
+            above = above[above > 0]
+            middle = (values[above - 1].astype(np.float64) + values[above]) / 2.0
+            middle = middle.astype(np.float32)  # in which neighbours may have none
+            meet = np.where(middle > values[above - 1], middle, values[above])
+            edges = [-np.inf, *meet, np.inf]
             columns += [place] * (len(edges) - 1)
             low += edges[:-1]
             high += edges[1:]
         self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """Raw features, and bins."""
-        (width,) = self._raw.widths
-        return width, self.widths[0] - width
 
     @property
     def learnt(self) -> list[Any]:
@@ -140,60 +143,6 @@ class BinsPart(Part):
         is_in_bin = tf.cast((numbers >= self._low) & (numbers < self._high), tf.float32)
         bins = WEIGHT_OF_BINS * tf.math.l2_normalize(is_in_bin, axis=1)
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
-
-
-def _edges(
-    values: npt.NDArray[np.float32], counts: npt.NDArray[np.integer], number: int
-) -> npt.NDArray[np.float32]:
-    """Returns where bins meet, between values `[num_values]` that inputs have so many times."""
-    shares = np.minimum(counts, counts.sum() / number)
-    places = (shares.cumsum() - shares / 2.0) / shares.sum()
-    quantiles = np.interp(np.arange(1, number) / number, places, values)
-    above = np.unique(np.searchsorted(values, quantiles))
-    above = above[above > 0]
-    middle = np.asarray((values[above - 1].astype(np.float64) + values[above]) / 2.0, np.float32)
-    return np.where(middle > values[above - 1], middle, values[above])  # neighbours in float32
-
-
-MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145
-
-
-class PairsPart(Part):
-    """One view of norm 1: products of any two numbers of `RawPart`, the constant among them.
-
-    Their products are the squares of those of `RawPart`, a polynomial kernel of degree 2.
-    """
-
-    def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of at least one input.
-
-        Raises:
-            ValueError: if an input has more than `MOST_OF_PAIRS` numbers and categories.
-        """
-        super().__init__()
-        self._raw = RawPart(pool)
-        (width,) = self._raw.widths
-        if width - 1 > MOST_OF_PAIRS:
-            raise ValueError(
-                f"representation pairs: expected inputs of at most {MOST_OF_PAIRS} numbers and "
-                f"categories, got {width - 1:,}; take raw or fourier"
-            )
-        rows, columns = np.triu_indices(width)
-        self._places = tf.constant(rows * width + columns)
-        # Each pair of two stands for itself and its mirror image.
-        self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
-        self.widths = (len(rows),)
-
-    @property
-    def learnt(self) -> list[Any]:
-        """What numbers are scaled by."""
-        return self._raw.learnt
-
-    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        (raw,) = self._raw(inputs)
-        products = tf.reshape(raw[:, :, None] * raw[:, None, :], [tf.shape(raw)[0], -1])
-        return [tf.gather(products, self._places, axis=1) * self._weights]
 
 
 # Of texts and of whitened features. On the pool of `packages` of benchmarks/own_data.py 100 and 200
@@ -288,3 +237,37 @@ class WhitenedPart(Part):
         """Returns the view float32 `[batch, width]`."""
         turned = tf.matmul(self._encoder(inputs) - self._mean, self._turn)
         return [tf.math.l2_normalize(turned, axis=1)]
+
+
+NUM_FEATURES = 600
+
+
+class FourierPart(Part):
+    """One view of norm 1: cosines of random projections of scaled inputs.
+
+    Their products approach Gaussian kernels exp(-|x - y|^2 / 2 d) of inputs with d
+    features, which are scaled by the pool as `RawPart` has them (Rahimi and Recht 2007, "Random
+    Features for Large-Scale Kernel Machines").
+    """
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        """Takes what is publicly known of at least one input, and a seed."""
+        super().__init__()
+        self._raw = RawPart(pool)
+        width = self._raw.widths[0] - 1  # without the constant
+        random = np.random.default_rng(seed)
+        # Raw numbers are half of the standardised ones.
+        turn = random.normal(0.0, 2.0 / np.sqrt(width), (width, NUM_FEATURES))
+        phase = random.uniform(0.0, 2.0 * np.pi, NUM_FEATURES)
+        self._turn, self._phase = constants(turn, phase)
+        self.widths = (NUM_FEATURES,)
+
+    @property
+    def learnt(self) -> list[Any]:
+        """What inputs are scaled by, and the projections."""
+        return [*self._raw.learnt, self._turn, self._phase]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        turned = tf.matmul(self._raw.scaled(inputs), self._turn) + self._phase
+        return [tf.math.l2_normalize(tf.cos(turned), axis=1)]

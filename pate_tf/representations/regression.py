@@ -132,18 +132,10 @@ def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     return ((features - mean) * factors).astype(np.float32)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Averages:
-    """Neighbourhood averages of a pool's features. Public.
-
-    Attributes:
-        features: of all representations, `[num_inputs, num_features]`, of about norm 1.
-        of_first: of the first one alone: by these the neighbourhoods are judged, as features of
-            another one look smooth in neighbourhoods that they found themselves.
-    """
-
-    features: npt.NDArray[np.float32] = dataclasses.field(repr=False)
-    of_first: npt.NDArray[np.float32] = dataclasses.field(repr=False)
+# Neighbourhood averages of a pool's features, `[num_inputs, num_features]`, of about norm 1: of all
+# representations, then of the first one alone. By these the neighbourhoods are judged, as features
+# of another one look smooth in neighbourhoods that they found themselves.
+Averages = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 def neighbourhood_average(
@@ -171,7 +163,7 @@ def neighbourhood_averages(
     joined = np.concatenate(features, axis=1) / root
     for views in representations:
         average = neighbourhood_average(neighbour_graph(views), joined)
-        yield Averages(features=average, of_first=average[:, : features[0].shape[1]] * root)
+        yield average, average[:, : features[0].shape[1]] * root
 
 
 def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
@@ -223,8 +215,6 @@ class NoisySums:
         noise: its standard deviation, in the same unit; above 0.
         num_of_class: records of each class, as far as the values say, at least 0, `[num_classes]`.
         is_constant: whether the last number of all vectors is the same.
-        groups: how many of the other numbers belong to each group, as of `Encoder.groups`; () where
-            there is one.
     """
 
     vectors: npt.NDArray[np.floating] = dataclasses.field(repr=False)
@@ -232,7 +222,6 @@ class NoisySums:
     noise: float
     num_of_class: FloatArray = dataclasses.field(repr=False)
     is_constant: bool = False
-    groups: tuple[int, ...] = ()
 
     @classmethod
     def of_features(
@@ -240,7 +229,6 @@ class NoisySums:
         vectors: npt.NDArray[np.floating],
         values: FloatArray,
         noise: float,
-        groups: tuple[int, ...] = (),
     ) -> "NoisySums":
         """Takes sums of `models.encoder.record_vectors`, whose last number is a constant."""
         # An input without features has no constant either.
@@ -252,21 +240,7 @@ class NoisySums:
             noise=noise,
             num_of_class=number,
             is_constant=True,
-            groups=groups,
         )
-
-    @classmethod
-    def of_clusters(cls, clusters: IntArray, values: FloatArray, noise: float) -> "NoisySums":
-        """Takes counts of clusters, `[num_clusters, num_classes]`.
-
-        Args:
-            clusters: of each input, `[num_inputs]`.
-            values: records by cluster and class, with noise.
-            noise: its standard deviation.
-        """
-        vectors = np.eye(len(values), dtype=np.float32)[clusters]
-        number = np.maximum(values.sum(axis=0), 0.0)
-        return cls(vectors=vectors, values=values, noise=noise, num_of_class=number)
 
     @property
     def num_records(self) -> float:
@@ -327,11 +301,11 @@ def _regress_each(
     `regress_at` takes features of the inputs to answer for, and of all inputs.
     """
     regressions, evidence = [], []
-    for average in averages:
-        regressions.append(regress_at(average.features, average.features))
+    for of_all, of_first in averages:
+        regressions.append(regress_at(of_all, of_all))
         judged = regressions[-1]
-        if average.of_first is not average.features:
-            judged = regress_at(average.of_first[:1], average.of_first)
+        if of_first is not of_all:
+            judged = regress_at(of_first[:1], of_first)
         evidence.append(judged.evidence)
     return averaged(regressions, scipy.special.softmax(evidence))
 

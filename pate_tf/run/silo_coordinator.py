@@ -18,11 +18,11 @@ from pate_tf.core.public import Pool
 from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
-from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.labels import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import Mechanism
 from pate_tf.silos.roster import Asking, SiloRoster
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 
 REPORT, ENCODER = "report.json", "encoder.npz"
 DIGITS = 16  # of a digest, for people
@@ -115,7 +115,7 @@ def coordinate(
         JournalError: if the journal can't be used.
         OSError: if a file can't be read, or an aggregator is missing.
     """
-    from pate_tf.queries.rounds import check_queries
+    from pate_tf.queries.labels import check_queries
     from pate_tf.run.student import Student
     from pate_tf.silos.transport import AggregatorService, serve_coordinator
 

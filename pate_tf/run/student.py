@@ -37,8 +37,14 @@ from pate_tf.statement.publishing import (
     publish_model,
 )
 from pate_tf.students import batches, evaluation, training
-from pate_tf.students.config import StudentSettings, complete, find_student
-from pate_tf.students.kinds import AUTO, LINEAR_HEAD
+from pate_tf.students.kinds import (
+    AUTO,
+    LINEAR_HEAD,
+    TRAINING,
+    StudentSettings,
+    complete,
+    find_student,
+)
 
 REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
 LOW_CONFIDENCE: Final = 0.8  # mean confidence of labels, below which there is a warning
@@ -201,13 +207,22 @@ class Student:
                 f"this epsilon; see docs/explanation/alternatives.md"
             )
         settings = self._settings
-        if settings.is_left_open and labels.prefers_linear_head:
+        choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
+        # Of tables and texts no student is expected to be better than the linear model of feature
+        # sums; of images, after several rounds, unless clusters are classes.
+        prefers_linear_head = labels.linear_head is not None and (
+            pool.dataset.kind != "image"
+            or (
+                getattr(labels.cost.charge, "num_rounds", 1) > 1
+                and labels.training_labels.weights is not None
+            )
+        )
+        if settings.student == AUTO and not any(choices) and prefers_linear_head:
             settings = dataclasses.replace(settings, student=LINEAR_HEAD)
         config = complete(
             settings,
             pool.dataset,
             labels_whole_pool=labels.released.noisy_sums is not None,
-            warm_start_from=labels.network,
         )
         if config.student == LINEAR_HEAD:
             config = dataclasses.replace(config, initial=labels.linear_head)
@@ -434,7 +449,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         "nb_teachers": statement.num_teachers,
         "queries": released.num_queries,
         "queries_answered": released.num_answered,
-        "queries_saved": labels.num_inferred,
+        "queries_saved": len(labels.inferred.labels),
         "query_strategy": labels.strategy,
         "mechanism": released.cost.charge.to_dict(),
         "delta": statement.delta,

@@ -13,19 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
-from pate_tf.net.client import Connection
+from pate_tf.net.client import Connection, with_retries
 from pate_tf.net.credentials import Limits, TlsFiles
-from pate_tf.net.retries import with_retries
 from pate_tf.net.service import Caller, Service, TlsServer
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import (
     FloatArray,
     Parameters,
     ParameterServer,
-    RefusedUploadError,
     Upload,
 )
-from pate_tf.selective_sgd.terms import Terms
+from pate_tf.selective_sgd.settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
 WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
@@ -33,20 +31,10 @@ WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
 Answer = TypeVar("Answer")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JoinRequest:
-    """What a participant's ledger says; with privacy no upload is applied before."""
-
-    run: bytes
-    ledger: LedgerFacts | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PullRequest:
-    """Asks for the parameters of the caller's turn, or of all at the end."""
-
-    run: bytes
-    round: int
+# Each names the run. What a participant's ledger says, before which no upload is applied with
+# privacy; and the round whose parameters are fetched, the number of rounds at the end.
+JoinRequest = tuple[bytes, LedgerFacts | None]
+PullRequest = tuple[bytes, int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +55,7 @@ class PushRequest:
         """Returns the upload; raises ValueError if it is none of such a model."""
         indices = np.arange(num_parameters) if self.indices is None else self.indices
         if self.values.ndim != 1 or self.values.shape != indices.shape:
-            raise RefusedUploadError("upload: expected a value for each index, got others")
+            raise ValueError("upload: expected a value for each index, got others")
         return Upload(
             participant=participant,
             round=self.round,
@@ -148,8 +136,9 @@ class ParameterService:
 
         Only the participant's auditors can check its ledger.
         """
-        self._number(caller, request.run)
-        facts, delta = request.ledger, self._terms.settings.delta
+        run, facts = request
+        self._number(caller, run)
+        delta = self._terms.settings.delta
         if facts is not None:
             if facts.delta != delta:
                 raise ValueError(f"delta: expected {delta} of the ledger, got another")
@@ -162,10 +151,11 @@ class ParameterService:
 
     def pull(self, request: PullRequest, caller: Caller) -> Parameters | None:
         """Returns the parameters of the caller's turn, or None after a while."""
-        number = self._number(caller, request.run)
-        look = functools.partial(self._server.pull, number, request.round)
+        run, round_number = request
+        number = self._number(caller, run)
+        look = functools.partial(self._server.pull, number, round_number)
         parameters = self._until(look, caller)
-        if parameters is not None and request.round == self._terms.settings.rounds:
+        if parameters is not None and round_number == self._terms.settings.rounds:
             with self._changed:
                 self.fetched.add(caller.name)
                 self._changed.notify_all()
@@ -178,7 +168,7 @@ class ParameterService:
         """
         number = self._number(caller, request.run)
         if self._terms.settings.is_noisy and caller.name not in self.facts:
-            raise RefusedUploadError("upload: expected one that was charged, got another")
+            raise ValueError("upload: expected one that was charged, got another")
         upload = request.upload(number, self._server.num_parameters)
 
         def look() -> bool | None:
@@ -259,7 +249,7 @@ class RemoteServer(Connection):
             PermissionError: if it does not know this participant.
             ValueError: if it has other terms.
         """
-        request = JoinRequest(run=self._terms.run_id, ledger=facts)
+        request = (self._terms.run_id, facts)
         if self._until_answered("Join", request, int) != self._num_parameters:
             raise ValueError(
                 f"model: expected {self._num_parameters} parameters, the server's has others"
@@ -273,7 +263,7 @@ class RemoteServer(Connection):
             ValueError: if it refuses.
         """
         del participant  # its certificate says who it is
-        request = PullRequest(run=self._terms.run_id, round=round_number)
+        request = (self._terms.run_id, round_number)
         parameters: Parameters = self._until_answered("Pull", request, Parameters | None)
         if parameters.values.shape != (self._num_parameters,):
             raise ValueError(f"values: expected {self._num_parameters} parameters, got others")

@@ -12,11 +12,10 @@ from pate_tf.accounting.conversions import check_delta
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.release.noise import NoiseSource, SystemNoise
-from pate_tf.selective_sgd.models import FlatView, FloatArray
 from pate_tf.selective_sgd.run_state import DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import Parameters, Upload
 from pate_tf.selective_sgd.settings import LATTICE, TrainingSettings, noise_scale
-from pate_tf.selective_sgd.training import NotFiniteError, Participants
+from pate_tf.selective_sgd.training import FlatView, FloatArray, NotFiniteError, Participants
 
 NUMBERS_AT_ONCE = 2**25  # of gradients of single records
 MOST_RECORDS = 1024

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import smallest_epsilon
@@ -129,8 +128,9 @@ class DurableRun(contextlib.ExitStack):
             artifacts.write_json(config, identity, private=True)
         self.saved = artifacts.read_arrays(state) if state.exists() else {}
         if is_noisy and NONCE not in self.saved:
-            self.saved = {NONCE: _random_bytes()}
-            self._write(self.saved)
+            nonce = np.frombuffer(secrets.token_bytes(NONCE_BYTES), np.uint8)
+            self.saved = {NONCE: nonce}
+            artifacts.write_arrays(state, self.saved, private=True)
 
     def charge(self, charge: NoisyTraining, *, secure_noise: bool) -> LedgerFacts:
         """Charges all rounds, unless they were charged before; returns what the ledger says now.
@@ -193,12 +193,13 @@ class DurableRun(contextlib.ExitStack):
                 then nothing of the state may leave.
             OSError: if it can't be written.
         """
-        if self._ledger is None:
-            self._write(state)
-            return
-        token = _random_bytes()
-        self._write({**state, NONCE: self.saved[NONCE], TOKEN: token})
-        self._note(self._ledger, int(state[ROUND]), token.tobytes())
+        token = secrets.token_bytes(NONCE_BYTES)
+        if self._ledger is not None:
+            names = {NONCE: self.saved[NONCE], TOKEN: np.frombuffer(token, np.uint8)}
+            state = {**state, **names}
+        artifacts.write_arrays(self.folder / "state.npz", state, private=True)
+        if self._ledger is not None:
+            self._note(self._ledger, int(state[ROUND]), token)
 
     def facts(self) -> LedgerFacts:
         """Returns what the ledger says now, once the run was charged."""
@@ -216,9 +217,6 @@ class DurableRun(contextlib.ExitStack):
             num_records=self._num_records,
             **{name: others[name] for name in names},
         )
-
-    def _write(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        artifacts.write_arrays(self.folder / "state.npz", state, private=True)
 
     def _note(self, ledger: Ledger, round_number: int, token: bytes) -> None:
         """Notes durably that a state is about to be released, before anything of it leaves."""
@@ -258,7 +256,3 @@ def _noted(ledger: Ledger) -> _Noted:
             token = bytes.fromhex(kept["token"])
             noted = dataclasses.replace(noted, round=int(kept["round"]), token=token)
     return noted
-
-
-def _random_bytes() -> npt.NDArray[np.uint8]:
-    return np.frombuffer(secrets.token_bytes(NONCE_BYTES), np.uint8)

@@ -19,10 +19,6 @@ NO_ROUND = -1
 DIGEST_BYTES = 32
 
 
-class RefusedUploadError(ValueError):
-    """An upload that the server did not apply, and why, in one line without any value of it."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameters:
     """What a participant downloads.
@@ -114,6 +110,7 @@ class ParameterServer:
 
     Attributes:
         state: replaced as a whole, never written to.
+        num_parameters: of the model.
 
     Raises:
         ValueError: if the stored state is of another model.
@@ -122,7 +119,7 @@ class ParameterServer:
     def __init__(
         self, settings: TrainingSettings, initial: FloatArray, *, run: DurableRun | None = None
     ) -> None:
-        self.settings, self._run = settings, run
+        self.settings, self._run, self.num_parameters = settings, run, len(initial)
         number = settings.num_participants
         self.state = ServerState(
             values=initial,
@@ -145,11 +142,6 @@ class ParameterServer:
         if any(arrays[name].shape != array.shape for name, array in expected.items()):
             raise ValueError("server: expected the state of this model, got that of another")
         self.state = ServerState(**{name: arrays[name] for name in expected})
-
-    @property
-    def num_parameters(self) -> int:
-        """How many parameters the model has."""
-        return len(self.state.values)
 
     @property
     def version(self) -> int:
@@ -193,7 +185,7 @@ class ParameterServer:
             return current if round_number == last + 1 else None
         if round_number != self.round:
             return None
-        if settings.is_synchronous:
+        if settings.protocol == "synchronous":
             version = self.round * settings.num_participants
             return Parameters(version=version, values=self.state.round_values)
         return current if participant == self.version % settings.num_participants else None
@@ -205,7 +197,7 @@ class ParameterServer:
             Whether it is applied; otherwise others come first in a synchronous round.
 
         Raises:
-            RefusedUploadError: if it is too large, out of turn, not finite, out of range, or
+            ValueError: if it is too large, out of turn, not finite, out of range, or
                 another upload for a round that was applied. Nothing has changed.
             OSError: if it can't be made durable; then sending it again decides.
         """
@@ -213,14 +205,14 @@ class ParameterServer:
         if upload.round == state.rounds[participant]:
             if state.digests[participant].tobytes() == digest:
                 return True
-            raise RefusedUploadError(
+            raise ValueError(
                 f"upload: round {upload.round} of participant {participant} was applied with other "
                 f"content"
             )
         self._check_turn(upload)
         changed = self._changed(upload)
         place = self.version % self.settings.num_participants
-        if self.settings.is_synchronous and participant != place:
+        if self.settings.protocol == "synchronous" and participant != place:
             return False
         values, rounds, digests = state.values.copy(), state.rounds.copy(), state.digests.copy()
         values[upload.indices] = changed
@@ -255,19 +247,19 @@ class ParameterServer:
     def _check_turn(self, upload: Upload) -> None:
         settings, due = self.settings, int(self.state.rounds[upload.participant]) + 1
         if upload.round != due or due == settings.rounds:
-            raise RefusedUploadError(
+            raise ValueError(
                 f"upload: expected round {due} of participant {upload.participant}, below "
                 f"{settings.rounds}, got round {upload.round}"
             )
         if settings.protocol == "asynchronous":
             if upload.version > self.version:
-                raise RefusedUploadError(
+                raise ValueError(
                     f"upload: expected a version up to {self.version}, got {upload.version}"
                 )
             return
         expected = self.pull(upload.participant, upload.round)
         if expected is None or upload.version != expected.version:
-            raise RefusedUploadError(
+            raise ValueError(
                 f"upload: expected that of version {self.version} by the participant whose turn it "
                 f"is, got another"
             )
@@ -277,22 +269,22 @@ class ParameterServer:
         settings, indices, gamma = self.settings, upload.indices, self.settings.gamma
         most = settings.num_uploaded(self.num_parameters)
         if len(indices) > most or indices.shape != upload.values.shape:
-            raise RefusedUploadError(f"upload: expected at most {most} changes, got another number")
+            raise ValueError(f"upload: expected at most {most} changes, got another number")
         if indices.size and (
             indices[0] < 0 or indices[-1] >= self.num_parameters or (np.diff(indices) <= 0).any()
         ):
-            raise RefusedUploadError(
+            raise ValueError(
                 f"upload: expected ascending indices below {self.num_parameters}, got others"
             )
         if not np.isfinite(upload.values).all():
-            raise RefusedUploadError("upload: expected finite changes, got NaN or infinity")
+            raise ValueError("upload: expected finite changes, got NaN or infinity")
         if gamma is not None and (np.abs(upload.values) > np.float32(gamma)).any():
-            raise RefusedUploadError(f"upload: expected changes up to {gamma:g}, got larger ones")
+            raise ValueError(f"upload: expected changes up to {gamma:g}, got larger ones")
         factor = 1.0 / (1.0 + self.version - upload.version)
-        if settings.is_synchronous:
+        if settings.protocol == "synchronous":
             factor = 1.0 / settings.num_participants
         with np.errstate(over="ignore"):
             changed = self.state.values[indices] + np.float32(factor) * upload.values
         if not np.isfinite(changed).all():
-            raise RefusedUploadError("upload: expected changes that parameters can take, got more")
+            raise ValueError("upload: expected changes that parameters can take, got more")
         return np.asarray(changed)

@@ -1,12 +1,15 @@
 """Settings of shared training: how participants train, what protects uploads, what both cost."""
 
 import dataclasses
+import math
 from math import sqrt
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from pate_tf.accounting.conversions import DEFAULT_DELTA
 from pate_tf.accounting.noisy_training import NoisyTraining, noise_for
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.settings import Settings, described, setting, value_type
+from pate_tf.core.validation import Fields
+from pate_tf.net.credentials import Roster
 
 PROTOCOLS = ("round_robin", "asynchronous", "synchronous")
 LATTICE = 2**20  # steps of a clipping length
@@ -124,11 +127,6 @@ class TrainingSettings(Settings):
         """Whether noise protects uploads."""
         return self.privacy != "none"
 
-    @property
-    def is_synchronous(self) -> bool:
-        """Whether all participants of a round train on the same parameters."""
-        return self.protocol == "synchronous"
-
     def num_uploaded(self, num_parameters: int) -> int:
         """Returns how many changes an upload holds at most: at least one."""
         return max(1, int(self.upload * num_parameters))
@@ -155,6 +153,52 @@ class TrainingSettings(Settings):
         )
         noise_scale(charge)
         return charge
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Terms(Roster):
+    """The terms of a run, from a small TOML file. Public; all read them before they join.
+
+    The order of names is that of round robin.
+
+    Attributes:
+        dataset: name that `data.catalogue` knows, or `module:function`: shapes and classes.
+        model: as `training.build` takes it; None for the default of the data set.
+        settings: of the run.
+    """
+
+    role: ClassVar[str] = "participant"
+    dataset: str
+    settings: TrainingSettings
+    model: str | None = None
+
+    @classmethod
+    def of_fields(cls, fields: Fields) -> Self:
+        """Takes the terms from the fields of their file."""
+        tables = fields.tables(cls.role)
+        names = tuple(table.text("name") for table in tables)
+        for table in tables:
+            table.end()
+        values: dict[str, Any] = {}
+        if fields.has("settings"):
+            table = fields.table("settings")
+            for name in set(described(TrainingSettings)) - {"num_participants"}:
+                if table.has(name):
+                    kind, _ = value_type(TrainingSettings, name)
+                    if kind is str:
+                        values[name] = table.text(name)
+                    elif kind is int:
+                        values[name] = table.whole(name, least=0)
+                    else:
+                        values[name] = table.number(name, above=-math.inf)
+            table.end()
+        return cls(
+            run=fields.text("run"),
+            names=names,
+            dataset=fields.text("dataset"),
+            model=fields.text("model") if fields.has("model") else None,
+            settings=TrainingSettings(num_participants=len(names), **values),
+        )
 
 
 def noise_scale(charge: NoisyTraining) -> float:

@@ -23,14 +23,11 @@ from pate_tf.models.encoder import Encoder
 from pate_tf.release.noise import NoiseSource
 from pate_tf.representations.catalogue import default_representation, encoder_of
 from pate_tf.representations.raw import whitened
-from pate_tf.selective_sgd import models
-from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.private_training import participants_of
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import ParameterServer, upload_bytes
-from pate_tf.selective_sgd.settings import TrainingSettings
-from pate_tf.selective_sgd.terms import Terms
-from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.selective_sgd.settings import Terms, TrainingSettings
+from pate_tf.selective_sgd.training import FlatView, SharedTraining, build, private_shards
 from pate_tf.serving.export import export_student, student_digest
 from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.shared_training import SharedTrainingStatement
@@ -210,7 +207,7 @@ def train(
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the ledger does not suffice, can't be used, or a copy of the run resumed.
     """
-    shards = models.partition_records(private, settings.num_participants, seed=settings.seed)
+    shards = private_shards(private, settings.num_participants, seed=settings.seed)
     dataset = private.dataset
     if encoder is not None:
         dataset = encoder.feature_dataset
@@ -218,7 +215,7 @@ def train(
             PrivateExamples(dataset, encoder.features(shard.inputs), shard.labels)
             for shard in shards
         ]
-    network = models.build(model, dataset, seed=settings.seed)
+    network = build(model, dataset, seed=settings.seed)
     with contextlib.ExitStack() as stack:
         run = None
         if directory is not None:
@@ -297,7 +294,7 @@ def join(
     from pate_tf.selective_sgd.network import RemoteServer
 
     settings, number = terms.settings, terms.number(participant)
-    network = models.build(terms.model, shard.dataset, seed=settings.seed)
+    network = build(terms.model, shard.dataset, seed=settings.seed)
     identity = {
         "run": terms.run_id.hex(),
         "participant": participant,
@@ -364,7 +361,7 @@ def serve(
 
     settings = terms.settings
     public = data_catalogue.load_public(terms.dataset, data_dir=data_dir)
-    network = models.build(terms.model, public.dataset, seed=settings.seed)
+    network = build(terms.model, public.dataset, seed=settings.seed)
     view, files = FlatView(network), TlsFiles.of(certificates, COORDINATOR)
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(DurableRun(directory, "server", {"run": terms.run_id.hex()}))

@@ -10,10 +10,8 @@ TensorFlow before a teacher or a strategy needs it.
 """
 
 from pate_tf.silos.coordinator import Coordinator
-from pate_tf.silos.policy import Policy
-from pate_tf.silos.roster import Asking, Member, SiloRoster
-from pate_tf.silos.silo import Silo
-from pate_tf.silos.teachers import SiloSums, SiloTeacher
+from pate_tf.silos.roster import Asking, Member, Policy, SiloRoster
+from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
 
 __all__ = [
     "Asking",

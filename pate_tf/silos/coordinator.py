@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,23 +22,119 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, class_scores
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
-from pate_tf.silos.journal import CoordinatorJournal, LocalConnection, Round
+from pate_tf.silos import shamir
+from pate_tf.silos.journal import CoordinatorJournal, Round
 from pate_tf.silos.messages import (
     Answer,
+    BatchSource,
     RandomisedVotes,
     Refusal,
     Reply,
     SealedShares,
-    is_secure,
+    SecureMechanism,
     query_digest,
     sums_query,
+)
+from pate_tf.silos.protocol import (
+    STEPS,
+    AggregatorMessage,
+    AggregatorTask,
+    BatchTerms,
+    ProtocolError,
+    Step,
+    TooFewSilosError,
+    Transcript,
 )
 from pate_tf.silos.roster import Asking, SiloRoster
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.silos import SiloSpending, SilosStatement
 
-if TYPE_CHECKING:
-    from pate_tf.silos.secure.opening import Ask
+# Asks one aggregator; raises ConnectionError or TimeoutError while it can't be reached.
+Ask = Callable[[AggregatorTask], AggregatorMessage]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class OpenedHistogram:
+    """What opens of a batch, and nothing else does. Publishable.
+
+    Attributes:
+        noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; of feature
+            sums `[1, size]`, in units of 1 / LATTICE.
+        silos: those whose votes or sums are in it, in order.
+        left_out: the others, with what is known of why; their budgets stay spent.
+    """
+
+    noisy_counts: IntArray
+    silos: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def open_histogram(
+    terms: BatchTerms, sealed: Mapping[str, Sequence[bytes]], aggregators: Sequence[Ask]
+) -> OpenedHistogram:
+    """Has the aggregators add up the silos' votes and returns the noisy histogram.
+
+    Relays what aggregators say; what it relayed wrongly, they would refuse. May be repeated after
+    any failure, with the same arguments: each gives the answers that it gave before. The last step
+    needs `2 * threshold + 1` of them; the others need all.
+
+    Args:
+        terms: of the batch.
+        sealed: by silo, its sealed shares, one for each aggregator. Keep them until the histogram
+            is there.
+        aggregators: how to ask each, in the order of their numbers.
+
+    Raises:
+        ConnectionError: if one can't be reached; nothing has opened. The batch goes on from there
+            once it is back.
+        ProtocolError: if one says what it can't say.
+        TooFewSilosError: if too few silos' shares fit; nothing will ever open of these terms.
+        ValueError: as an aggregator refuses.
+    """
+    transcript, messages = Transcript(terms), tuple[AggregatorMessage, ...]()
+
+    def ask(number: int) -> AggregatorMessage | None:
+        """Returns an aggregator's message on the step; None if it can't be reached."""
+        dealt = sealed if step is Step.COMMIT else {}
+        task = AggregatorTask(
+            step=step,
+            terms=terms,
+            sealed={silo: shares[number - 1] for silo, shares in dealt.items()},
+            messages=messages,
+        )
+        try:
+            message = aggregators[number - 1](task)
+        except (ConnectionError, TimeoutError):
+            return None
+        if message.aggregator != number:
+            raise ProtocolError(f"{step.value}: expected a message of aggregator {number}")
+        return message
+
+    with ThreadPoolExecutor(len(terms.aggregators)) as pool:
+        for step in STEPS:
+            answers = list(pool.map(ask, terms.numbers))
+            messages = tuple(message for message in answers if message is not None)
+            is_last = step is Step.RELEASE
+            if len(messages) < (2 * terms.threshold + 1 if is_last else len(answers)):
+                raise ConnectionError(
+                    f"{terms.aggregators[answers.index(None)].name} could not be reached at the "
+                    f"step {step.value}: start it again on its own folder and repeat; nothing has "
+                    "opened"
+                )
+            transcript = transcript.after(step, messages)
+    left_out = {}
+    for silo in sorted(set(sealed) - set(transcript.passing)):
+        left_out[silo] = "an aggregator could not open its share"
+        if silo in transcript.silos:
+            left_out[silo] = "votes are not one for each query, or shares don't fit each other"
+        elif all(silo in commitment.dealings for commitment in transcript.committed):
+            left_out[silo] = "aggregators hold shares of different dealings: one was replaced"
+    return OpenedHistogram(
+        noisy_counts=shamir.to_integers(transcript.total),
+        silos=transcript.passing,
+        left_out=left_out,
+    )
+
 
 WITHHELD = -1
 UNIT = "silo"
@@ -47,22 +145,22 @@ IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 MOST_DEVIATIONS = 7.0
 
 
-def plurality(asked: Round, replies: Mapping[str, Reply], least_answers: int) -> IntArray:
+def plurality(round_: Round, replies: Mapping[str, Reply], least_answers: int) -> IntArray:
     """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
 
     The class of the highest likelihood. Ties are broken at random, from the round's number alone.
 
     Args:
-        asked: the round.
+        round_: the round.
         replies: to it, by silo.
         least_answers: how many answers a label needs, at least 1.
     """
     voting = {name: reply for name, reply in replies.items() if isinstance(reply, RandomisedVotes)}
     if len(voting) < least_answers:
-        return np.full(len(asked.queries), WITHHELD, np.int64)
-    randomisers: list[Any] = [asked.mechanisms[name] for name in voting]
+        return np.full(len(round_.queries), WITHHELD, np.int64)
+    randomisers: list[Any] = [round_.mechanisms[name] for name in voting]
     scores = class_scores(np.stack([reply.labels for reply in voting.values()]), randomisers)
-    order = np.random.default_rng(asked.number).permutation(asked.num_classes)
+    order = np.random.default_rng(round_.number).permutation(round_.num_classes)
     return order[np.argmax(np.round(scores[:, order], 9), axis=1)]
 
 
@@ -95,7 +193,7 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
         )
 
 
-class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
+class Coordinator(contextlib.ExitStack):
     """Chooses queries from public values, asks silos, and turns what they reply into labels.
 
         coordinator = Coordinator("roster.toml", silos=silos, folder="runs/mine")
@@ -117,7 +215,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         silos: Sequence[Silo] | None = None,
         asking: Asking | None = None,
         aggregators: Sequence[Ask] = (),
-        clock: Callable[[], float] = time.time,
         on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         """Opens the journal, and takes up what it holds.
@@ -128,18 +225,22 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             silos: those of the roster in this process, for a simulation; None over a network.
             asking: how silos are asked; default: randomised response, all silos.
             aggregators: how to ask each of the roster, with secure aggregation.
-            clock: seconds since 1970.
             on_event: called with which silos an opened total left out.
 
         Raises:
             ValueError: if roster, silos and mechanism do not fit each other.
-            JournalError: if the journal can't be used or is of another run.
+            LedgerError: if the journal can't be used or is of another run.
         """
+        super().__init__()
         if not isinstance(roster, SiloRoster):
             roster = SiloRoster.read(pathlib.Path(roster))
         self.roster = roster
         self.asking = Asking() if asking is None else asking
-        self._aggregators, self._clock = aggregators, clock
+        self._aggregators = aggregators
+        self._is_secure = isinstance(self.asking.mechanism, SecureMechanism)
+        # Fewest silos whose sums open; 0 where votes are asked for.
+        self._least_silos = int(getattr(self.asking.mechanism, "least_silos", 0))
+        self._unit = self.asking.unit if self._least_silos else UNIT
         self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
@@ -154,15 +255,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        self.journal = CoordinatorJournal(roster.run, roster.names, path, clock=clock)
+        self.journal = CoordinatorJournal(roster.run, roster.names, path)
+        self.callback(self.journal.close)
         self._silos = silos
-
-    def close(self) -> None:
-        """Closes the journal."""
-        self.journal.close()
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def label(self, pool: Pool, *, num_queries: int, strategy: str = "first", seed: int = 0) -> Any:
         """Chooses queries of a pool, and has silos label them.
@@ -180,7 +275,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         Raises ValueError if queries, pool and silos do not fit each other; no silo was asked then.
         """
         # Strategies may need TensorFlow, which a coordinator that only collects does not.
-        from pate_tf.queries.rounds import QueryConfig, ask_in_rounds
+        from pate_tf.queries.labels import QueryConfig, ask_in_rounds
 
         config = QueryConfig(strategy=strategy, num_queries=num_queries, seed=seed)
         labels = ask_in_rounds(config, pool, lambda indices: self.ask(pool, indices))
@@ -194,8 +289,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         Args:
             pool: public inputs.
             indices: positions in the pool, int64 `[num_queries]`.
-
-        Raises ValueError if no silo is left to ask; none was asked then.
         """
         self._finish_open_rounds()
         queries = np.ascontiguousarray(pool.inputs[indices])
@@ -243,7 +336,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.release.noisy_sums import ReleasedSums
-        from pate_tf.release.pseudo_labels import labels_from_sums
+        from pate_tf.release.pseudo_labels import labels_from_sums, released_with
 
         encoder = representation.encoder_
         round_ = self.open_total(pool, encoder)
@@ -260,17 +353,16 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         noise = charge.total_sigma(num_silos)
         check_total(values / LATTICE, noise)
         vectors = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
-        labels = labels_from_sums(
+        labels, _ = labels_from_sums(
             pool,
             vectors,
             values[np.newaxis],
             noise,
-            groups=encoder.groups,
             representation=representation.source,
             seed=representation.seed,
         )
         released = ReleasedSums(values=values, cost=self.cost(), ledger_rows=(), secure_noise=True)
-        return labels.release(pool, released, labeller=self)
+        return released_with(labels, pool, released, labeller=self)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
         """Returns the round whose total is that of an encoder; asks silos where there is none.
@@ -294,17 +386,8 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
 
     def result_of_sums(self, round_: Round) -> IntArray | None:
         """Returns an opened total, int64 `[num_features + 1, num_classes]`; None if none did."""
-        values = self.journal.result(round_.number)
+        values = self.journal.results.get(round_.number)
         return None if values is None else values.reshape(-1, round_.num_classes)
-
-    @property
-    def _is_secure(self) -> bool:
-        return self.asking.mechanism is not None and is_secure(self.asking.mechanism)
-
-    @property
-    def _least_silos(self) -> int:
-        """Fewest silos whose sums open; 0 where votes are asked for."""
-        return int(getattr(self.asking.mechanism, "least_silos", 0))
 
     def spending(self) -> tuple[SiloSpending, ...]:
         """Returns what each silo's answers in this run cost it, for its whole content."""
@@ -328,7 +411,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
                 num_refused=num_refused[member.name],
                 epsilon=epsilons[frozenset(charged[member.name].items())],
                 delta=delta_of_chosen_kinds(charged[member.name], self.roster.delta),
-                num_declared=member.queries,
             )
             for member in self.roster.members
         )
@@ -350,10 +432,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             delta=self.roster.delta,
             unit=self._unit,
         )
-
-    @property
-    def _unit(self) -> str:
-        return self.asking.unit if self._least_silos else UNIT
 
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
         """Whether labels of a pool, or the sums that they follow from, are those of this run."""
@@ -388,18 +466,10 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
 
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
         rounds = self.journal.rounds()
-        spent = Counter[str]()
-        for earlier in rounds:
-            spent.update(dict.fromkeys(earlier.mechanisms, len(earlier.queries)))
         mechanisms = {
             member.name: self.asking.mechanism_of(member, num_classes)
             for member in self.roster.members
-            if spent[member.name] + len(queries) <= member.queries
         }
-        if not mechanisms:
-            raise ValueError(
-                f"queries: expected a silo that declared {len(queries)} more queries, got none"
-            )
         seconds = self.asking.seconds if self._silos is None else IN_PROCESS_SECONDS
         round_ = Round(
             run_id=self.roster.run,
@@ -407,25 +477,26 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             queries=queries,
             mechanisms=mechanisms,
             num_classes=num_classes,
-            deadline=self._clock() + seconds,
+            deadline=time.time() + seconds,
         )
         self.journal.open_round(round_)
         return round_
 
     def _finish_open_rounds(self) -> None:
         for round_ in self.journal.rounds():
-            if self.journal.is_open(round_.number):
+            if round_.number not in self.journal.results:
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
         if self._silos is None:
             self.journal.wait(round_)
         for silo in self._silos or ():
-            connection = LocalConnection(self.journal, silo.name)
+            poll = functools.partial(self.journal.poll, silo.name)
+            connection = BatchSource(poll, functools.partial(self.journal.submit, silo.name))
             while silo.step(connection) is Answer.OK:
                 pass
         replies = self.journal.replies(round_.number)
-        if round_.is_secure:
+        if any(isinstance(each, SecureMechanism) for each in round_.mechanisms.values()):
             values = self._open_histogram(round_, replies)
         else:
             values = plurality(round_, replies, self.asking.least_answers)
@@ -437,8 +508,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         }
         if len(sealed) < max(self.asking.least_answers, self._least_silos):
             return None
-        from pate_tf.silos.secure.opening import open_histogram  # needs cryptography
-        from pate_tf.silos.secure.protocol import BatchTerms, TooFewSilosError
 
         batch = round_.batch(next(iter(round_.mechanisms)))
         terms = BatchTerms.of_batch(batch, self.roster.aggregators, self.roster.identities)
@@ -453,9 +522,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         """Returns what came of every query of closed rounds: a label, a row of counts, or None."""
         results: dict[bytes, Any] = {}
         for round_ in self.journal.rounds():
-            if self.journal.is_open(round_.number):
+            if round_.number not in self.journal.results:
                 continue
-            values = self.journal.result(round_.number)
+            values = self.journal.results[round_.number]
             rows = [WITHHELD] * len(round_.queries) if values is None else values
             for query, row in zip(round_.queries, rows, strict=True):
                 is_withheld = np.ndim(row) == 0 and row == WITHHELD

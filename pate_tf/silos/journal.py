@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.core import artifacts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.journal import LedgerError, fault_point
@@ -26,7 +27,6 @@ from pate_tf.silos.messages import (
     RandomisedVotes,
     Reply,
     SealedShares,
-    is_secure,
     reply_digest,
 )
 
@@ -58,11 +58,6 @@ class Round:
         """Name of the round's batches."""
         return f"round-{self.number}"
 
-    @property
-    def is_secure(self) -> bool:
-        """Whether votes or feature sums are added up under secret sharing."""
-        return any(map(is_secure, self.mechanisms.values()))
-
     def batch(self, silo: str, commitment: bytes | None = None) -> QueryBatch:
         """Returns the round's queries as a silo gets them."""
         return QueryBatch(
@@ -82,7 +77,7 @@ class Round:
             is_whole = len(reply.labels) == len(self.queries) and reply.labels.max() < (
                 self.num_classes
             )
-            return bool(is_whole) and mechanism is not None and not is_secure(mechanism)
+            return bool(is_whole) and isinstance(mechanism, RandomisedResponse)
         if isinstance(reply, SealedShares):
             return len(reply.sealed) == getattr(mechanism, "num_parties", None)
         return mechanism is not None
@@ -97,7 +92,7 @@ KINDS: Final[Mapping[str, Any]] = {
 }
 
 
-class CoordinatorJournal:
+class CoordinatorJournal(contextlib.ExitStack):
     """What silos see of a coordinator, kept in files. Safe to call from several threads.
 
     Args:
@@ -107,6 +102,8 @@ class CoordinatorJournal:
         clock: seconds since 1970.
 
     Attributes:
+        results: what came of each closed round by its number, `[num_queries, ...]`; None if nothing
+            did.
         changed: notified of every change, and its lock held meanwhile.
 
     Raises LedgerError if the journal is damaged, of another run, in use, or can't be used.
@@ -120,15 +117,15 @@ class CoordinatorJournal:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__()
         self.run_id, self.names, self._folder, self._clock = run_id, tuple(names), folder, clock
         self.changed = threading.Condition(threading.RLock())
         self._seen: set[str] = set()
         self._rounds: dict[int, Round] = {}
-        self._results: dict[int, IntArray | None] = {}
+        self.results: dict[int, IntArray | None] = {}
         self._replied: dict[int, dict[str, tuple[int, bytes]]] = {}  # file and digest, by silo
         self._commitments: dict[str, bytes] = {}
         self._in_memory: dict[tuple[str, int], bytes] = {}
-        self._open = contextlib.ExitStack()
         if folder is None:
             return
         with self._reporting(), contextlib.ExitStack() as stack:
@@ -143,24 +140,20 @@ class CoordinatorJournal:
             for earlier in self._rounds.values():
                 if earlier.run_id != run_id:
                     raise ValueError(f"expected the run {run_id}, got that of {earlier.run_id}")
-            self._open = stack.pop_all()
+            self.callback(stack.pop_all().close)
 
     def _take_up(self, kind: str, number: int, stored: Any) -> None:
         """Takes up what is durable."""
         if kind == "rounds":
             self._rounds[number], self._replied[number] = stored, {}
         elif kind == "results":
-            self._results[number] = stored
+            self.results[number] = stored
         else:
             of_round, reply = stored
             self._replied[of_round][reply.silo] = (number, reply_digest(reply))
             if reply.commitment is not None:
                 self._commitments[reply.silo] = reply.commitment
         self.changed.notify_all()
-
-    def close(self) -> None:
-        """Frees the folder."""
-        self._open.close()
 
     def poll(self, silo: str) -> QueryBatch | None:
         """Returns the next batch that waits for a silo's reply; None if none does.
@@ -173,7 +166,7 @@ class CoordinatorJournal:
                 self._seen.add(silo)
                 self.changed.notify_all()
             for number, waiting in self._rounds.items():
-                is_open = self.is_open(number) and self._clock() < waiting.deadline
+                is_open = number not in self.results and self._clock() < waiting.deadline
                 if is_open and silo in waiting.mechanisms and silo not in self._replied[number]:
                     return waiting.batch(silo, self._commitments.get(silo))
         return None
@@ -185,33 +178,25 @@ class CoordinatorJournal:
         """
         self._check(silo)
         with self.changed:
-            asked = {each.batch_id: each for each in self._rounds.values()}.get(reply.batch_id)
-            if reply.silo != silo or reply.run_id != self.run_id or asked is None:
+            round_ = {each.batch_id: each for each in self._rounds.values()}.get(reply.batch_id)
+            if reply.silo != silo or reply.run_id != self.run_id or round_ is None:
                 return Answer.UNKNOWN
-            if not asked.takes(reply):
+            if not round_.takes(reply):
                 return Answer.UNKNOWN
-            earlier = self._replied[asked.number].get(silo)
+            earlier = self._replied[round_.number].get(silo)
             if earlier is not None:
                 return Answer.SAME if earlier[1] == reply_digest(reply) else Answer.CONFLICT
-            if not self.is_open(asked.number) or not self._clock() < asked.deadline:
+            if round_.number in self.results or not self._clock() < round_.deadline:
                 return Answer.LATE
             fault_point("reply_arrived")
             number = 1 + sum(map(len, self._replied.values()))
-            self._keep("replies", number, (asked.number, reply), "reply_stored")
+            self._keep("replies", number, (round_.number, reply), "reply_stored")
             return Answer.OK
 
     def rounds(self) -> list[Round]:
         """Returns all rounds in their order."""
         with self.changed:
             return list(self._rounds.values())
-
-    def is_open(self, number: int) -> bool:
-        """Whether replies to a round may still come."""
-        return number not in self._results
-
-    def result(self, number: int) -> IntArray | None:
-        """Returns what came of a round, `[num_queries, ...]`; None if nothing did."""
-        return self._results.get(number)
 
     def replies(self, number: int) -> dict[str, Reply]:
         """Returns the replies to a round by silo."""
@@ -233,12 +218,12 @@ class CoordinatorJournal:
             self.changed.wait_for(lambda: self._seen >= set(self.names), seconds)
             return set(self._seen)
 
-    def wait(self, asked: Round) -> None:
+    def wait(self, round_: Round) -> None:
         """Returns when all silos of an open round have replied, or its deadline has passed."""
-        replied = self._replied[asked.number]
+        replied = self._replied[round_.number]
         with self.changed:
-            while replied.keys() < asked.mechanisms.keys() and self._clock() < asked.deadline:
-                self.changed.wait(min(LOOK_SECONDS, asked.deadline - self._clock()))
+            while replied.keys() < round_.mechanisms.keys() and self._clock() < round_.deadline:
+                self.changed.wait(min(LOOK_SECONDS, round_.deadline - self._clock()))
 
     def _check(self, silo: str) -> None:
         if silo not in self.names:
@@ -272,18 +257,3 @@ class CoordinatorJournal:
             except (OSError, ValueError, KeyError) as error:
                 reason = " ".join(str(error).split())
                 raise LedgerError(f"{self._folder}: journal can't be used: {reason}") from error
-
-
-class LocalConnection:
-    """A silo's connection to a journal in the same process; a `BatchSource`."""
-
-    def __init__(self, journal: CoordinatorJournal, silo: str) -> None:
-        self._journal, self._silo = journal, silo
-
-    def poll(self) -> QueryBatch | None:
-        """Returns the next batch that waits for this silo's reply; None if none does."""
-        return self._journal.poll(self._silo)
-
-    def submit(self, reply: Reply) -> Answer:
-        """Hands over a reply."""
-        return self._journal.submit(self._silo, reply)

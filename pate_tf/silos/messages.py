@@ -11,7 +11,8 @@ import dataclasses
 import enum
 import hashlib
 import math
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,10 @@ from pate_tf.core import validation
 from pate_tf.core.validation import IntArray, check_name, frozen_view, labels_array
 from pate_tf.net.messages import encode
 
-Mechanism = RandomisedResponse | SecureHistogram | SecureFeatureSums
+# Votes or feature sums are added up under secret sharing.
+SecureMechanism = SecureHistogram | SecureFeatureSums
+Mechanism = RandomisedResponse | SecureMechanism
 COMMITMENT_BYTES: Final = 32
-
-
-def is_secure(mechanism: Mechanism) -> bool:
-    """Whether votes or feature sums are added up under secret sharing."""
-    return isinstance(mechanism, SecureHistogram | SecureFeatureSums)
 
 
 def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
@@ -131,9 +129,6 @@ class QueryBatch:
         object.__setattr__(self, "queries", frozen_view(self.queries))
         object.__setattr__(self, "digests", tuple(map(query_digest, self.queries)))
 
-    def __len__(self) -> int:
-        return len(self.queries)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Reply:
@@ -222,14 +217,16 @@ def reply_digest(reply: Reply) -> bytes:
     return hashlib.sha256(encode(dataclasses.replace(reply, commitment=None))).digest()
 
 
-class BatchSource(Protocol):
+@dataclasses.dataclass(frozen=True)
+class BatchSource:
     """What a silo needs of its coordinator. The silo dials.
 
-    Both methods raise `ConnectionError` while the coordinator can't be reached.
+    Both raise `ConnectionError` while the coordinator can't be reached.
+
+    Attributes:
+        poll: returns the next batch that waits for this silo's reply; None if none does.
+        submit: hands over a reply. May be repeated: the second time the answer is `SAME`.
     """
 
-    def poll(self) -> QueryBatch | None:
-        """Returns the next batch that waits for this silo's reply; None if none does."""
-
-    def submit(self, reply: Reply) -> Answer:
-        """Hands over a reply. May be repeated: the second time the answer is `SAME`."""
+    poll: Callable[[], QueryBatch | None]
+    submit: Callable[[Reply], Answer]

@@ -1,6 +1,5 @@
 """A whole silo, and a whole aggregator: a folder, and work for a coordinator."""
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable
@@ -15,10 +14,9 @@ from pate_tf.data.data import read_records
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.net.credentials import TlsFiles
-from pate_tf.silos.policy import Policy
-from pate_tf.silos.roster import SiloRoster
-from pate_tf.silos.silo import Silo
-from pate_tf.silos.teachers import SiloSums, SiloTeacher
+from pate_tf.silos.messages import BatchSource
+from pate_tf.silos.roster import Policy, SiloRoster
+from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
 
 POLICY, KEYS, JOURNAL = "policy.toml", "keys.json", "journal"
 METHODS = ("pate", "feature_sums")
@@ -124,7 +122,7 @@ def serve(
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
-    from pate_tf.silos.secure.keys import Keys  # needs cryptography
+    from pate_tf.silos.protocol import Keys  # needs cryptography
     from pate_tf.silos.transport import SiloConnection  # needs grpcio
 
     policy = Policy.read(run.folder / POLICY)
@@ -164,7 +162,9 @@ def serve(
     ):
         on_event(f"{silo.name} dials {policy.coordinator}")
         silo.serve(
-            connection, until=until, on_event=lambda event: on_event(f"{silo.name}: {event}")
+            BatchSource(connection.poll, connection.submit),
+            until=until,
+            on_event=lambda event: on_event(f"{silo.name}: {event}"),
         )
 
 
@@ -247,8 +247,8 @@ def serve_aggregator(
         LedgerError: if its journal can't be used.
         OSError: if a file can't be read.
     """
-    from pate_tf.silos.secure.aggregator import Aggregator  # needs cryptography
-    from pate_tf.silos.secure.keys import Keys
+    from pate_tf.silos.aggregator import Aggregator  # needs cryptography
+    from pate_tf.silos.protocol import Keys
     from pate_tf.silos.transport import AggregatorConnection  # needs grpcio
 
     path = run.folder / KEYS
@@ -259,7 +259,7 @@ def serve_aggregator(
     if keys.identity not in roster.aggregators:
         raise ValueError(f"roster: expected {name} in {run.roster} with the keys of its folder")
     with (
-        contextlib.closing(Aggregator(keys, run.folder / JOURNAL)) as aggregator,
+        Aggregator(keys, run.folder / JOURNAL) as aggregator,
         AggregatorConnection(
             aggregator, roster, run.coordinator, files=TlsFiles.of(run.certificates, name)
         ) as connection,

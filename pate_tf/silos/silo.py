@@ -6,31 +6,34 @@ second time with fresh noise.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
+import datetime
 import hashlib
 import os
 import pathlib
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.composition import fits
+from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.mechanisms.base import NoiseDraws
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger.journal import fault_point
-from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
+from pate_tf.ledger.journal import LedgerError, LedgerRow, Store, fault_point
+from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, SensitiveWarning, warn
 from pate_tf.net.messages import encode
-from pate_tf.net.retries import with_retries
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.account import SiloAccount
 from pate_tf.silos.messages import (
     Answer,
     BatchSource,
@@ -42,13 +45,258 @@ from pate_tf.silos.messages import (
     SealedShares,
     sums_query,
 )
-from pate_tf.silos.policy import Policy
-from pate_tf.silos.roster import SiloRoster
-from pate_tf.silos.teachers import SiloSums, SiloTeacher
+from pate_tf.silos.protocol import BatchTerms, Keys
+from pate_tf.silos.roster import Policy, SiloRoster
 
 if TYPE_CHECKING:
-    from pate_tf.silos.secure.keys import Keys
-    from pate_tf.silos.secure.protocol import BatchTerms
+    from pate_tf.release.feature_sums import FeatureSums
+
+DAY_SECONDS = 24 * 60 * 60
+
+
+class SiloAccount(Store):
+    """SENSITIVE: one silo's debits and answers.
+
+    A silo has one account. One that was deleted or restored, whose copy went on, or that is not the
+    only one of its silo is refused, see `Store`.
+
+    Attributes:
+        silo: name of the silo.
+        charged_batches: batches whose sealed shares were charged, sent or not.
+        sealed: the sealed shares by batch, as they were stored.
+    """
+
+    epsilon_budget: float  # every account has one
+
+    def __init__(
+        self,
+        folder: pathlib.Path | None,
+        *,
+        silo: str,
+        epsilon_budget: float,
+        delta: float,
+        source: PrivateSource | None = None,
+        unit: str = "record",
+        acknowledge_reset: bool = False,
+    ) -> None:
+        """Opens an account, or a new one.
+
+        Args:
+            folder: sensitive; gets mode 0700. None for a simulation, which forgets everything when
+                it ends: then nothing is private.
+            silo: name of the silo; fixed at first use.
+            epsilon_budget: of everything that the silo ever answers. Every change is recorded.
+            delta: that it holds at; every change is recorded.
+            source: that the silo's releases are charged to; None for the account's folder itself.
+            unit: what the charges of sums protect, "record" or "owner"; labels protect the silo.
+            acknowledge_reset: whether to go on although an earlier account of the silo, or later
+                rows of this one, are gone. That stays on record; what is known of what was spent is
+                charged again.
+
+        Raises:
+            LedgerError: if the account is damaged, was changed, or belongs to another silo, or if
+                there was another one, or one with more rows.
+        """
+        super().__init__(
+            folder,
+            source=source,
+            identity=("silo", silo),
+            unit=unit,
+            acknowledge_reset=acknowledge_reset,
+        )
+        self.silo = silo
+        self._charges: dict[bytes, tuple[int, Charge]] = {}
+        self._debits: list[tuple[float, int]] = []
+        self.charged_batches: set[str] = set()
+        self.sealed: dict[str, tuple[bytes, ...]] = {}
+        numbers = {"epsilon_budget": epsilon_budget, "delta": delta}
+        try:
+            self.open_or_verify({"silo": silo, **numbers})
+            with self.exclusive():
+                if (self.epsilon_budget, self.delta) != (epsilon_budget, delta):
+                    self.write("budget", numbers)
+        except BaseException:
+            self.close()
+            raise
+
+    def epsilon(self) -> float:
+        """Returns what all debits cost together, at delta, for the whole silo."""
+        return smallest_epsilon(self.charges, self.delta)[0]
+
+    def num_charged_within_a_day(self) -> int:
+        """Returns how many queries were charged in the last 24 hours by this machine's clock."""
+        since = time.time() - DAY_SECONDS
+        return sum(number for when, number in self._debits if when >= since)
+
+    def charge_of(self, query: bytes) -> Charge | None:
+        """Returns what a query was charged as; None if it was not charged."""
+        return self._charges[query][1] if query in self._charges else None
+
+    def debit(self, charge: Charge, queries: Sequence[bytes], *, batch: str | None = None) -> None:
+        """Charges durably; call it inside `exclusive`. Nothing may be drawn before it returns.
+
+        Args:
+            charge: of each query.
+            queries: digests, distinct and not charged yet.
+            batch: key of the batch of sealed shares; None for labels.
+
+        Raises LedgerError if it can't be made durable; then it may have been charged.
+        """
+        details = {
+            "charge": charge.to_dict(),
+            "number": len(queries),
+            "queries": [query.hex() for query in queries],
+            "batch": batch,
+        }
+        self.write("debit", details)
+
+    def labels(self, queries: Sequence[bytes]) -> dict[bytes, int]:
+        """Returns the stored answers, randomised, by query."""
+        answers = self.stored_answers(queries).items()
+        return {query: answer.label for query, answer in answers if answer.label is not None}
+
+    def store_labels(self, labels: Mapping[bytes, int]) -> None:
+        """Stores the answers of charged queries durably; call it inside `exclusive`.
+
+        Raises:
+            LedgerError: if a query was not charged or was answered before, or they can't be made
+                durable; then none may be sent.
+        """
+        by_debit: dict[int, list[bytes]] = {}
+        for query in labels:
+            if query not in self._charges:
+                raise LedgerError("account: expected queries that were charged, got others")
+            by_debit.setdefault(self._charges[query][0], []).append(query)
+        for debit, queries in by_debit.items():
+            self.store_answers(debit, queries, [labels[query] for query in queries])
+
+    def store_sealed(self, batch: str, sealed: Sequence[bytes]) -> None:
+        """Stores the sealed shares of a charged batch durably; call it inside `exclusive`.
+
+        Raises LedgerError if the batch was not charged or has some, or they can't be made durable.
+        """
+        if batch not in self.charged_batches or batch in self.sealed:
+            raise LedgerError(
+                "account: expected a charged batch without sealed shares, got another"
+            )
+        texts = [base64.b64encode(share).decode() for share in sealed]
+        self.write("sealed", {"batch": batch, "sealed": texts})
+
+    def _record(self, row: LedgerRow) -> None:
+        details = row.details
+        if row.kind == "opened" and details.get("silo") != self.silo:
+            raise LedgerError(f"account: expected that of {self.silo}, got another silo's")
+        if row.kind == "debit":
+            charge = charge_from_dict(details["charge"])
+            when = datetime.datetime.fromisoformat(row.time).timestamp()
+            self._debits.append((when, int(details["number"])))
+            for query in details.get("queries", ()):  # none where it was charged elsewhere
+                self._charges[bytes.fromhex(query)] = (row.sequence, charge)
+            if details.get("batch") is not None:
+                self.charged_batches.add(details["batch"])
+        elif row.kind == "sealed":
+            sealed = tuple(base64.b64decode(share) for share in details["sealed"])
+            self.sealed[details["batch"]] = sealed
+
+
+FALLBACK: Final = 0  # the vote of a teacher that gives none
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiloSums:
+    """SENSITIVE: what a silo has in the place of a teacher with method feature_sums.
+
+    Attributes:
+        values: sums of its records by class, exact, int64 `[num_features + 1, num_classes]`, in
+            steps of 1 / LATTICE.
+        representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
+        unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
+        source: that the records are of; None where it is not known.
+        num_records: how many were summed; private where owners are protected.
+    """
+
+    values: IntArray = dataclasses.field(repr=False)
+    representation: str
+    unit: str = "record"
+    source: PrivateSource | None = dataclasses.field(default=None, repr=False)
+    num_records: int | None = dataclasses.field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, sums: FeatureSums) -> Self:
+        """Returns the sums of fitted `pate_tf.FeatureSums`."""
+        return cls(
+            values=sums.sums.values,
+            representation=sums.representation_digest,
+            unit=sums.unit,
+            source=sums.source,
+            num_records=sums.num_records,
+        )
+
+
+class SiloTeacher:
+    """SENSITIVE: a model as a teacher that gives every query a vote.
+
+    Args:
+        model: a function from queries `[num_queries, *input_shape]` to labels `[num_queries]`; or
+            a model or file that `pate_tf.teachers.foreign` takes: with `predict`, of Keras, of
+            scikit-learn, a `.keras` file or a SavedModel's folder.
+        num_classes: number of classes.
+        input_shape: shape of one query; None for any.
+        input_type: "uint8" or "float32"; None for either.
+
+    Raises ValueError if there is no such model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        num_classes: int,
+        input_shape: tuple[int, ...] | None = None,
+        input_type: str | None = None,
+    ) -> None:
+        self.num_classes, self.input_shape, self.input_type = num_classes, input_shape, input_type
+        self._answers = model
+        if isinstance(model, pathlib.Path) or not callable(model) or hasattr(model, "predict"):
+            from pate_tf.teachers.foreign import ForeignModels
+
+            models = ForeignModels([model], num_classes=num_classes)
+            self._answers = lambda queries: models.votes(queries).labels[0]
+
+    def takes(self, batch: QueryBatch) -> bool:
+        """Whether a batch has the classes, shape and type that the teacher takes."""
+        return (
+            batch.num_classes == self.num_classes
+            and self.input_shape in (None, batch.queries.shape[1:])
+            and self.input_type in (None, str(batch.queries.dtype))
+        )
+
+    def votes(self, queries: npt.NDArray[Any]) -> IntArray:
+        """Returns a vote int64 `[num_queries]` on each query, even where the model fails.
+
+        Whether a model fails depends on its records, so a failure may not decide whether there is
+        an answer: where the model gives no label of a class, its vote is `FALLBACK`. The silo's
+        user is warned, without a word of what the model said, which may quote its records.
+        """
+        answers: npt.NDArray[Any]
+        try:
+            answers = np.asarray(self._answers(queries))
+        except Exception:  # of a user's model
+            answers = np.zeros(0)
+        votes, is_label = np.full(len(queries), FALLBACK), np.zeros(len(queries), np.bool_)
+        if answers.dtype.kind in "iuf" and answers.shape == (len(queries),):
+            is_label = (answers >= 0) & (answers < self.num_classes)
+            is_label &= answers == np.floor(answers)
+            votes[is_label] = answers[is_label]
+        if not is_label.all():
+            warnings.warn(
+                f"sensitive, for the data holder alone: teacher: expected a label 0 to "
+                f"{self.num_classes - 1} of each query, got none of some; they count as votes for "
+                f"class {FALLBACK}",
+                SensitiveWarning,
+                stacklevel=2,
+            )
+        return votes
 
 
 class RefusedError(Exception):
@@ -59,13 +307,14 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-class Silo(contextlib.AbstractContextManager["Silo"]):
+class Silo(contextlib.ExitStack):
     """SENSITIVE: a teacher or feature sums that never leave their owner, with policy and ledger.
 
         silo = Silo("policy.toml", SiloTeacher(classifier, num_classes=10), folder="silo/sensitive")
         reply = silo.answer(batch)
 
     Attributes:
+        name: of the silo.
         policy: what it allows.
         account: its privacy ledger: what it was charged and answered.
     """
@@ -102,6 +351,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
             LedgerError: if the ledger is damaged, belongs to another silo, was restored from an
                 older copy, or is new where the silo had one.
         """
+        super().__init__()
         self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
         self._content, self._roster, self._keys = content, roster, keys
         if isinstance(content, SiloSums):
@@ -124,18 +374,8 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
             unit=self.policy.unit,
             acknowledge_reset=acknowledge_reset,
         )
-
-    @property
-    def name(self) -> str:
-        """The silo's name."""
-        return self.policy.silo
-
-    def close(self) -> None:
-        """Closes the ledger."""
-        self.account.close()
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        self.callback(self.account.close)
+        self.name = self.policy.silo
 
     def answer(self, batch: QueryBatch) -> Reply:
         """Answers a batch, or refuses it by policy.
@@ -189,8 +429,9 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
         Args:
             coordinator: or a connection to it.
             on_event: called with what happened, in words without anything of the data.
-            **waiting: of `pate_tf.net.retries.with_retries`.
+            **waiting: of `pate_tf.net.client.with_retries`.
         """
+        from pate_tf.net.client import with_retries  # needs grpcio
 
         def step() -> bool | None:
             answer = self.step(coordinator)
@@ -257,15 +498,15 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
         account, are_sums = self.account, isinstance(self._content, SiloSums)
         asked = dataclasses.replace(batch, deadline=0.0, commitment=None)
         key = hashlib.sha256(encode(asked)).hexdigest()
-        sealed = account.sealed(key)
+        sealed = account.sealed.get(key)
         if sealed is not None:
             return sealed
         terms = self._terms(batch)
-        if not account.is_charged_batch(key):
+        if key not in account.charged_batches:
             # Fresh noise is drawn for every batch: a query to a teacher may stand in one of them
             # alone, while feature sums are charged again.
             queries = (bytes.fromhex(key),) if are_sums else batch.digests
-            if len(set(queries)) != len(batch):
+            if len(set(queries)) != len(batch.queries):
                 raise RefusedError(Reason.MALFORMED)
             if any(account.charge_of(query) is not None for query in queries):
                 raise RefusedError(Reason.ANSWERED_OTHERWISE)
@@ -280,8 +521,6 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
         """Returns the terms of a batch with the keys of the silo's own roster."""
         if self._roster is None:
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED)
-        from pate_tf.silos.secure.protocol import BatchTerms
-
         try:
             terms = BatchTerms.of_batch(batch, self._roster.aggregators, self._roster.identities)
         except ValueError:
@@ -292,7 +531,7 @@ class Silo(contextlib.AbstractContextManager["Silo"]):
 
     def _sealed(self, terms: BatchTerms, batch: QueryBatch) -> tuple[bytes, ...]:
         """Draws the noise of a charged batch of sums, and shares it; or shares votes."""
-        from pate_tf.silos.secure import sealing  # needs cryptography
+        from pate_tf.silos import sealing  # needs cryptography
 
         if isinstance(self._content, SiloTeacher):
             return sealing.seal_votes(self._content.votes(batch.queries), terms, silo=self.name)

@@ -5,22 +5,19 @@ A caller is the one that its certificate names.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pate_tf.net.client import Connection
+from pate_tf.net.client import Connection, with_retries
 from pate_tf.net.credentials import Limits, TlsFiles
-from pate_tf.net.retries import with_retries
 from pate_tf.net.service import Caller, Service, TlsServer
+from pate_tf.silos.aggregator import Aggregator
+from pate_tf.silos.coordinator import Ask
 from pate_tf.silos.journal import CoordinatorJournal
 from pate_tf.silos.messages import Answer, QueryBatch, Reply
+from pate_tf.silos.protocol import AggregatorMessage, AggregatorTask, Identity, ProtocolError
 from pate_tf.silos.roster import SiloRoster
-from pate_tf.silos.secure.aggregator import Aggregator
-from pate_tf.silos.secure.keys import Identity
-from pate_tf.silos.secure.opening import Ask
-from pate_tf.silos.secure.protocol import AggregatorMessage, AggregatorTask, ProtocolError
 
 SILOS: Final = "pate_tf.silos.v2.Silos"
 AGGREGATORS: Final = "pate_tf.silos.v2.Aggregators"
@@ -29,15 +26,9 @@ AGGREGATOR_LIMITS: Final = Limits(message_bytes=2**30)
 MOST_OF_REFUSAL: Final = 1000  # letters
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskResult:
-    """What an aggregator says to a task: a message, or in words why it won't.
-
-    The words say nothing about shares or noise.
-    """
-
-    task_digest: bytes
-    result: str | AggregatorMessage
+# What an aggregator says to the task of a digest: a message, or in words why it won't, which say
+# nothing about shares or noise.
+TASK_RESULT: Final = tuple[bytes, str | AggregatorMessage]
 
 
 class SiloConnection(Connection):
@@ -126,7 +117,7 @@ class AggregatorConnection(Connection):
             answer: str | AggregatorMessage = self._aggregator.answer(task)
         except ValueError as error:
             answer, event = str(error), f"{event} was refused: {error}"
-        return event, self.call("Submit", TaskResult(task.digest, answer), Answer)
+        return event, self.call("Submit", (task.digest, answer), Answer)
 
     def serve(
         self, *, on_event: Callable[[str], None] = lambda event: None, **waiting: Any
@@ -194,14 +185,14 @@ class AggregatorService:
         """Returns the caller's task, or none after a while."""
         return caller.wait_for(lambda: self._tasks.get(caller.name), self._changed)
 
-    def submit(self, request: TaskResult, caller: Caller) -> Answer:
+    def submit(self, request: tuple[bytes, str | AggregatorMessage], caller: Caller) -> Answer:
         """Takes the caller's message on its task."""
-        result = request.result
+        task_digest, result = request
         if isinstance(result, str):
             result = result[:MOST_OF_REFUSAL]
         with self._changed:
             task = self._tasks.get(caller.name)
-            if task is None or task.digest != request.task_digest:
+            if task is None or task.digest != task_digest:
                 return Answer.LATE
             taken = self._results.setdefault(caller.name, result)
             self._changed.notify_all()
@@ -230,23 +221,23 @@ def serve_coordinator(
         OSError: if a file can't be read.
     """
 
-    def poll(request: None, caller: Caller) -> QueryBatch | None:
-        return caller.wait_for(lambda: journal.poll(caller.name), journal.changed)
-
     def submit(reply: Reply, caller: Caller) -> Answer:
         if reply.silo != caller.name:
             raise PermissionError("silo: expected the name of the certificate, got another")
         return journal.submit(caller.name, reply)
 
     methods: dict[str, Any] = {
-        "Poll": (None, poll),
+        "Poll": (
+            None,
+            lambda _, caller: caller.wait_for(lambda: journal.poll(caller.name), journal.changed),
+        ),
         "Submit": (Reply, submit),
     }
     services = [Service(name=SILOS, callers=journal.names, methods=methods)]
     if aggregators is not None:
         methods = {
             "Poll": (None, aggregators.poll),
-            "Submit": (TaskResult, aggregators.submit),
+            "Submit": (TASK_RESULT, aggregators.submit),
         }
         services.append(Service(name=AGGREGATORS, callers=aggregators.names, methods=methods))
     return TlsServer(address, files=files, services=services, limits=limits)

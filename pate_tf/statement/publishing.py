@@ -122,7 +122,7 @@ def vouched_encoder(source: LabelSource) -> str | None:
         name = None if source.config is None else source.config.representation
     if name is None or catalogue.is_known(name):
         return None
-    words = pretrained.file_name(name) or name_of(name)
+    words = pathlib.Path(name).name if pretrained.is_from_disk(name) else name_of(name)
     return f"{words}, weights {(source.encoder_digest or 'unknown')[:16]}"
 
 

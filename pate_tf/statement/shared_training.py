@@ -46,7 +46,6 @@ class SharedTrainingStatement(PrivacyStatement):
             on its machine, at most; None if one of them kept no registry.
         delta_source: what that holds at; None as above.
         num_ledgers: how many ledgers were counted for it, at most; None as above.
-        holders: how many participants hold the same record at most; its costs are added up.
         fewest_records: of a participant; None where participants are protected.
         ledger_heads: sequence and digest of the last row of each ledger: one in one process, else
             one of each participant.
@@ -70,7 +69,6 @@ class SharedTrainingStatement(PrivacyStatement):
     epsilon_source: float | None = None
     delta_source: float | None = None
     num_ledgers: int | None = None
-    holders: int = 1
     fewest_records: int | None = None
     ledger_heads: tuple[tuple[int, str], ...] = ()
 
@@ -132,7 +130,6 @@ class SharedTrainingStatement(PrivacyStatement):
         heads = [f"{sequence} ({short(digest)})" for sequence, digest in self.ledger_heads]
         return {
             self.unit or "no noise": True,
-            "several holders": self.holders > 1,
             "registered": self.epsilon_source is not None,
             "trained_on": f"the private records of {self.num_participants:,} participants",
             "unit": self.unit,
@@ -141,7 +138,6 @@ class SharedTrainingStatement(PrivacyStatement):
             "upload": f"{self.upload:.3g}",
             "num_parameters": f"{self.num_parameters:,}",
             "mechanism": "" if self.charge is None else self.charge.in_words(),
-            "holders": self.holders,
             "several": several_text(self.several, self.delta or 0.0),
             "verified_with": "--ledger=LEDGER_OF_A_PARTICIPANT",
             "evidence": f"Ledger heads {', '.join(heads) or 'none'}",

@@ -49,7 +49,6 @@ class SiloSpending:
         epsilon: of all its answers in this run together, at `delta`.
         delta: that epsilon holds at; 129 times the run's where a silo answered by several
             mechanisms, which the coordinator may have chosen by earlier answers.
-        num_declared: how many queries it declared in public to answer in all.
     """
 
     name: str
@@ -57,7 +56,6 @@ class SiloSpending:
     num_refused: int
     epsilon: float
     delta: float
-    num_declared: int
 
     @property
     def charges(self) -> Mapping[Charge, int]:
@@ -177,12 +175,12 @@ class SilosStatement(PrivacyStatement):
         names: dict[tuple[str, ...], list[str]] = {}
         for silo in self.silos:
             charged = "; ".join(charge.summary() for charge in silo.charges) or "none"
-            counts = (sum(silo.charges.values()), silo.num_refused, silo.num_declared)
+            counts = (sum(silo.charges.values()), silo.num_refused)
             epsilon, delta = pure_if_as_small(silo.charges, silo.epsilon, silo.delta)
             row = (charged, *(f"{count:,}" for count in counts))
             row = (*row, epsilon_text(epsilon), delta_text(delta))
             names.setdefault(row, []).append(cell(silo.name))
-        head = ("silo", "mechanism", "answered", "refused", "declared", "ε", "δ")
+        head = ("silo", "mechanism", "answered", "refused", "ε", "δ")
         table = [head, *((", ".join(silos), *row) for row, silos in names.items())]
         secure = next((each for each in self.charges if isinstance(each, SecureHistogram)), None)
         shared: Any = self.sums or secure

@@ -112,7 +112,15 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
     contrast = tf.random.stateless_uniform(
         [tf.shape(images)[0], 1, 1, 1], contrast_seed, 1.0 - MAX_CONTRAST, 1.0
     )
-    return _cut_out(low + (changed - low) * contrast, low, cutout_seed)
+    changed = low + (changed - low) * contrast
+    # A square of random side and place is filled in each image (DeVries and Taylor 2017).
+    height, width = changed.shape[1], changed.shape[2]
+    draws = tf.random.stateless_uniform([tf.shape(changed)[0], 3], cutout_seed)
+    reach = draws[:, :1] * MAX_CUTOUT / 2
+    inside_rows = tf.abs((tf.range(height, dtype=tf.float32) + 0.5) / height - draws[:, 1:2])
+    inside_columns = tf.abs((tf.range(width, dtype=tf.float32) + 0.5) / width - draws[:, 2:])
+    cut = (inside_rows < reach)[:, :, None] & (inside_columns < reach)[:, None, :]
+    return tf.where(cut[..., None], low, changed)
 
 
 def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -134,14 +142,3 @@ def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     angle = 2.0 * math.pi * MAX_HUE * hue
     across = (tf.roll(colours, 1, axis=-1) - tf.roll(colours, -1, axis=-1)) / math.sqrt(3.0)
     return tf.clip_by_value(greys + tf.cos(angle) * colours + tf.sin(angle) * across, 0.0, 1.0)
-
-
-def _cut_out(images: tf.Tensor, fill: float, seed: tf.Tensor) -> tf.Tensor:
-    """Fills a square of random side and place in each image (DeVries and Taylor 2017)."""
-    height, width = images.shape[1], images.shape[2]
-    draws = tf.random.stateless_uniform([tf.shape(images)[0], 3], seed)
-    reach = draws[:, :1] * MAX_CUTOUT / 2
-    inside_rows = tf.abs((tf.range(height, dtype=tf.float32) + 0.5) / height - draws[:, 1:2])
-    inside_columns = tf.abs((tf.range(width, dtype=tf.float32) + 0.5) / width - draws[:, 2:])
-    cut = (inside_rows < reach)[:, :, None] & (inside_columns < reach)[:, None, :]
-    return tf.where(cut[..., None], fill, images)

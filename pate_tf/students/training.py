@@ -228,12 +228,6 @@ def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def epochs_of(max_steps: int) -> tuple[int, int]:
-    """Returns how many epochs `fit_student` trains, and of how many steps each."""
-    num_epochs = max(1, round(max_steps / STEPS_AN_EPOCH))
-    return num_epochs, -(-max_steps // num_epochs)
-
-
 def fit_student(
     student: keras.Model,
     batch_at: StepBatch,
@@ -258,7 +252,8 @@ def fit_student(
         TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
             good epoch stays in the folder.
     """
-    num_epochs, steps_an_epoch = epochs_of(config.max_steps)
+    num_epochs = max(1, round(config.max_steps / STEPS_AN_EPOCH))
+    steps_an_epoch = -(-config.max_steps // num_epochs)
     path = options.folder and options.folder / UNFINISHED / f"{digest}.npz"
     backup = Backup(path, state)
     callbacks = [backup, *options.callbacks]

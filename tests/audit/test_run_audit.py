@@ -127,7 +127,7 @@ def of_owners(root, data, method):
 def of_silos(root):
     """A coordinator's folder, and that of a silo."""
     silos = [new_silo(root / f"silo{one}", silo=f"s{one}", most_epsilon=9.0) for one in range(3)]
-    members = tuple(Member(name=one.name, epsilon=3.0, queries=1_000) for one in silos)
+    members = tuple(Member(name=one.name, epsilon=3.0) for one in silos)
     inputs = queries(0, 200)
     data = pate_tf.Data.from_arrays(
         inputs[:10], silo_teacher(inputs[:10]), inputs, num_classes=5, value_range=(0.0, 1_000.0)

@@ -67,20 +67,14 @@ def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_ackno
 
 
 def test_mistakes_end_in_one_line(tmp_path):
-    (tmp_path / "roster.toml").write_text('run = "x"\ndataset = "digits"\n')
     (tmp_path / "good.toml").write_text(
         'run = "x"\ndataset = "digits"\n[[participant]]\nname = "clinic"\n'
     )
-    noisy = ("--privacy=record", "--target_epsilon=3")
     for flags, expected in (
         (("--upload=0",), "upload: expected"),
-        (("--clip=3",), "clip: expected none with privacy none"),
-        (("--privacy=record",), "target_epsilon: expected one with privacy"),
-        ((*noisy, "--gamma=1"), "gamma: expected none with privacy record"),
         (("--participants=5000",), "records: expected some of every participant"),
         (("join",), "participant: expected it to take part"),
         (("serve", "--roster=no.toml"), "no.toml: No such file"),
-        (("serve",), "roster.toml: expected participant"),
         (("serve", "--participants=3"), "Unknown command line flag 'participants'"),
         (("serve", "--roster=good.toml"), "certificates/coordinator.key: No such file"),
     ):

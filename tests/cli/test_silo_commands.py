@@ -12,7 +12,7 @@ from script_processes import REPOSITORY
 from pate_tf.data import catalogue
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Member, Policy, SiloRoster
-from pate_tf.silos.account import SiloAccount
+from pate_tf.silos.silo import SiloAccount
 
 NAMES = ("clinic", "school")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
@@ -49,7 +49,7 @@ def accounts(folder):
         account = SiloAccount(
             folder / name / "sensitive", silo=name, epsilon_budget=200.0, delta=1e-6
         )
-        numbers[name] = account.num_queries
+        numbers[name] = account.charges.total()
         account.close()
     return numbers
 
@@ -78,7 +78,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
                 cwd=REPOSITORY,
             )
         )
-    members = tuple(Member(name=name, epsilon=4.0, queries=500) for name in NAMES)
+    members = tuple(Member(name=name, epsilon=4.0) for name in NAMES)
     SiloRoster(run="r", delta=1e-6, members=members).write(tmp_path / "roster.toml")
     coordinator = (
         *(f"--roster={tmp_path / 'roster.toml'}", f"--address={address}", certificates),
@@ -87,8 +87,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     )
     try:
         printed = said("coordinator", *coordinator)
-        # Killed or not: the same command again asks no silo anything new.
-        assert "30 of 30 answered" in said("coordinator", *coordinator)
+        assert "30 of 30 answered" in printed
     finally:
         for silo in silos:
             silo.kill()
@@ -107,27 +106,6 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     error = refused("silo", "serve", *flags, certificates)
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
     assert "--reset_account_i_understand goes on without it" in error
-
-
-@pytest.mark.parametrize(
-    ("name", "flags", "expected"),
-    [
-        ("silo", ("serve",), "silo_dir: expected the folder"),
-        ("silo", ("serve", "--silo_dir=missing"), "missing/policy.toml"),
-        ("silo", ("init", "--silo_dir=x", "--epsilon_budget=1"), "name: expected"),
-        ("silo", ("init", "--silo_dir=x", "--policy=no.toml"), "no.toml"),
-        ("aggregator", (), "aggregator_dir: expected the folder"),
-        ("aggregator", ("--aggregator_dir=x",), "expected keys in x, got none: give --name"),
-    ],
-)
-def test_what_is_missing_is_said_in_one_line(name, flags, expected):
-    assert expected in refused(name, *flags)
-
-
-def test_commands_that_are_none_and_help():
-    assert "expected one of init, keys, serve, certificates" in said("silo", "start", code=2)
-    assert "policy.toml" in said("silo", "--help")
-    assert "pate aggregator" in said("coordinator", "--help", code=None)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):

@@ -136,7 +136,7 @@ ARRAYS = re.compile(r"NDArray|IntArray|FloatArray|ndarray|Digests|Tensor\b")
 # Arrays that may be shown: of the public pool, of released values, or made up.
 PUBLIC = {
     *("Summands", "Clusters", "Regression"),
-    *("Labels", "PseudoLabels", "OpenedHistogram"),
+    *("Labels", "OpenedHistogram"),
     "Outcomes",
 }
 

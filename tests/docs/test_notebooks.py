@@ -44,8 +44,7 @@ def test_the_quickstart_runs_and_draws(tmp_path, monkeypatch):
 
 
 def test_ten_silos_answer_refuse_and_teach_a_student(tmp_path, monkeypatch):
-    kinds, text, _ = shown(executed("silos.ipynb", tmp_path, monkeypatch))
-    assert kinds.count("image/png") == 1  # what survives
+    _, text, _ = shown(executed("silos.ipynb", tmp_path, monkeypatch))
     assert "hospital-2: epsilon" in text
     assert "0 answers: query_too_dear" in text
     spent, after = re.search(r"before and after: ([\d.]+) ([\d.]+)", text).groups()

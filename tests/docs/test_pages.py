@@ -13,7 +13,7 @@ from script_processes import REPOSITORY
 from pate_tf.accounting.mechanisms import base
 from pate_tf.core.settings import described
 from pate_tf.queries.strategies import STRATEGIES
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 
 CLI = REPOSITORY / "pate_tf" / "cli"
 COMMANDS = [

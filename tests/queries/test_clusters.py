@@ -6,7 +6,6 @@ from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, islands
 
 from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     LaplaceNoisyMax,
@@ -15,14 +14,8 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.core.public import Pool
 from pate_tf.queries import propagation
-from pate_tf.queries.strategies import clusters, find_strategy
+from pate_tf.queries.strategies import choose_medoids, find_strategy
 from pate_tf.representations import catalogue, contrastive, label_propagation
-from pate_tf.representations.regression import (
-    averaged,
-    labels_of,
-    neighbourhood_averages,
-    regress_counts,
-)
 
 DENSE = find_strategy("medoids").choose
 EITHER = StabilityGateOrHistogram(epsilon=0.5, delta=1e-5, sigma=200.0, most_queries=100)
@@ -39,13 +32,17 @@ def quick_features():
 
 
 def forget():
-    catalogue._encoder_of.cache_clear()
-    catalogue._pool_features.cache_clear()
+    catalogue.encoder_of.cache_clear()
+    catalogue.pool_features_by_name.cache_clear()
+
+
+def pool_views(pool):
+    return [view for views in catalogue.pool_features_by_name(pool, None, 1) for view in views]
 
 
 def test_features_are_directions_of_the_inputs_alone():
-    views = catalogue.pool_features(POOL, None, 1)
-    again = catalogue.pool_features(Pool(POOL.dataset, POOL.inputs.copy()), None, 1)
+    views = pool_views(POOL)
+    again = pool_views(Pool(POOL.dataset, POOL.inputs.copy()))
     assert len(views) == 2 * contrastive.NETWORKS
     for first, second in zip(views, again, strict=True):
         assert len(first) == len(POOL)
@@ -55,7 +52,7 @@ def test_features_are_directions_of_the_inputs_alone():
 
 def test_one_query_a_cluster():
     pool, labels = islands(200)
-    chosen = clusters.choose(pool, 10, seed=0)
+    chosen = choose_medoids(pool, 10, seed=0)
     assert sorted(labels[chosen]) == list(range(10))
 
 
@@ -63,12 +60,12 @@ def test_medoids_are_no_outliers():
     pool, labels = islands(200)
     stranger = np.full((1, 16), 127.0, np.float32)
     pool = Pool(pool.dataset, np.concatenate([pool.inputs, pool.inputs[:1] + 100.0, stranger]))
-    assert clusters.choose(pool, 10, seed=0).max() < 200
+    assert choose_medoids(pool, 10, seed=0).max() < 200
     del labels
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
-@pytest.mark.parametrize("choose", [clusters.choose, DENSE])
+@pytest.mark.parametrize("choose", [choose_medoids, DENSE])
 def test_as_many_distinct_queries_as_wanted_of_copies_too(choose):
     dataset = dataclasses.replace(POOL.dataset, augmentation="none")
     copies = Pool(dataset, np.repeat(POOL.inputs[:2], 5, axis=0))
@@ -80,29 +77,16 @@ def test_as_many_distinct_queries_as_wanted_of_copies_too(choose):
 
 def test_labels_propagate_further_over_features_that_labels_taught():
     labels = PUBLIC.labels[: len(POOL)]
-    asked = clusters.choose(POOL, 30, seed=1)
+    asked = choose_medoids(POOL, 30, seed=1)
     answers = released_labels(asked, labels[asked])
     once = label_propagation.propagate_labels(
-        label_propagation.neighbour_graph(catalogue.pool_features(POOL, None, 1)), answers
+        label_propagation.neighbour_graph(pool_views(POOL)), answers
     )
     twice = propagation.infer_from_labels(POOL, answers, 1)
     right_once, right_twice = (
         (found.labels == labels[found.query_indices]).sum() for found in (once, twice)
     )
     assert right_twice > right_once
-
-
-def test_where_a_class_has_no_label_they_propagate_once():
-    """A network taught without that class would be sure of other labels for it."""
-    labels = PUBLIC.labels[: len(POOL)]
-    asked = np.flatnonzero(labels != 4)[:60]
-    answers = released_labels(asked, labels[asked])
-    once = label_propagation.propagate_labels(
-        label_propagation.neighbour_graph(catalogue.pool_features(POOL, None, 1)), answers
-    )
-    found = propagation.infer_from_labels(POOL, answers, 1)
-    np.testing.assert_array_equal(found.query_indices, once.query_indices)
-    np.testing.assert_array_equal(found.labels, once.labels)
 
 
 def test_nothing_is_inferred_where_features_can_not_be_learnt():
@@ -120,7 +104,7 @@ def test_medoids_of_dense_clusters_leave_outliers_out():
     assert len(set(chosen.tolist())) == 10 and chosen.min() >= 10
     np.testing.assert_array_equal(chosen, DENSE(pool, 10, seed=0))
     assert (np.diff(chosen) > 0).all()
-    assert clusters.choose(pool, 20, seed=0).min() < 10
+    assert choose_medoids(pool, 20, seed=0).min() < 10
     del labels
 
 
@@ -135,7 +119,7 @@ def histogram(counts, asked, sigma=40.0):
 
 def test_noisy_counts_of_a_fifth_give_the_whole_pool_weights():
     labels = PUBLIC.labels[: len(POOL)]
-    asked = clusters.choose(POOL, 60, seed=1)
+    asked = choose_medoids(POOL, 60, seed=1)
     random = np.random.default_rng(0)
     counts = 100 * np.eye(10)[labels[asked]] + random.normal(0, 40, (60, 10))
     inferred = propagation.infer_from_labels(POOL, histogram(counts, asked), 1)
@@ -174,7 +158,7 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
     monkeypatch.setattr(
         propagation, "propagate_labels", noted("graph", propagation.propagate_labels)
     )
-    view = catalogue.pool_features(POOL, None, 1)[0]
+    view = pool_views(POOL)[0]
     monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, view))
     labels = PUBLIC.labels[: len(POOL)]
     asked = DENSE(POOL, 40, seed=1)
@@ -183,25 +167,3 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
     inferred = propagation.infer_from_labels(POOL, released, 1)
     assert taken == ways
     assert (inferred.labels == labels[inferred.query_indices]).mean() > 0.9
-
-
-def test_counts_are_learnt_from_by_both_kinds_of_features(monkeypatch):
-    # Features that were learnt from heavy noise know it, too: both say the same share.
-    labels = PUBLIC.labels[: len(POOL)]
-    asked = clusters.choose(POOL, 60, seed=1)
-    counts = 100 * np.eye(10)[labels[asked]] + np.random.default_rng(0).normal(0, 40, (60, 10))
-    misled = np.random.default_rng(1).normal(size=(len(POOL), 8)).astype(np.float32)
-    monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, misled))
-    released = histogram(counts, asked)
-    scale = released.cost.charge.noise_scales["sigma"] * LATTICE
-    first = catalogue.pool_features_by_name(POOL, None, 1)
-    both = [
-        regress_counts(neighbourhood_averages(kind), asked, released.noisy_counts, scale)
-        for kind in (first, [[misled]])
-    ]
-    means = (both[0].means + both[1].means) / 2
-    inferred = propagation.infer_from_labels(POOL, released, 1)
-    np.testing.assert_allclose(inferred.weights, labels_of(averaged(both, [0.5, 0.5])).weights)
-    assert (inferred.labels == means.argmax(axis=1)).mean() > 0.99
-    alone = labels_of(both[1]).labels
-    assert (inferred.labels == labels).mean() > (alone == labels).mean() + 0.2

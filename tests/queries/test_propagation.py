@@ -16,7 +16,7 @@ def features(monkeypatch):
     random = np.random.default_rng(0)
     views = [random.normal(size=(len(POOL), width)).astype(np.float32) for width in (3, 2)]
     views[0][40:44], views[1][40:44] = views[0][7], views[1][7]  # copies
-    monkeypatch.setattr(propagation, "pool_features", lambda *asked: views)
+    monkeypatch.setattr(propagation, "pool_features_by_name", lambda *asked: [views])
     return np.concatenate(views, axis=1)
 
 

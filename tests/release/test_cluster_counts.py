@@ -19,7 +19,7 @@ from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import release_sums
 
 CENTRES = np.eye(3) * CENTRE_STEP * 2**14
-SUMMANDS = Summands(num_classes=2, scale=np.ones(3), groups=(3,), centres={3: CENTRES})
+SUMMANDS = Summands(num_classes=2, scale=np.ones(3), centres={3: CENTRES})
 
 
 def table(records, owners=None):

@@ -238,7 +238,6 @@ BROKEN = {
     "records": lambda folder: rewrite(folder, records=["0" * 64]),
     "arrays": lambda folder: truncate(folder, "sums.npz"),
     "model": lambda folder: truncate(folder, "encoder/saved_model.pb"),
-    "groups": lambda folder: with_arrays(folder, groups=np.array([70, -5])),
 }
 
 
@@ -254,16 +253,12 @@ def test_what_may_not_be_merged_is_one_line(parts, tmp_path):
     for name, start in (("a", 0), ("b", 1_000)):
         fitted(tmp_path / name, owners=OWNERS + start)
     fitted(tmp_path / "pool", pool=Pool(IMAGES, POOL.inputs[:40]))
-    width = len(FeatureSums.load(parts[0]).summands.scale)
-    for name in ("copy", "grouped"):
-        shutil.copytree(parts[0], tmp_path / name)
-    with_arrays(tmp_path / "grouped", groups=np.array([width - 1, 1]))
+    shutil.copytree(parts[0], tmp_path / "copy")
     for message, *folders in (
         ("at least two", parts[0]),
         ("expected some in", parts[1], "nothing"),
         ("each part once", parts[0], parts[1], parts[0]),
         ("each part once", parts[0], "copy"),
-        ("pool and representation, got others in", parts[1], "grouped"),
         ("pool and representation, got others in", parts[1], "pool"),
         *((r"got sums of owners in .*in one pass", *pair) for pair in ("ab", "aa")),
         (r"got sums of owners in .*in one pass", parts[0], "b"),

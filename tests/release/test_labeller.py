@@ -13,7 +13,7 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
 )
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.votes import query_digests, release_votes, stored_counts
@@ -133,31 +133,6 @@ def test_a_batch_that_does_not_fit_is_neither_charged_nor_voted_on(tmp_path, vot
         labeller(pool(*range(affordable)), mechanism=MECHANISMS[0])
         with pytest.raises(BudgetExceeded, match="at most 0 new"):
             labeller(pool(affordable), mechanism=MECHANISMS[0])
-
-
-@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(gamma=1e-10)])
-def test_mechanisms_that_cannot_be_drawn_are_refused_before_charging(ledger, voter, mechanism):
-    with pytest.raises(ValueError, match="expected"):
-        make(ledger, voter)(pool(1, 2), mechanism=mechanism)
-    assert len(ledger.history()) == 1 and not voter.asked
-
-
-@pytest.mark.parametrize(
-    "inputs, indices", [(np.float32(1.0), None), (pool(1, 2), [0]), (np.array([None]), None)]
-)
-def test_bad_queries_are_refused(ledger, voter, inputs, indices):
-    with pytest.raises(ValueError, match="expected"):
-        make(ledger, voter)(inputs, mechanism=MECHANISMS[0], query_indices=indices)
-
-
-def test_votes_are_counted_and_text_inputs_work(ledger):
-    def unanimous(inputs):
-        return Votes(np.tile([len(text) for text in inputs], (50, 1)), NUM_CLASSES)
-
-    released = make(ledger, unanimous)(
-        np.array(["", "a", "bb"]), mechanism=LaplaceNoisyMax(gamma=5.0)
-    )
-    assert released.labels.tolist() == [0, 1, 2]
 
 
 def test_withheld_queries_are_charged_and_stay_withheld(ledger):

@@ -1,11 +1,10 @@
 """The labeller and the ledger with mechanisms that a test registers."""
 
 import functools
-import sqlite3
 
 import numpy as np
 import pytest
-from toy_mechanisms import TOYS, ToyGate, ToyHistogram, ToyNoisyMax
+from toy_mechanisms import TOYS, ToyHistogram, ToyNoisyMax
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, base, register
@@ -80,37 +79,6 @@ def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):
     with Ledger.read(ledger.folder) as reader:
         assert reader.charges == {toy: 20}
     assert labeller(pool(0, 2), mechanism=LaplaceNoisyMax(gamma=0.05)).noisy_counts is None
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE answers SET noisy_counts = zeroblob(24) WHERE position = 3",
-        "UPDATE answers SET noisy_counts = NULL WHERE position = 3",
-    ],
-)
-def test_changed_noisy_counts_are_noticed(ledger, statement):
-    labeller_on(ledger)(pool(0, 5), mechanism=ToyHistogram(sigma=40.0))
-    connection = sqlite3.connect(ledger.folder / "ledger.sqlite3")
-    connection.execute(statement)
-    connection.commit()
-    connection.close()
-    with pytest.raises(LedgerError, match="the ledger is refused"):
-        Ledger.read(ledger.folder)
-
-
-def test_another_batch_is_another_payment_and_all_count(ledger):
-    gate, labeller = ToyGate(epsilon=0.25, delta=1e-6), labeller_on(ledger)
-    labeller(pool(0, 10), mechanism=gate)
-    both = labeller(pool(5, 15), mechanism=gate)
-    assert both.ledger_rows == (2, 4)
-    assert (both.cost.charge, both.cost.number) == (gate, 2)
-    assert 0.49 < both.cost.epsilon == ledger.spent().epsilon <= 0.5
-    assert ledger.charges == {gate: 2}
-    statement = stated(ledger, both).to_dict()
-    check_statement(statement, ledger)
-    with pytest.raises(ValueError, match=r"expected at least epsilon 0\.49"):
-        check_statement({**statement, "epsilon": 0.25}, ledger)
 
 
 def test_a_ledger_of_an_unknown_mechanism_says_what_to_do(ledger, monkeypatch):

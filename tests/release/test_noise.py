@@ -1,6 +1,4 @@
-import itertools
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -167,20 +165,6 @@ def test_whole_numbers_of_any_size_are_uniform(source, bound):
         low = np.bincount([one & 1 for one in drawn], minlength=2)
         odd = bound // 2 / bound
         assert stats.binomtest(int(low[1]), 20_000, odd).pvalue > FALSE_ALARM
-
-
-def test_every_subset_is_as_likely(source):
-    sets = [tuple(source.uniform_subset(2, below=4)) for _ in range(30_000)]
-    counts = Counter(sets)
-    assert set(counts) == set(itertools.combinations(range(4), 2))
-    assert stats.chisquare(list(counts.values())).pvalue > FALSE_ALARM
-    assert source.uniform_subset(0, below=3) == [] and source.uniform_subset(3, below=3) == [
-        0,
-        1,
-        2,
-    ]
-    with pytest.raises(ValueError, match="as many numbers"):
-        source.uniform_subset(4, below=3)
 
 
 def test_seeded_noise_repeats_and_says_that_it_is_not_secure():

@@ -25,7 +25,6 @@ from pate_tf.statement.labels import LabelsStatement
 
 DELTA = 1e-5
 GATE = StabilityGate(epsilon=0.25, delta=DELTA)
-HALF = StabilityGate(epsilon=0.25, delta=DELTA / 2)
 SURE, TIED = [1000, 0, 0], [500, 500, 0]
 
 

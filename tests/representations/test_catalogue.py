@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 
@@ -40,11 +39,6 @@ TABLE = Dataset(  # five numbers, and categories as places in lists
 )
 
 
-def doubled(dataset: Dataset) -> keras.Model:
-    inputs = keras.Input(dataset.input_shape)
-    return keras.Model(inputs, keras.layers.AveragePooling2D(2)(inputs))
-
-
 def test_defaults_of_grey_and_colour_images_and_of_tables():
     colour = dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3))
     datasets = (POOL.dataset, colour, TABLE)
@@ -54,8 +48,6 @@ def test_defaults_of_grey_and_colour_images_and_of_tables():
     assert list(map(catalogue.default_of_teachers, datasets)) == learnt_from
     summed = ["contrastive+patches", "patches+wavelets", "bins"]
     assert list(map(catalogue.default_of_sums, datasets)) == summed
-    assert list(map(catalogue.is_of_images, learnt_from)) == [True, True, False]
-    assert not catalogue.is_of_images("patches+raw")
 
 
 def test_what_was_learnt_is_taken_up_and_not_learnt_again(monkeypatch):
@@ -127,13 +119,6 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     assert len(found) == numbers + 1 + sum(TABLE.num_categories)
 
 
-def test_a_category_beyond_the_public_list_is_in_none_of_the_places():
-    row = np.zeros((1, 13), np.float32)
-    row[0, 1] = 40.0
-    (found,) = catalogue.encoder_of(Pool(TABLE, row)).features(row)
-    assert not found[6:15].any()
-
-
 @pytest.mark.parametrize(
     ("name", "pool", "message"),
     [
@@ -145,7 +130,7 @@ def test_a_category_beyond_the_public_list_is_in_none_of_the_places():
         (
             "contrastive",
             Pool(TABLE, np.zeros((2, 13), np.float32)),
-            "expected one of raw, bins, pairs, fourier, some of them joined by",
+            "expected one of raw, bins, fourier, some of them joined by",
         ),
         *(
             (name, POOL, "expected one of contrastive")

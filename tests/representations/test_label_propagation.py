@@ -58,16 +58,6 @@ def test_a_label_that_its_neighbours_contradict_is_left_out():
     np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
 
-def test_the_only_label_of_a_class_is_not_left_out_for_standing_alone():
-    points, membership = groups(3, 30, spread=3.0)  # so near that labels reach other groups
-    asked = np.array([4, 40, 77])
-    found = propagation.propagate_labels(
-        propagation.neighbour_graph([points]), labels(asked, [0, 1, 2])
-    )
-    assert set(asked.tolist()) <= set(found.query_indices.tolist())
-    assert (found.labels == membership[found.query_indices]).mean() > 0.9
-
-
 @pytest.mark.parametrize("num_inputs", [1, 2])
 def test_the_smallest_pools_have_a_graph(num_inputs):
     graph = propagation.neighbour_graph([np.ones((num_inputs, 2))])
@@ -91,16 +81,3 @@ def test_counts_propagate_where_labels_have_lost_what_they_could_tell():
     by_labels = propagation.propagate_labels(graph, noisy)
     right = sum(by_labels.labels == membership[by_labels.query_indices])
     assert right < sum(found.labels == membership[found.query_indices])
-
-
-def test_counts_without_noise_say_what_labels_say():
-    points, membership = groups(3, 20)
-    graph = propagation.neighbour_graph([points])
-    some = labels(np.array([0, 25, 59]), membership[[0, 25, 59]])
-    by_counts = propagation.propagate_counts(
-        graph, some, 7 * np.eye(3, dtype=np.int64)[some.labels]
-    )
-    by_labels = propagation.propagate_labels(graph, some)
-    np.testing.assert_array_equal(by_counts.query_indices, by_labels.query_indices)
-    np.testing.assert_array_equal(by_counts.labels, by_labels.labels)
-    assert by_labels.weights is None

@@ -8,7 +8,8 @@ import pytest
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
-from pate_tf.representations import catalogue, patches
+from pate_tf.representations import catalogue
+from pate_tf.representations import images as patches
 
 POOL = data.load_public("digits").split(400).pool
 

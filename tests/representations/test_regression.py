@@ -1,9 +1,6 @@
 """Counts learnt from together, held against slow twins."""
 
-import dataclasses
-
 import numpy as np
-import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,45 +56,18 @@ def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise):
     np.testing.assert_allclose(found.means, solved.T @ residuals, rtol=1e-5, atol=1e-4)
     left = (best * noise) ** 2 * np.diag(kernel) - (across * solved.T).sum(axis=1)
     np.testing.assert_allclose(found.deviations**2, left, rtol=1e-3, atol=1e-5 * noise**2)
-    smoother = np.linalg.solve(covariance(best), (best * noise) ** 2 * kernel[np.ix_(asked, asked)])
-    assert found.freedom == pytest.approx(residuals.shape[1] * np.trace(smoother), rel=1e-6)
 
 
 def test_a_probability_is_the_share_of_draws_in_which_a_class_leads():
     means = np.array([[10.0, 9.0, 2.0], [0.0, 0.0, 0.0], [5.0, -90.0, 5.5]])
     deviations = np.array([1.0, 3.0, 0.5])
     found = regression.class_probabilities(
-        regression.Regression(means=means, deviations=deviations, evidence=0.0, freedom=1.0)
+        regression.Regression(means=means, deviations=deviations, evidence=0.0)
     )
     draws = np.random.default_rng(0).normal(means, deviations[:, None], (200_000, 3, 3))
     shares = np.stack([(draws.argmax(axis=2) == one).mean(axis=0) for one in range(3)], axis=1)
     np.testing.assert_allclose(found, shares, atol=0.005)
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-6)
-
-
-def test_many_drowned_counts_tell_more_than_each():
-    features, truth, asked, counts = problem(3, num_inputs=600)
-    asked = np.arange(600)
-    counts = 100.0 * np.eye(3)[truth] + np.random.default_rng(3).normal(0.0, 200.0, (600, 3))
-    assert (counts.argmax(axis=1) == truth).mean() < 0.6
-    found = regression.labels_of(
-        regression.regress_counts(
-            regression.neighbourhood_averages([[features]]), asked, counts, 200.0
-        )
-    )
-    assert (found.labels == truth[found.query_indices]).mean() > 0.95
-    assert len(found.labels) == 600
-    np.testing.assert_array_equal(found.labels, found.weights.argmax(axis=1))
-    # In any unit of counts and noise.
-    other = regression.labels_of(
-        regression.regress_counts(
-            regression.neighbourhood_averages([[features]]),
-            asked,
-            2.0**20 * counts,
-            2.0**20 * 200.0,
-        )
-    )
-    np.testing.assert_allclose(other.weights, found.weights, atol=1e-5)
 
 
 def test_of_two_representations_counts_say_which_one_they_follow():
@@ -147,7 +117,7 @@ def sums_problem(seed, shares=(0.5, 0.3, 0.2), num_records=3_000):
 
 def alone(features):
     rows = regression.standardised(features)
-    return regression.Averages(features=rows, of_first=rows)
+    return rows, rows
 
 
 @settings(max_examples=15, deadline=None)
@@ -204,25 +174,3 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
     weights = regression.labels_of(nothing).weights
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
-
-
-def test_sums_are_regressed_alike_within_the_span_of_few_inputs():
-    random = np.random.default_rng(0)
-    vectors, features = random.normal(size=(20, 50)), random.normal(size=(20, 30))
-    values = 40.0 * random.normal(size=(50, 3))
-    number = np.array([100.0, 200.0, 300.0])
-    sums = regression.NoisySums(vectors=vectors, values=values, noise=5.0, num_of_class=number)
-    averages = alone(features)
-    features = averages.features
-    found = regression.regress_sums([averages], sums)
-    shares = number / 600.0
-    beyond = values - 600.0 * np.outer(vectors.mean(axis=0), shares)
-    measured = 600.0 / 20 * vectors.T @ features
-    unit = np.sqrt(np.square(measured).sum(axis=1).mean())
-    slow = regression.regress(features, measured / unit, beyond / unit, sums.deviation / unit)
-    # But for the grid of amplitudes, which is of another unit.
-    np.testing.assert_allclose(found.means, slow.means + shares, atol=5e-3)
-    turned = np.linalg.qr(random.normal(size=(50, 50)))[0]
-    again = dataclasses.replace(sums, vectors=vectors @ turned, values=turned.T @ values)
-    same = regression.regress_sums([averages], again)
-    np.testing.assert_allclose(same.means, found.means, rtol=1e-6)

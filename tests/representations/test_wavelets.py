@@ -9,7 +9,7 @@ import pytest
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
 from pate_tf.representations import catalogue
-from pate_tf.representations.wavelets import ANGLES, scattering
+from pate_tf.representations.images import ANGLES, scattering
 
 SIDE = 8
 PADDED = SIDE + 8

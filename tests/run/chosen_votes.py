@@ -14,7 +14,7 @@ from pate_tf.release.labeller import Labeller
 from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
 from pate_tf.run.student import Student
 from pate_tf.statement.publishing import Published
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 from pate_tf.teachers.voters import Voter
 
 NUM_TEACHERS = 100

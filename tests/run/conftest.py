@@ -1,6 +1,6 @@
 import pytest
 
-from pate_tf.queries.strategies import simple
+from pate_tf.queries import strategies
 from pate_tf.representations import contrastive
 
 
@@ -8,5 +8,5 @@ from pate_tf.representations import contrastive
 def few_steps(monkeypatch):
     """What is learnt of the pool, and between labels and a student, takes few steps."""
     monkeypatch.setattr(contrastive, "STEPS", 30)
-    monkeypatch.setattr(simple, "STEPS", 30)
+    monkeypatch.setattr(strategies, "STEPS", 30)
     monkeypatch.setattr(contrastive, "STUDENT_STEPS", 30)

@@ -55,15 +55,6 @@ def test_what_was_trained_is_what_answers(folder, data):
     np.testing.assert_array_equal(teachers.votes(data.pool), by_hand)
 
 
-def test_labels_are_one_hot_where_the_loss_wants_them(tmp_path, data):
-    def one_hot(dataset):
-        model = api_helpers.compiled(dataset)
-        model.compile("adam", "categorical_crossentropy")
-        return model
-
-    assert len(fitted(tmp_path, data.private, one_hot)) == NUM_TEACHERS
-
-
 def test_the_same_settings_give_the_same_bits_whatever_was_drawn_before(tmp_path, data, folder):
     random.seed(11), np.random.seed(12), tf.random.set_seed(13)
     tf.random.uniform([3])
@@ -181,26 +172,6 @@ def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data
     with pytest.raises(ValueError, match="callbacks: expected a function that makes everything"):
         fitted(tmp_path / "callbacks", data.private, callbacks=lambda: callbacks)
     assert not any(tmp_path.rglob("finished-*"))
-
-
-def with_a_loss(weight):
-    """Losses of a user's own, of one name, that differ in their code alone."""
-
-    def own_loss(labels, outputs):
-        return weight * keras.losses.sparse_categorical_crossentropy(labels, outputs)
-
-    def net(dataset):
-        model = api_helpers.compiled(dataset)
-        model.compile("adam", own_loss)
-        return model
-
-    return net
-
-
-def test_another_loss_of_the_same_name_is_refused(tmp_path, data):
-    fitted(tmp_path, data.private, with_a_loss(1.0))
-    with pytest.raises(ValueError, match="holds teachers of other settings: architecture"):
-        fitted(tmp_path, data.private, with_a_loss(2.0))
 
 
 KILLED = """

@@ -2,14 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from serving_helpers import serialized_example
 
 import pate_tf
 from pate_tf.core.dataset import Dataset, to_input_type
-from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data import preprocessing
-from pate_tf.serving import export
 
 RANDOM = np.random.default_rng(0)
 FLOATS = RANDOM.uniform(0, 1, (40, 6, 5, 3))
@@ -42,12 +37,6 @@ def test_whole_numbers_within_a_byte_are_pixels():
     np.testing.assert_array_equal(data.private.inputs, pixels[:20])
 
 
-def test_whole_numbers_beyond_a_byte_are_floats():
-    large = (FLOATS * 4000).astype(np.uint16)
-    data = made(x_private=large[:20], x_public=large[20:], value_range=(0, 4095))
-    np.testing.assert_array_equal(data.private.inputs, large[:20].astype(np.float32))
-
-
 def test_gray_images_get_their_channel_and_two_dimensions_are_a_table():
     data = made(x_private=FLOATS[:20, ..., 0], x_public=FLOATS[20:, ..., 0])
     assert (data.dataset.kind, data.dataset.input_shape) == ("image", (6, 5, 1))
@@ -66,12 +55,6 @@ def test_without_labels_nothing_is_held_out_unless_asked_for():
     assert (len(data.pool), len(data.held_out), data.held_out.labels) == (14, 6, None)
     labelled = made(y_public=LABELS[20:])
     assert (len(labelled.pool), len(labelled.held_out)) == (14, 6)
-
-
-def test_the_last_samples_are_held_out_and_the_pool_keeps_its_order():
-    data = made(y_public=LABELS[20:], held_out=0.25)
-    np.testing.assert_array_equal(data.pool.inputs, FLOATS[20:35].astype(np.float32))
-    np.testing.assert_array_equal(data.held_out.labels, LABELS[35:])
 
 
 def test_a_seed_chooses_what_is_held_out():
@@ -135,12 +118,6 @@ def test_what_does_not_fit_is_one_clear_line(changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_share_of_private_and_public_of_other_types_does_not_become_others():
-    pixels = (FLOATS * 255).astype(np.uint8)
-    with pytest.raises(ValueError, match="x_private: expected whole numbers from 0 to 255"):
-        made(x_private=FLOATS[:20] * 255, x_public=pixels[20:], value_range=(0, 255))
-
-
 @pytest.mark.parametrize("value", [0.5, 300.0, -1.0, np.nan])
 def test_a_function_of_ones_own_does_not_lose_floats_either(value):
     dataset = Dataset(
@@ -155,27 +132,6 @@ def test_a_function_of_ones_own_does_not_lose_floats_either(value):
         to_input_type(np.full((1, 1, 1, 1), value), dataset, "dataset")
 
 
-def test_a_dataset_without_a_type_of_its_own_is_written_as_before():
-    dataset = made().dataset
-    assert Dataset.from_dict(dataset.to_dict()) == dataset
-    assert dataset.to_dict()["input_type"] == "float32"
-    table = made(x_private=FLOATS[:20, 0, 0], x_public=FLOATS[20:, 0, 0]).dataset
-    assert "input_type" not in table.to_dict()
-    assert Dataset.from_dict(table.to_dict()) == table
-
-
-def test_images_shift_by_default_and_what_moves_in_is_the_lowest_value():
-    data = made(value_range=(-1, 1))
-    assert data.dataset.augmentation == "shift"
-    images = tf.constant(data.private.inputs)
-    changed = preprocessing.augment(images, data.dataset, tf.constant([1, 2])).numpy()
-    assert not np.array_equal(changed, data.private.inputs)
-    # All are above 0; only what moved in from outside is below.
-    assert changed.min() < -0.01
-    # At most a fourteenth of the side: the middle stays within its neighbours.
-    assert np.abs(changed[:, 2:4, 2:3] - data.private.inputs[:, 2:4, 2:3]).max() < 1.0
-
-
 def test_labels_may_be_names_of_classes():
     names = np.array(list("abcd"))
     data = made(y_private=names[LABELS[:20]], y_public=names[LABELS[20:]], class_names=list("abcd"))
@@ -187,32 +143,3 @@ def test_labels_may_be_names_of_classes():
         assert data.held_out.labels.tolist() == [*LABELS[-6:-1], -1]
         with pytest.raises(ValueError, match="y_private: expected labels of the class_names"):
             made(y_private=[*names[LABELS[:19]], missing], class_names=list("abcd"))
-
-
-def test_floats_are_served_as_floats():
-    dataset = made().dataset
-    assert export.input_spec(dataset).dtype == tf.float32
-    raw = FLOATS[0].astype(np.float32)
-    examples = tf.constant([serialized_example(raw, dataset)])
-    np.testing.assert_array_equal(export.parse_examples(examples, dataset)[0], raw)
-
-
-def test_a_repr_shows_shapes_alone():
-    data = made(owners=[f"owner {i % 7}" for i in range(20)])
-    assert repr(made().private) == "PrivateExamples(<20 records>)"
-    assert repr(data).splitlines() == [
-        "Data arrays: image, inputs of 6 x 5 x 3",
-        "  classes   4",
-        "  private   PrivateExamples(<records of owners>)",
-        "  pool      20 public inputs",
-        "  held out  0 public samples, without labels",
-    ]
-
-
-def test_data_sets_by_name_are_the_same():
-    data = pate_tf.Data.load("digits", pool_size=300)
-    assert isinstance(data, pate_tf.Data)
-    assert (len(data.private), len(data.pool), len(data.held_out)) == (1200, 300, 297)
-    assert isinstance(data.private, PrivateExamples)
-    with pytest.raises(ValueError, match="dataset: expected one of digits"):
-        pate_tf.Data.load("no such data")

@@ -16,7 +16,7 @@ MECHANISMS = ("noisy_max", "confident_gaussian_noisy_max", "feature_sums", "stab
 MODULES = (
     *("data.data", "teachers.teachers", "release.labeller", "queries.labels"),
     *("run.student", "statement.publishing", "statement.privacy_statement", "release.feature_sums"),
-    *("ledger.ledger", "ledger.journal", "run.fit", "run.classifier"),
+    *("ledger.ledger", "ledger.journal", "run.classifier"),
     *("representations.catalogue", "core.dataset", "accounting.charge", "accounting.planning"),
     *(f"accounting.mechanisms.{name}" for name in MECHANISMS),
 )

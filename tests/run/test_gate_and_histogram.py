@@ -126,11 +126,3 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
     assert again.seal == labels.seal and again.cost == labels.cost
     analysis = analyse(read_run(tmp_path))
     assert (analysis.epsilon, analysis.bounds) == (1.0, {})
-
-
-def test_a_student_of_a_histogram_is_stated(tmp_path):
-    mechanism = GaussianHistogram(sigma=20.0)
-    result = run(tmp_path, FakeEnsemble(table(95)), mechanism=mechanism)
-    due, _ = mechanism.data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
-    assert result.statement.epsilon == due
-    assert "All these sums are released" in result.statement.mechanism.in_words()

@@ -64,36 +64,6 @@ def test_where_noise_is_heavy_labels_without_it_have_a_chance_first(
     assert TOGETHER in found.purpose
 
 
-def test_too_few_teachers_for_labels_without_noise_are_too_few_for_counts_of_diverse_queries():
-    assert asked(0.05) is None
-    assert asked(0.05, num_queries=100).mechanism is GaussianHistogram
-
-
-def test_a_strategy_that_was_named_decides():
-    assert asked(0.1, strategy="medoids").mechanism is StabilityGateOrHistogram
-    assert asked(0.25, strategy="medoids") is None
-    assert asked(0.1, strategy="first") is None
-
-
-def test_never_more_than_the_pool_has():
-    assert number(1.0, pool_size=120) == 120
-
-
-def test_very_many_classes_are_asked_about_as_often_as_can_be_learnt_from():
-    found = joint_plan(
-        LabelSettings(epsilon=8.0),
-        Target(epsilon=8.0, delta=1e-5, num_queries=1),
-        num_teachers=2_000,
-        num_classes=80,
-        pool_size=9_000,
-    )
-    assert found.num_queries == 1_000
-
-
-def test_noise_is_too_large_for_few_teachers():
-    assert number(0.1, num_teachers=250) is None
-
-
 def test_a_number_that_was_given_is_checked_too():
     assert number(0.1, num_queries=100) == 100
     assert asked(0.1, num_queries=60).num_queries == 60
@@ -152,8 +122,3 @@ def test_what_is_named_is_taken(choices, kind, strategy, is_together):
     assert (TOGETHER in plan.reason) is is_together
     if "num_queries" in choices:
         assert plan.queries.num_queries == plan.mechanism.most_queries == choices["num_queries"]
-
-
-def test_too_little_is_refused():
-    with pytest.raises(ValueError, match="epsilon: expected one that labels at least half"):
-        planned(0.001, num_queries=200)

@@ -12,7 +12,7 @@ from pate_tf.core import artifacts
 from pate_tf.queries.labels import Labels
 from pate_tf.run.student import Student
 from pate_tf.statement.publishing import publish_model
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 
 SPLIT = PUBLIC.split(POOL)
 SETTINGS = StudentSettings(model="mlp", max_steps=10, batch_size=8)
@@ -54,21 +54,6 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     assert kept["cost"]["epsilon"] == again.released.cost.epsilon == expected
     # They are there to be published.
     assert {path.stat().st_mode & 0o044 for path in folder.iterdir()} == {0o044}
-
-
-def test_stored_labels_are_learnt_from_and_published(tmp_path):
-    teachers = FakeEnsemble(table(95))
-    labels_of(tmp_path, teachers).save(tmp_path / "kept")
-    labels = Labels.load(tmp_path / "kept", SPLIT.pool)
-    model = Student.from_settings(SETTINGS).fit(SPLIT.pool, labels).model
-    with opened(tmp_path, teachers).ledger() as ledger:
-        published = publish_model(
-            model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
-        )
-    assert published.statement.num_queries == NUM_QUERIES
-    assert published.statement.epsilon == labels.released.cost.epsilon
-    assert (published.student_folder / "saved_model.pb").exists()
-    assert teachers.asked == NUM_QUERIES
 
 
 def test_labels_of_another_pool_are_refused(tmp_path):
@@ -172,10 +157,6 @@ def spoil_digest(folder):
     artifacts.write_arrays(folder / "labels.npz", arrays)
 
 
-def spoil_json(folder):
-    (folder / "labels.json").write_text("{}")
-
-
 def spoil_field(folder):
     fields = json.loads((folder / "labels.json").read_text())
     del fields["cost"]
@@ -187,7 +168,7 @@ def spoil_archive(folder):
     path.write_bytes(path.read_bytes()[:-30])
 
 
-@pytest.mark.parametrize("spoil", [spoil_digest, spoil_json, spoil_field, spoil_archive])
+@pytest.mark.parametrize("spoil", [spoil_digest, spoil_field, spoil_archive])
 def test_spoilt_files_are_one_line(tmp_path, spoil):
     labels_of(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
     spoil(tmp_path / "kept")

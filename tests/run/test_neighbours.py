@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from chosen_votes import POOL, PUBLIC, FakeEnsemble, opened, released, table
 
-from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
+from pate_tf.accounting.mechanisms import StabilityGate
 from pate_tf.queries import propagation, strategies
 from pate_tf.queries.labels import Labels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.run.student import Student
 from pate_tf.statement import PAGE_FILE
 from pate_tf.statement.publishing import publish_model
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.kinds import StudentSettings
 
 SPLIT = PUBLIC.split(POOL)
 QUERIES = 20
@@ -30,7 +30,7 @@ def features(monkeypatch):
     monkeypatch.setattr(features_catalogue, "encoder_of", lambda *asked, **options: None)
     for module in (features_catalogue, propagation):
         monkeypatch.setattr(
-            module, "pool_features", lambda *asked, **options: [found.astype(np.float32)]
+            module, "pool_features_by_name", lambda *asked, **options: [[found.astype(np.float32)]]
         )
     for name in ("diverse", "medoids"):
         as_released = dataclasses.replace(strategies.STRATEGIES[name], infer=None)
@@ -100,14 +100,3 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     assert "the 10 public inputs nearest to it" in (tmp_path / "out" / PAGE_FILE).read_text()
     stated = json.loads((tmp_path / "out" / "privacy_statement.json").read_text())
     assert stated["num_neighbours"] == 10
-
-
-def test_other_mechanisms_ask_each_query_alone(tmp_path):
-    teachers = FakeEnsemble(table(90))
-    assert (
-        labels_of(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(gamma=0.1)).neighbours is None
-    )
-    found = labels_of(
-        tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(gamma=0.1), num_neighbours=2
-    )
-    assert found.num_neighbours == 2

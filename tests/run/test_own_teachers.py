@@ -29,10 +29,6 @@ class Says:
         return np.eye(10)[labels] if self.scores else labels
 
 
-def plurality(votes: np.ndarray) -> np.ndarray:
-    return np.array([np.bincount(column, minlength=10).argmax() for column in votes.T])
-
-
 def released(teachers, data, number=10):
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
         labels = labeller.label(data.pool, number)
@@ -56,13 +52,6 @@ def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
         released(teachers, data, 13)
     with pytest.raises(ValueError, match="the stored labels cover 12 queries"):
         teachers.votes(data.pool.inputs[:13])
-
-
-def test_votes_can_be_held_against_labels_without_a_ledger():
-    teachers = pate_tf.Teachers.from_votes([[1, 2, 0], [1, 1, 0]])
-    assert teachers.accuracy(np.zeros((3, 2)), [1, 2, 0]) == pytest.approx(5 / 6)
-    with pytest.raises(ValueError, match="directory: expected the folder of the one ledger"):
-        pate_tf.Labeller(teachers, MECHANISM, delta=1e-5)
 
 
 def test_models_of_all_kinds_vote_together(tmp_path, data):
@@ -91,19 +80,6 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
     others = pate_tf.Teachers.from_models([Says(3), Says(5)], directory=tmp_path)
     with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
         pate_tf.Labeller(others, MECHANISM, delta=1e-5)
-
-
-def test_a_folder_of_models(tmp_path, data):
-    for name in ("a", "b"):
-        api_helpers.net(data.dataset).save(tmp_path / f"{name}.keras")
-    teachers = pate_tf.Teachers.from_models(tmp_path, directory=tmp_path / "run")
-    votes = teachers.votes(data.pool)
-    loaded = keras.saving.load_model(tmp_path / "b.keras")
-    np.testing.assert_array_equal(
-        votes[1], loaded.predict(data.pool.inputs, verbose=0).argmax(axis=1)
-    )
-    assert len(released(teachers, data)) == 10
-    np.testing.assert_array_equal(teachers.votes(data.pool.inputs), votes)
 
 
 class Fails:
@@ -191,15 +167,6 @@ def test_teachers_of_owners_protect_owners(kind, tmp_path, data):
         assert released(teachers, data).cost.unit == unit
 
 
-def test_the_statement_of_owners_counts_an_owner_replaced(tmp_path, data):
-    teachers = owned("owner", tmp_path)
-    labels = released(teachers, data)
-    student = pate_tf.Student("random_forest").fit(data.pool, labels)
-    statement = student.publish(tmp_path / "out").statement
-    assert statement.unit == "owner"
-    assert statement.epsilon_ledger_replaced > statement.epsilon_ledger
-
-
 def test_a_ledger_of_records_never_becomes_one_of_owners(tmp_path, data):
     released(owned("record", tmp_path), data)
     with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
@@ -232,7 +199,3 @@ def test_teachers_that_draw_from_what_all_share_are_refused_before_training(net,
     with pytest.raises(ValueError, match=REFUSED):
         pate_tf.Teachers(net, num_teachers=2, steps=2, directory=tmp_path).fit(data.private)
     assert not list(tmp_path.rglob("*.npz"))
-
-
-def flat(dataset):
-    return keras.Sequential([keras.Input(dataset.input_shape), keras.layers.Flatten()])

@@ -46,11 +46,3 @@ def test_a_strategy_that_learns_from_answers_gets_no_gate():
 @pytest.mark.parametrize(("strategy", "expected"), [(None, "medoids"), ("diverse", "diverse")])
 def test_the_strategy_goes_with_the_mechanism_unless_one_is_named(strategy, expected):
     assert planned(strategy=strategy).queries.strategy == expected
-
-
-def test_an_epsilon_that_is_too_small_is_refused():
-    with pytest.raises(ValueError, match="epsilon: expected one that labels"):
-        planned(epsilon=0.01)
-    assert isinstance(
-        planned(epsilon=0.01, mechanism=GaussianHistogram).mechanism, GaussianHistogram
-    )

@@ -21,13 +21,12 @@ from shared_helpers import (
 
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.release.noise import SeededNoise
-from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.private_training import (
     NoisyParticipants,
     RecordGradients,
-    clipped_steps,
 )
 from pate_tf.selective_sgd.settings import LATTICE, TrainingSettings, noise_scale
+from pate_tf.selective_sgd.training import FlatView
 
 RECORD = {"privacy": "record", "target_epsilon": 2.0}
 PARTICIPANT = {"privacy": "participant", "target_epsilon": 2.0}
@@ -140,18 +139,6 @@ def test_what_a_record_adds_does_not_depend_on_which_others_are_drawn(monkeypatc
                 some = kinks.generator.permutation(others)[:number]
                 more = kinks.sum(bias, [*some, record]) - kinks.sum(bias, some)
                 assert more.tolist() == single.tolist(), (record, number)
-
-
-def test_clipped_steps():
-    generator = np.random.default_rng(0)
-    for scale in (1e-6, 0.01, 1.0, 1e6):
-        values = (scale * generator.normal(size=500)).astype(np.float32)
-        steps = clipped_steps(values, 0.5).tolist()
-        length = np.sqrt(sum(int(step) ** 2 for step in steps)) / LATTICE
-        assert length <= 1.0
-        expected = min(1.0, np.linalg.norm(values.astype(np.float64)) / 0.5)
-        assert length == pytest.approx(expected, abs=1e-4)
-    assert clipped_steps(np.array([np.nan, 1.0], np.float32), 1.0).tolist() == [0, 0]
 
 
 class Looked(keras.layers.Layer):

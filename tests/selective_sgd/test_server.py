@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from shared_helpers import INITIAL, PARTICIPANTS, SIZE, upload
 
-from pate_tf.core import artifacts
 from pate_tf.selective_sgd.run_state import DurableRun
-from pate_tf.selective_sgd.server import ParameterServer, RefusedUploadError, Upload
+from pate_tf.selective_sgd.server import ParameterServer, Upload
 from pate_tf.selective_sgd.settings import PROTOCOLS, TrainingSettings
 
 ROUNDS = 4
@@ -151,7 +150,7 @@ class TurnMachine(RuleBasedStateMachine):
         self.refused(self.upload(participant, changes, turn, self.version + newer), "upload: ")
 
     def refused(self, sent, why):
-        with pytest.raises(RefusedUploadError, match=why):
+        with pytest.raises(ValueError, match=why):
             self.server.push(sent)
 
     @invariant()
@@ -201,20 +200,9 @@ def test_what_is_malformed_is_refused_in_a_line_and_changes_nothing(indices, val
     served = server()
     before = state_of(served)
     sent = upload(indices=np.array(indices), values=np.array(values, np.float32))
-    with pytest.raises(RefusedUploadError, match=r"^upload: expected [^\n]{10,200}$"):
+    with pytest.raises(ValueError, match=r"^upload: expected [^\n]{10,200}$"):
         served.push(sent)
     assert state_of(served) == before
-
-
-def test_sums_that_no_parameter_can_take_are_refused():
-    settings = TrainingSettings(num_participants=1, rounds=3)
-    served = ParameterServer(settings, np.full(SIZE, 3e38, np.float32))
-    with pytest.raises(RefusedUploadError, match="that parameters can take"):
-        served.push(upload(values=np.array([3e38, 0.0], np.float32)))
-
-
-def test_what_prints_an_upload_shows_no_value_of_it():
-    assert repr(upload()) == "Upload(participant=0, round=0, version=0)"
 
 
 def _push_and_die(folder: pathlib.Path, at: str) -> None:
@@ -256,18 +244,3 @@ def test_a_damaged_state_and_that_of_another_run_are_refused(tmp_path):
     (run.folder / "state.npz").write_bytes(b"PK")
     with pytest.raises(ValueError, match="got a broken one"):
         server(folder=tmp_path)
-
-
-def test_a_full_disk_applies_nothing(tmp_path, monkeypatch):
-    served = server(folder=tmp_path)
-    before = state_of(served)
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "write_arrays", full)
-        with pytest.raises(OSError, match="No space"):
-            served.push(upload())
-    assert state_of(served) == before
-    assert served.push(upload())

@@ -6,11 +6,9 @@ import pytest
 import tensorflow as tf
 from shared_helpers import NoNoise, accuracy, model, records, shards, training
 
-from pate_tf.selective_sgd.models import FlatView, partition_records
-from pate_tf.selective_sgd.settings import TrainingSettings
+from pate_tf.selective_sgd.settings import Terms, TrainingSettings
 from pate_tf.selective_sgd.shared_training import train
-from pate_tf.selective_sgd.terms import Terms
-from pate_tf.selective_sgd.training import largest
+from pate_tf.selective_sgd.training import FlatView, largest
 
 
 def plain_sgd(rounds: int, rates: list[float]) -> np.ndarray:
@@ -53,22 +51,6 @@ def test_every_protocol_learns(protocol):
     assert accuracy(trained) > 0.9
 
 
-def test_asynchronous_stays_finite_at_a_rate_that_diverges_without_damping():
-    options = {"protocol": "asynchronous", "num_participants": 30, "rounds": 8, "upload": 1.0}
-    trained = training(**options, learning_rate=1.0, batch_size=5)
-    staleness, push = [], trained.server.push
-
-    def watched(upload):
-        staleness.append(trained.server.version - upload.version)
-        return push(upload)
-
-    trained.server.push = watched
-    for _ in range(8):
-        trained.run_round()
-    assert set(staleness[30:]) == {29}
-    assert accuracy(trained) > 0.9 and np.abs(trained.server.state.values).max() < 100.0
-
-
 def test_the_largest_changes_are_uploaded_and_clipped():
     changes = np.array([0.0, -3.0, 2.0, 0.5, -0.1, 2.5], np.float32)
     assert largest(changes, 3).tolist() == [1, 2, 5]
@@ -108,25 +90,6 @@ def test_a_run_that_was_stopped_resumes_to_the_last_bit(options, tmp_path, monke
     assert [each.numpy().tobytes() for each in whole.model.variables] == [
         each.numpy().tobytes() for each in resumed.model.variables
     ]
-
-
-def test_what_does_not_fit_is_refused_in_one_line():
-    with pytest.raises(ValueError, match="treats records apart"):
-        FlatView(model(keras.layers.BatchNormalization()))
-    with pytest.raises(ValueError, match="expected a finite loss"):
-        trained = training(learning_rate=1e30, rounds=3)
-        for _ in range(3):
-            trained.run_round()
-    with pytest.raises(ValueError, match="records: expected some of every participant"):
-        train(records(20), TrainingSettings(num_participants=21), model="linear")
-
-
-def test_shards_are_disjoint_and_hold_all_records():
-    numbered = records(100)
-    shares = partition_records(numbered, 7, seed=3)
-    rows = np.concatenate([shard.inputs for shard in shares])
-    assert sorted(rows.tolist()) == sorted(numbered.inputs.tolist())
-    assert {len(shard) for shard in shares} == {14, 15}
 
 
 NOISY = {"privacy": "record", "target_epsilon": 1.0}

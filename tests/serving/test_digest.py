@@ -84,18 +84,6 @@ def replace(path: pathlib.Path) -> None:
     path.write_bytes(b"another model")
 
 
-@pytest.mark.parametrize("name", ["student.onnx", "student.tflite"])
-@pytest.mark.parametrize("damage", [replace, pathlib.Path.unlink])
-def test_another_format_is_exchanged_or_removed_and_does_not_match(
-    converted, tmp_path, name, damage
-):
-    folder = tmp_path / "1"
-    shutil.copytree(converted, folder)
-    assert matches_statement(folder)
-    damage(folder / "assets.extra" / name)
-    assert not matches_statement(folder)
-
-
 @pytest.fixture(scope="module")
 def converted(table, tmp_path_factory) -> pathlib.Path:
     statement = {"student_digest": student_digest(table.model)}

@@ -139,18 +139,6 @@ def test_a_killed_export_is_complete_or_not_there(tmp_path, moment):
     assert export(folder)[1] == folder / str(len(versions) + 1)
 
 
-@pytest.mark.parametrize("num", [0, 1, 499, 501, 597])
-def test_any_number_of_samples_is_classified_in_order(exported, num):
-    model, folder = exported
-    images = load_public("digits").inputs[:num]
-    labels = ServedStudent(folder).classify(images)
-    assert labels.shape == (num,)
-    assert labels.dtype == np.int64
-    if num:
-        logits = model.predict(images.astype(np.float32), verbose=0)
-        assert (labels != logits.argmax(axis=1)).mean() < 0.01
-
-
 @pytest.mark.parametrize("damage", ["nothing there", "empty file", "half a file"])
 def test_a_missing_or_broken_student_is_one_clear_line(exported, tmp_path, damage):
     folder = tmp_path / "1"

@@ -1,7 +1,9 @@
 """ONNX and LiteRT answer as the SavedModel does."""
 
 import importlib.util
+import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -9,6 +11,7 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
+from script_processes import NUM_TEACHERS, run_script
 
 from pate_tf.data.catalogue import DIGITS, load_public
 from pate_tf.models import catalogue, forest
@@ -101,3 +104,22 @@ def test_formats_are_checked_by_name_and_package(monkeypatch):
     check_formats(["litert"])
     with pytest.raises(ValueError, match="expected tf2onnx to be installed"):
         check_formats(["onnx"])
+
+
+def test_the_script_writes_them(trained, tmp_path):
+    teachers = shutil.copytree(trained[0], tmp_path / "teachers")
+    flags = [f"--teachers_dir={teachers}", f"--train_dir={tmp_path}/run", "--queries=20"]
+    flags += [f"--nb_teachers={NUM_TEACHERS}", "--lap_scale=2"]
+
+    more = ("--export_formats=onnx", "--student=random_forest")
+    ended = run_script("train_student.py", *flags, *more, folder=tmp_path)
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert "export_formats: expected none for student random_forest" in ended.err
+    assert not (tmp_path / "run" / "released").exists()  # nothing was charged
+    report = tmp_path / "report.json"
+    more = ("--export_formats=onnx,litert", "--max_steps=5", f"--report_file={report}")
+    ended = run_script("train_student.py", *flags, *more, folder=tmp_path)
+    assert ended.code == 0, ended.err
+    student = pathlib.Path(json.loads(report.read_text())["student"])
+    check(student, {"image": load_public("digits").inputs[:40]})

@@ -17,13 +17,13 @@ from pate_tf.core.public import Pool
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import Member, Policy, Silo, SiloRoster, SiloSums, SiloTeacher
 from pate_tf.silos.messages import QueryBatch
-from pate_tf.silos.secure.keys import Keys
+from pate_tf.silos.protocol import Keys
 
 NUM_CLASSES = 5
 SHAPE = (4,)
 RANDOMISED = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=1.0)
 SECURE = SecureHistogram(sigma=40.0, num_parties=4, threshold=1)
-AGGREGATORS = tuple(Keys.generate(f"aggregator-{number}").identity for number in range(1, 5))
+AGGREGATORS = tuple(Keys(f"aggregator-{number}").identity for number in range(1, 5))
 
 
 def queries(first, last):
@@ -50,11 +50,9 @@ def teacher(inputs):
     return inputs[:, 0].astype(np.int64) % NUM_CLASSES
 
 
-def roster(*names, queries=200, **fields):
+def roster(*names, **fields):
     """A roster of those silos and four aggregators."""
-    members = tuple(
-        Member(name=name, epsilon=1.0, queries=queries) for name in names or ("clinic",)
-    )
+    members = tuple(Member(name=name, epsilon=1.0) for name in names or ("clinic",))
     fields = {"run": "r", "delta": 1e-6, "aggregators": AGGREGATORS, **fields}
     return SiloRoster(members=members, **fields)
 

@@ -12,9 +12,9 @@ import silo_helpers
 
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloSums
+from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.messages import QueryBatch, sums_query
-from pate_tf.silos.secure.aggregator import Aggregator
-from pate_tf.silos.secure.keys import Keys
+from pate_tf.silos.protocol import Keys
 
 NAMES = ("a", "b", "c", "d", "e")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
@@ -40,9 +40,7 @@ def keys_of(folder, name):
 
 def roster(folder):
     """The roster of five silos and four aggregators, whose keys lie in a folder."""
-    members = tuple(
-        Member(name=name, queries=5, identity=keys_of(folder, name).identity) for name in NAMES
-    )
+    members = tuple(Member(name=name, identity=keys_of(folder, name).identity) for name in NAMES)
     identities = tuple(keys_of(folder, name).identity for name in AGGREGATORS)
     return SiloRoster(run="r", delta=1e-6, members=members, aggregators=identities)
 

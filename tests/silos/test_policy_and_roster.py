@@ -7,14 +7,14 @@ from silo_helpers import AGGREGATORS, RANDOMISED, SECURE, batch, policy
 
 from pate_tf.silos import Member, Policy, SiloRoster
 from pate_tf.silos.messages import Reason
-from pate_tf.silos.secure.keys import Keys
+from pate_tf.silos.protocol import Keys
 
 ROSTER = SiloRoster(
     run="r-1",
     delta=1e-5,
     members=(
-        Member(name="a", epsilon=1.0, queries=10),
-        Member(name="b", epsilon=0.5, queries=20, identity=Keys.generate("b").identity),
+        Member(name="a", epsilon=1.0),
+        Member(name="b", epsilon=0.5, identity=Keys("b").identity),
     ),
     aggregators=AGGREGATORS,
 )
@@ -67,7 +67,6 @@ def test_mistakes_in_a_policy_are_one_line(tmp_path, old, new, match):
     [
         ('name = "b"', 'name = "a"', "different names"),
         ('name = "b"', 'name = "aggregator-1"', "other names than those of silos"),
-        ("queries = 20", "queries = 2.5", "queries: expected"),
         ("epsilon = 0.5", "epsilon = -1", "epsilon: expected"),
         ("delta = 1e-05", "delta = 2", "delta: expected"),
         ('run = "r-1"', 'run = "r 1"', "run"),

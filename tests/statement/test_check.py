@@ -13,7 +13,7 @@ from pate_tf.accounting.mechanisms import GaussianNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger
-from pate_tf.silos.account import SiloAccount
+from pate_tf.silos.silo import SiloAccount
 from pate_tf.statement import check_statement, opened_stores
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.statement.shared_training import SharedTrainingStatement
@@ -266,7 +266,6 @@ def test_silos_are_checked_by_their_accounts(tmp_path):
         num_refused=0,
         epsilon=epsilon,
         delta=1e-6,
-        num_declared=9,
     )
     facts = {"run_id": "r", "query_strategy": "first", "num_queries": 5, "num_answered": 5}
     made = SilosStatement(pool_name="lines", delta=1e-6, silos=(spent,), **facts)

@@ -88,7 +88,6 @@ def silos(charge=None, answered=(1, 50, 0), **changes):
             num_refused=3,
             epsilon=smallest_epsilon({charge: number}, 1e-6)[0],
             delta=1e-6,
-            num_declared=60,
         )
         for name, number in zip(("north", "south", "west", "east", "mid"), answered, strict=False)
     ]
@@ -140,7 +139,7 @@ EVERY = {
     "secure silos": silos(SecureHistogram(sigma=40.0, num_parties=4, threshold=1)),
     "sums of silos": silo_sums(),
     "records of silos": silo_sums("record"),
-    "shared": shared(holders=2),
+    "shared": shared(),
     "participants": shared(unit="participant", epsilon_source=5.0, delta_source=1e-5),
     "seeded training": shared(secure_noise=False, ledger_was_reset=True),
     "infinite": shared(epsilon=math.inf),

@@ -14,8 +14,7 @@ from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.serving import export
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import training
-from pate_tf.students.config import find_student
-from pate_tf.students.kinds import StudentConfig
+from pate_tf.students.kinds import StudentConfig, find_student
 
 QUERIES = 60
 

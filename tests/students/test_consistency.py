@@ -25,14 +25,6 @@ def test_the_loss_on_labels_is_generalised_cross_entropy(q):
     assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
-def test_without_robustness_it_is_cross_entropy():
-    expected = -np.log(PROBABILITIES[np.arange(6), LABELS]).mean()
-    found = consistency.generalized_cross_entropy(
-        tf.constant(LABELS), LOGITS, robustness=tf.constant(0.0)
-    )
-    assert float(found) == pytest.approx(expected, rel=0.01)
-
-
 def test_only_confident_answers_teach_and_nothing_flows_back_into_them():
     logits = tf.constant([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0], [2.0, 1.0, 0.0]])
     changed = tf.constant([[0.0, 1.0, 0.0], [0.0, 3.0, 1.0], [0.0, 0.0, 5.0]])

@@ -7,8 +7,7 @@ from labels_for_tests import released_labels
 
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
-from pate_tf.students.config import find_student
-from pate_tf.students.kinds import StudentConfig, kind_of
+from pate_tf.students.kinds import StudentConfig, find_student, kind_of
 from pate_tf.students.kinds.consistency import ConsistencyStudent
 from pate_tf.students.training import run_digest
 

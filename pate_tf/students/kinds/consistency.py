@@ -171,5 +171,4 @@ KIND = StudentKind(
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
     takes_initial=True,
-    warm_start_steps=500,
 )

@@ -7,17 +7,16 @@ import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureHistogram
-from pate_tf.silos.secure.aggregator import Aggregator
-from pate_tf.silos.secure.keys import Keys
-from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.protocol import STEPS, AggregatorTask, BatchTerms, Step, Transcript
-from pate_tf.silos.secure.sealing import seal_sums, seal_votes
+from pate_tf.silos.aggregator import Aggregator
+from pate_tf.silos.coordinator import open_histogram
+from pate_tf.silos.protocol import STEPS, AggregatorTask, BatchTerms, Keys, Step, Transcript
+from pate_tf.silos.sealing import seal_sums, seal_votes
 
 FAINT = 1e-7  # votes: noise of a tenth of a lattice step
 
 
 def some_keys(number=4):
-    return [Keys.generate(f"aggregator-{index + 1}") for index in range(number)]
+    return [Keys(f"aggregator-{index + 1}") for index in range(number)]
 
 
 def some_terms(keys, *, sigma=FAINT, threshold=1, num_queries=4, num_classes=3, batch_id="b"):

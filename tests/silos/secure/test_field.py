@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure.shamir import PRIME
+from pate_tf.silos import shamir
+from pate_tf.silos.shamir import PRIME
 
 EDGES = [0, 1, 2, 2**30, 2**31 - 1, 2**31, 2**32, 2**60, PRIME - 2, PRIME - 1]
 ELEMENTS = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(0, PRIME - 1)), min_size=1)
@@ -67,19 +67,6 @@ def test_any_parties_above_the_degree_know_the_secret(num_parties, degree):
         shamir.reconstruct({i + 1: shares[i] for i in range(degree)}, degree=degree)
 
 
-def test_shares_are_values_of_a_polynomial_in_whole_numbers():
-    drawn = []
-
-    def words(size):
-        drawn.append(WORDS(size))
-        return drawn[-1].copy()
-
-    shares = shamir.share(array([7]), num_parties=5, degree=2, words=words)
-    c1, c2 = (int(word) >> 3 for word in drawn[0])
-    assert shares[:, 0].tolist() == [(7 + c1 * x + c2 * x * x) % PRIME for x in range(1, 6)]
-
-
 def test_shares_of_another_degree_are_noticed():
     shares = shamir.share(array([7]), num_parties=5, degree=3, words=WORDS)
-    with pytest.raises(shamir.InconsistentSharesError):
-        shamir.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2)
+    assert shamir.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2) is None

@@ -33,20 +33,20 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.secure import protocol, sealing, shamir
-from pate_tf.silos.secure.aggregator import Aggregator, AnsweredOtherwiseError
-from pate_tf.silos.secure.keys import Keys
-from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.protocol import (
+from pate_tf.silos import protocol, sealing, shamir
+from pate_tf.silos.aggregator import Aggregator, ProtocolError
+from pate_tf.silos.coordinator import open_histogram
+from pate_tf.silos.protocol import (
     STEPS,
     AggregatorTask,
     BatchTerms,
+    Keys,
     Step,
     joined,
     round_digest,
     signed,
 )
-from pate_tf.silos.secure.shamir import PRIME
+from pate_tf.silos.shamir import PRIME
 
 WORDS = SystemNoise().words
 NUM_CLASSES = 2
@@ -74,7 +74,7 @@ class Game:
         honest_silos = ("silo-1", "silo-2", "silo-3") if are_sums else ("silo-1", "silo-2")
         self.silo_keys = {}
         if are_sums:
-            self.silo_keys = {name: Keys.generate(name) for name in (*honest_silos, "bad-1")}
+            self.silo_keys = {name: Keys(name) for name in (*honest_silos, "bad-1")}
             release = SecureFeatureSums(
                 sigma=1000.0,
                 num_features=NUM_CLASSES - 1,
@@ -363,7 +363,7 @@ def play(game, adversary):
                 )
                 try:
                     game.heard[step][number] = game.aggregators[number].answer(task)
-                except (ValueError, AnsweredOtherwiseError):
+                except (ValueError, ProtocolError):
                     if step is not Step.COMMIT:
                         stories[number] = adversary.messages_after(STEPS[STEPS.index(step) - 1])
                     continue
@@ -653,14 +653,6 @@ def test_liars_read_the_total_of_enough_silos_and_nothing_else(num_parties, thre
     nothing_is_read(30, 6, num_parties, threshold, are_sums=True)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("num_parties", "threshold"), [*SIZES, (5, 1), (8, 3)])
-@pytest.mark.parametrize("seed", range(2, 5))
-def test_liars_read_nothing_in_many_games(num_parties, threshold, seed):
-    nothing_is_read(400, seed, num_parties, threshold)
-    nothing_is_read(400, seed + 10, num_parties, threshold, are_sums=True)
-
-
 # ---- the harness finds what is broken ------------------------------------------------------------
 
 
@@ -790,12 +782,6 @@ def dealt_noise(game):
 @pytest.mark.parametrize(("num_parties", "threshold"), SIZES)
 def test_liars_give_each_of_their_silos_one_vote_at_most(num_parties, threshold):
     nothing_is_biased(20, 3, num_parties, threshold)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("num_parties", "threshold"), [*SIZES, (8, 3)])
-def test_liars_give_no_more_votes_in_many_games(num_parties, threshold):
-    nothing_is_biased(500, 4, num_parties, threshold)
 
 
 def test_votes_beyond_one_are_found(monkeypatch):

@@ -14,15 +14,14 @@ from secure_helpers import (
     some_keys,
     some_terms,
 )
-from silo_helpers import SECURE
-from silo_helpers import batch as asked_batch
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureHistogram
+from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.secure import protocol, sealing, shamir
-from pate_tf.silos.secure.aggregator import noise_scale
-from pate_tf.silos.secure.protocol import BatchTerms, ProtocolError, Step
+from pate_tf.silos import protocol, sealing, shamir
+from pate_tf.silos.aggregator import noise_scale
+from pate_tf.silos.protocol import ProtocolError, Step
 
 FALSE_ALARM = 1e-7
 VICTIM = "silo-002"
@@ -223,29 +222,13 @@ def test_a_party_that_adds_wrongly_is_noticed(tmp_path):
     run_until(batch.aggregators, batch.terms, batch.sealed, Step.AGREE)
     held = journal.secrets(batch.terms)
     noise = bytes([held.noise[0] ^ 1]) + held.noise[1:]
-    journal.keep_secrets(batch.terms, dataclasses.replace(held, noise=noise))
+    held = encode(dataclasses.replace(held, noise=noise))
+    journal.write_file(batch.terms, "secret", held)
     with pytest.raises(ProtocolError, match="an aggregator added wrongly"):
         batch.open()
 
 
 # ---- terms and keys ------------------------------------------------------------------------------
-
-
-def test_terms_are_those_of_the_batch_that_was_asked():
-    keys = some_keys()
-    batch = asked_batch(0, 2, mechanism=SECURE)
-    aggregators = tuple(each.identity for each in keys)
-    made = BatchTerms.of_batch(batch, aggregators)
-    assert made.shape == (2, 5) and made.mechanism == SecureHistogram(
-        sigma=40.0, num_parties=4, threshold=1
-    )
-    assert made.digest == BatchTerms.of_batch(batch, aggregators).digest
-    assert made.digest != BatchTerms.of_batch(batch, aggregators[::-1]).digest
-    with pytest.raises(ValueError, match="aggregators: expected 4, got 2"):
-        BatchTerms.of_batch(batch, aggregators[:2])
-    other = asked_batch(0, 2)
-    with pytest.raises(ValueError, match="one of secure aggregation"):
-        BatchTerms.of_batch(other, aggregators)
 
 
 def test_the_scale_is_never_below_the_promise():
@@ -257,11 +240,3 @@ def test_the_scale_is_never_below_the_promise():
             scale = Fraction(noise_scale(one))
             assert scale**2 * one.num_honest >= (Fraction(sigma) * LATTICE) ** 2
             assert float(scale) <= sigma * LATTICE / math.sqrt(one.num_honest) * (1 + 1e-14)
-
-
-@pytest.mark.parametrize(
-    ("num_queries", "num_classes"), [(0, 3), (2**31 - 1, 2), (2**20, 17), (1, 1), (1, 2**16 + 1)]
-)
-def test_batches_of_absurd_size_are_refused_before_anything_is_made(num_queries, num_classes):
-    with pytest.raises(ValueError, match="expected a whole number"):
-        some_terms(some_keys(), num_queries=num_queries, num_classes=num_classes)

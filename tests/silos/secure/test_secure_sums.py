@@ -11,10 +11,10 @@ from silo_helpers import Silent
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.release.noise import SystemNoise
-from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure.keys import Keys
-from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.sealing import deal, seal_shares, seal_sums
+from pate_tf.silos import shamir
+from pate_tf.silos.coordinator import open_histogram
+from pate_tf.silos.protocol import Keys
+from pate_tf.silos.sealing import deal, seal_shares, seal_sums
 
 NUM_SILOS = 6
 SHAPE = (401, 10)
@@ -28,7 +28,7 @@ RELEASE = SecureFeatureSums(
 def setting(tmp_path):
     """Parties, silos with keys, terms, and made-up sums."""
     keys = some_keys(RELEASE.num_parties)
-    silos = {f"silo-{number}": Keys.generate(f"silo-{number}") for number in range(NUM_SILOS)}
+    silos = {f"silo-{number}": Keys(f"silo-{number}") for number in range(NUM_SILOS)}
     terms = sums_terms(keys, silos, RELEASE, num_classes=SIZE)
     random = np.random.default_rng(1)
     sums = {name: random.integers(-(2**30), 2**30, SHAPE) for name in silos}
@@ -62,7 +62,7 @@ def test_silos_that_are_made_up_are_left_out(setting, kind):
     table = shamir.from_integers(np.zeros(terms.shape, np.int64))
     shares = deal(table, terms, SystemNoise())
     name = "stranger" if kind == "unlisted" else "silo-0"
-    keys = {"unsigned": None, "another silo's": silos["silo-1"]}.get(kind, Keys.generate(name))
+    keys = {"unsigned": None, "another silo's": silos["silo-1"]}.get(kind, Keys(name))
     if kind == "replayed":
         before = dataclasses.replace(terms, batch_id="before")
         sealed[name] = seal_sums(sums[name], before, keys=silos[name])

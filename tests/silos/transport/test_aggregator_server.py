@@ -12,12 +12,11 @@ from transport_helpers import AGGREGATORS, made_up_journal, serve
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.silos import Member, SiloRoster
+from pate_tf.silos.aggregator import Aggregator
+from pate_tf.silos.coordinator import open_histogram
 from pate_tf.silos.messages import Answer
-from pate_tf.silos.secure.aggregator import Aggregator
-from pate_tf.silos.secure.keys import Keys
-from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.protocol import AggregatorTask, BatchTerms, Step
-from pate_tf.silos.secure.sealing import seal_votes
+from pate_tf.silos.protocol import AggregatorTask, BatchTerms, Keys, Step
+from pate_tf.silos.sealing import seal_votes
 from pate_tf.silos.transport import AggregatorConnection, AggregatorService
 
 HERE = pathlib.Path(__file__).parent
@@ -114,7 +113,7 @@ def test_an_aggregator_that_is_away_is_named_and_opens_nothing(run):
 
 def test_an_aggregator_trusts_its_own_roster_alone(run):
     """The coordinator puts keys of its own under another's name."""
-    impostor = Keys.generate("aggregator-2").identity
+    impostor = Keys("aggregator-2").identity
     first, _, *others = run.terms.aggregators
     terms = dataclasses.replace(run.terms, aggregators=(first, impostor, *others))
     task = AggregatorTask(step=Step.COMMIT, terms=terms, sealed={"a": b"x"})

@@ -4,14 +4,11 @@ import logging
 import pathlib
 import subprocess
 import sys
-import threading
 import time
 
-import grpc
 import numpy as np
 import pytest
 from transport_helpers import (
-    LIMITS,
     connect,
     free_port,
     made_up_journal,
@@ -22,7 +19,6 @@ from transport_helpers import (
 
 from pate_tf.net.credentials import Limits
 from pate_tf.silos.messages import Answer
-from pate_tf.silos.transport import SILOS
 
 HERE = pathlib.Path(__file__).parent
 
@@ -79,23 +75,6 @@ def test_another_authority_or_a_silo_is_no_coordinator(
             silo.poll()
 
 
-def test_no_certificate_and_no_encryption_get_nothing(server, certificates):
-    address = f"localhost:{server.port}"
-    nameless = grpc.ssl_channel_credentials(certificates["silo-1"].authority.read_bytes())
-    name = (("grpc.ssl_target_name_override", "coordinator"),)
-    for channel in (
-        grpc.insecure_channel(address),
-        grpc.secure_channel(address, nameless, options=name),
-    ):
-        with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(f"/{SILOS}/Poll")(b"", timeout=5.0)
-        channel.close()
-        assert caught.value.code() in (
-            grpc.StatusCode.UNAVAILABLE,
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-        )
-
-
 def test_messages_above_the_limit_are_refused_both_ways(journal, certificates):
     with (
         serve(journal, certificates["coordinator"], limits=Limits(message_bytes=200)) as small,
@@ -113,22 +92,6 @@ def test_what_is_no_reply_is_refused_in_one_line(silo, journal, content):
         silo.call("Submit", content, Answer)
     assert "\n" not in str(caught.value)
     assert journal.replies(1) == {}
-
-
-def test_a_poll_waits_for_a_batch(certificates):
-    journal = made_up_journal()
-    with (
-        serve(journal, certificates["coordinator"]) as server,
-        connect(server, certificates["silo-1"]) as silo,
-    ):
-        silo._wait_seconds = LIMITS.longest_wait
-        later = threading.Timer(0.3, journal.open_round, [made_up_round()])
-        later.start()
-        begin = time.monotonic()
-        assert silo.poll().batch_id == "round-1"
-        assert time.monotonic() - begin < 25.0
-        later.join()
-    journal.close()
 
 
 def test_errors_of_the_coordinator_stay_with_it(silo, journal, caplog, monkeypatch):
@@ -150,19 +113,6 @@ def test_a_coordinator_that_sends_nonsense_does_not_stop_a_silo(silo, journal, m
         monkeypatch.setattr(journal, "poll", lambda silo, nonsense=nonsense: nonsense)
         with pytest.raises(ConnectionError, match="replied by no Poll"):
             silo.poll()
-
-
-def test_callers_that_call_too_often_are_told_to_wait(journal, certificates):
-    limits = Limits(calls_per_second=0.001, calls_at_once=2)
-    with (
-        serve(journal, certificates["coordinator"], limits=limits) as server,
-        connect(server, certificates["silo-1"]) as first,
-    ):
-        assert first.poll() is not None and first.poll() is not None
-        with pytest.raises(ConnectionError, match="expected fewer calls"):
-            first.poll()
-        with connect(server, certificates["silo-2"]) as second:
-            assert second.poll() is not None  # others don't suffer
 
 
 def start(folder, certificates, port):

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from secure_helpers import some_keys, some_terms
 from silo_helpers import RANDOMISED, SECURE, batch
 
 from pate_tf.net.messages import decode, encode
@@ -23,7 +22,7 @@ from pate_tf.silos.messages import (
     SealedShares,
     reply_digest,
 )
-from pate_tf.silos.secure.protocol import AggregatorTask, Step, signed
+from pate_tf.silos.protocol import Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,31 +145,6 @@ def test_batches_come_back(mechanism, commitment):
         back.queries[0, 0] = 9.0
 
 
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        *(({"inputs": inputs}, "queries: expected") for inputs in (
-            np.array([[np.nan]], np.float32),
-            np.array([["a"]]),
-            np.array([[None]], object),
-            np.zeros((0, 4), np.float32),
-            np.zeros(3, np.float32),
-            np.zeros((2, 2)),
-            [[1.0]],
-        )),
-        ({"run_id": "../x"}, "run_id"),
-        ({"batch_id": "a" * 65}, "batch_id"),
-        ({"num_classes": 1}, "num_classes"),
-        ({"num_classes": 4}, "mechanism"),
-        ({"deadline": np.nan}, "deadline"),
-        ({"commitment": bytes(31)}, "commitment"),
-    ],
-)  # fmt: skip
-def test_batches_that_are_none(changes, match):
-    with pytest.raises(ValueError, match=match):
-        batch(0, 2, **changes)
-
-
 NAMES = {"run_id": "r", "batch_id": "b", "silo": "clinic"}
 REPLIES = [
     RandomisedVotes(**NAMES, labels=np.array([1, 2])),
@@ -189,24 +163,3 @@ def test_replies_come_back_and_any_change_is_another_reply():
         assert back.commitment == with_commitment.commitment
         assert reply_digest(back) == reply_digest(reply)  # another commitment is no other reply
     assert len(set(map(reply_digest, REPLIES))) == len(REPLIES)
-
-
-def test_replies_that_are_none():
-    for labels in ([0.5], [-1], [], [[1]], [2**16]):
-        with pytest.raises(ValueError, match="votes"):
-            RandomisedVotes(**NAMES, labels=np.array(labels))
-    for sealed in ((), (b"",)):
-        with pytest.raises(ValueError, match="sealed"):
-            SealedShares(**NAMES, sealed=sealed)
-    with pytest.raises(ValueError, match="silo"):
-        RandomisedVotes(**{**NAMES, "silo": "a b"}, labels=np.array([1]))
-
-
-def test_tasks_come_back():
-    keys = some_keys()
-    terms = some_terms(keys)
-    message = signed(b"content", step=Step.COMMIT, terms=terms, aggregator=1, keys=keys[0])
-    sealed = {"b": b"2", "a": b"1"}
-    task = AggregatorTask(step=Step.REVEAL, terms=terms, sealed=sealed, messages=(message,))
-    back = decode(AggregatorTask, encode(task))
-    assert back == task and (back.digest, back.terms.digest) == (task.digest, terms.digest)

@@ -6,7 +6,6 @@ import time
 import numpy as np
 
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.net.credentials import Limits
 from pate_tf.silos.journal import CoordinatorJournal, Round
 from pate_tf.silos.messages import RandomisedVotes
 from pate_tf.silos.transport import SiloConnection, serve_coordinator
@@ -15,7 +14,6 @@ SILOS = ("silo-1", "silo-2")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
 STRANGER = "stranger"
 NUM_QUERIES = 5
-LIMITS = Limits(calls_per_second=1000.0, calls_at_once=100)
 QUERIES = np.arange(NUM_QUERIES * 4, dtype=np.uint8).reshape(NUM_QUERIES, 2, 2)
 
 
@@ -34,7 +32,7 @@ def made_up_journal(folder=None):
     return CoordinatorJournal("run", SILOS, folder)
 
 
-def serve(journal, files, *, address="localhost:0", limits=LIMITS, aggregators=None):
+def serve(journal, files, *, address="localhost:0", limits=None, aggregators=None):
     return serve_coordinator(address, journal, files=files, aggregators=aggregators, limits=limits)
 
 

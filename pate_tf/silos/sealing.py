@@ -1,7 +1,7 @@
 """Votes or feature sums as secret shares: dealt, bound to each other, sealed to aggregators.
 
 With the shares of its votes each aggregator gets, for each query, shares of a random number and of
-its square, which the checks use up (`pate_tf.silos.secure.protocol`). A table of feature sums goes
+its square, which the checks use up (`pate_tf.silos.protocol`). A table of feature sums goes
 as the votes on one query, signed by its silo: aggregators add no noise to it, so that a total in
 which made-up silos stand for honest ones would lack theirs.
 
@@ -27,10 +27,9 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.core.validation import IntArray
 from pate_tf.release.noise import NoiseSource, SystemNoise
-from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure.keys import Keys
-from pate_tf.silos.secure.protocol import DIGEST_BYTES, BatchTerms, joined
-from pate_tf.silos.secure.shamir import Elements
+from pate_tf.silos import shamir
+from pate_tf.silos.protocol import DIGEST_BYTES, BatchTerms, Keys, joined
+from pate_tf.silos.shamir import Elements
 
 OVERHEAD: Final = 48  # bytes that sealing adds
 BLIND_BYTES: Final = 32
@@ -150,7 +149,9 @@ def seal_shares(
     )
     signature = b""
     if keys is not None:
-        signature = keys.sign(joined(b"pate_tf dealing", terms.digest, silo.encode(), digests))
+        signature = keys.signing.sign(
+            joined(b"pate_tf dealing", terms.digest, silo.encode(), digests)
+        )
     return tuple(
         seal(blind + digests + signature + row, terms, sender=silo, kind="votes", aggregator=number)
         for number, row, blind in zip(terms.numbers, rows, blinds, strict=True)

@@ -122,10 +122,6 @@ def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
     return values.reshape(shape)
 
 
-class InconsistentSharesError(ValueError):
-    """Shares lie on no polynomial of the degree that they should have."""
-
-
 def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> Elements:
     """Returns a share of each secret for each party, `[num_parties, *secrets.shape]`.
 
@@ -169,17 +165,15 @@ def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int)
     return value
 
 
-def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements:
-    """Returns the secrets of shares, same shape as each of them.
+def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements | None:
+    """Returns the secrets of shares, same shape; None if they lie on no polynomial of the degree.
 
     Args:
         shares: by number of the party, at least degree + 1 of them. All beyond so many are compared
             with the others.
         degree: of the polynomials.
 
-    Raises:
-        InconsistentSharesError: if they lie on no polynomial of that degree.
-        ValueError: if there are too few.
+    Raises ValueError if there are too few.
     """
     parties = sorted(shares)
     if len(parties) <= degree:
@@ -187,7 +181,5 @@ def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements:
     used = parties[: degree + 1]
     for further in parties[degree + 1 :]:
         if not np.array_equal(interpolate(shares, used, further), shares[further]):
-            raise InconsistentSharesError(
-                f"expected shares of a polynomial of degree {degree}, got others"
-            )
+            return None
     return interpolate(shares, used, 0)

@@ -12,6 +12,9 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import os
+import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Final
@@ -20,13 +23,113 @@ import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
-from pate_tf.core import validation
+from pate_tf.core import artifacts, validation
 from pate_tf.core.validation import check_name
 from pate_tf.net.messages import decode, encode
+from pate_tf.silos import shamir
 from pate_tf.silos.messages import QueryBatch
-from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure.keys import Identity, Keys
-from pate_tf.silos.secure.shamir import PRIME, Elements
+from pate_tf.silos.shamir import PRIME, Elements
+
+_KEY_BYTES = 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What is public of an aggregator or a silo; others get it from the roster alone.
+
+    Attributes:
+        name: as in its certificate.
+        sealing_key: X25519 public key, 32 bytes.
+        signing_key: Ed25519 public key, 32 bytes.
+
+    Raises ValueError if the name is none or a key has not 32 bytes.
+    """
+
+    name: str
+    sealing_key: bytes
+    signing_key: bytes
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        if {len(self.sealing_key), len(self.signing_key)} != {_KEY_BYTES}:
+            raise ValueError(f"{self.name}: expected keys of 32 bytes, got others")
+
+    @classmethod
+    def of_hex(cls, name: str, keys: str) -> Identity:
+        """Returns the identity with both keys in 128 hexadecimal digits, as on a roster.
+
+        Raises ValueError if they are something else.
+        """
+        both = _from_hex(name, keys)
+        return cls(name=name, sealing_key=both[:_KEY_BYTES], signing_key=both[_KEY_BYTES:])
+
+    def entry(self, role: str) -> str:
+        """Returns what stands on a roster for a silo or an aggregator."""
+        keys = (self.sealing_key + self.signing_key).hex()
+        return f'[[{role}]]\nname = "{self.name}"\nkeys = "{keys}"\n'
+
+    def verifies(self, signature: bytes, message: bytes) -> bool:
+        """Whether the owner of these keys signed a message."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            Ed25519PublicKey.from_public_bytes(self.signing_key).verify(signature, message)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+class Keys:
+    """SENSITIVE: the private keys of an aggregator or a silo. They are in no repr or message.
+
+    Args:
+        name: of the owner.
+        private: X25519 and Ed25519 private keys, 32 secret random bytes each. Default: new ones
+            from the operating system's entropy.
+
+    Attributes:
+        identity: what is public of them.
+        sealing: private key that opens what is sealed to the owner.
+        signing: private key that signs messages; a signature has 64 bytes.
+    """
+
+    def __init__(self, name: str, private: bytes | None = None) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        private = os.urandom(2 * _KEY_BYTES) if private is None else private
+        self.sealing = X25519PrivateKey.from_private_bytes(private[:_KEY_BYTES])
+        self.signing = Ed25519PrivateKey.from_private_bytes(private[_KEY_BYTES:])
+        self.identity = Identity(
+            name=name,
+            sealing_key=self.sealing.public_key().public_bytes_raw(),
+            signing_key=self.signing.public_key().public_bytes_raw(),
+        )
+
+    @classmethod
+    def load_or_create(cls, path: pathlib.Path, name: str) -> Keys:
+        """Returns the keys of a file, which only its owner can read; makes it if there is none.
+
+        Raises ValueError if the file holds something else, or another name's keys.
+        """
+        if not path.exists():
+            private = os.urandom(2 * _KEY_BYTES)
+            artifacts.make_sensitive_folder(path.parent)
+            artifacts.write_json(path, {"name": name, "keys": private.hex()}, private=True)
+            return cls(name, private)
+        fields = artifacts.read_json(path)
+        if fields.get("name") != name:
+            raise ValueError(f"{path}: expected the keys of {name}, got something else")
+        return cls(name, _from_hex(str(path), fields.get("keys")))
+
+
+def _from_hex(what: str, text: object) -> bytes:
+    """Returns two keys of hexadecimal digits; raises ValueError, which shows none of them."""
+    if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{4 * _KEY_BYTES}}}", text):
+        raise ValueError(f"{what}: expected keys in 128 hexadecimal digits, got others")
+    return bytes.fromhex(text)
+
 
 MOST_SILOS: Final = 100_000
 MOST_CLASSES: Final = 2**16
@@ -103,6 +206,12 @@ class BatchTerms:
         aggregators: in the order of their numbers, which count from 1.
         silos: of feature sums the silos, which sign what they share; none of votes, of whom any may
             be made up, as aggregators add the noise.
+        are_sums: whether feature sums are shared, to which silos added noise; else votes.
+        shape: (num_queries, num_classes).
+        size: how many numbers are summed up.
+        share_size: how many numbers a silo shares: two for each query, and its votes.
+        threshold: how many aggregators may pool what they know.
+        numbers: of the aggregators, from 1.
 
     Raises ValueError if values don't fit each other, or a sum could wrap around in the field.
     """
@@ -115,8 +224,25 @@ class BatchTerms:
     mechanism: SecureHistogram | SecureFeatureSums
     aggregators: tuple[Identity, ...]
     silos: tuple[Identity, ...] = ()
+    are_sums: bool = dataclasses.field(init=False, repr=False)
+    shape: tuple[int, int] = dataclasses.field(init=False, repr=False)
+    size: int = dataclasses.field(init=False, repr=False)
+    share_size: int = dataclasses.field(init=False, repr=False)
+    threshold: int = dataclasses.field(init=False, repr=False)
+    numbers: range = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        size = self.num_queries * self.num_classes
+        derived = {
+            "are_sums": isinstance(self.mechanism, SecureFeatureSums),
+            "shape": (self.num_queries, self.num_classes),
+            "size": size,
+            "share_size": 2 * self.num_queries + size,
+            "threshold": self.mechanism.threshold,
+            "numbers": range(1, len(self.aggregators) + 1),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
         check_name(self.run_id, "run_id")
         check_name(self.batch_id, "batch_id")
         if len(self.queries_digest) != DIGEST_BYTES:
@@ -177,17 +303,12 @@ class BatchTerms:
             run_id=batch.run_id,
             batch_id=batch.batch_id,
             queries_digest=hashlib.sha256(b"".join(batch.digests)).digest(),
-            num_queries=len(batch),
+            num_queries=len(batch.queries),
             num_classes=num_classes,
             mechanism=mechanism,
             aggregators=aggregators,
             silos=silos,
         )
-
-    @property
-    def are_sums(self) -> bool:
-        """Whether feature sums are shared, to which silos added noise; else votes."""
-        return isinstance(self.mechanism, SecureFeatureSums)
 
     @property
     def least_silos(self) -> int:
@@ -198,31 +319,6 @@ class BatchTerms:
     def largest_sum(self) -> int:
         """Most that a silo shares as a number of its sums, in lattice steps."""
         return _MOST_TOTAL // max(len(self.silos), 1)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(num_queries, num_classes)."""
-        return (self.num_queries, self.num_classes)
-
-    @property
-    def size(self) -> int:
-        """How many numbers are summed up: num_queries * num_classes."""
-        return self.num_queries * self.num_classes
-
-    @property
-    def share_size(self) -> int:
-        """How many numbers a silo shares: two for each query, and its votes."""
-        return 2 * self.num_queries + self.size
-
-    @property
-    def threshold(self) -> int:
-        """How many aggregators may pool what they know."""
-        return self.mechanism.threshold
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of the aggregators, from 1."""
-        return range(1, len(self.aggregators) + 1)
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -287,7 +383,7 @@ def signed(
     message = AggregatorMessage(
         terms_digest=terms.digest, step=step, aggregator=aggregator, content=content, signature=b""
     )
-    return dataclasses.replace(message, signature=keys.sign(message.signed_bytes))
+    return dataclasses.replace(message, signature=keys.signing.sign(message.signed_bytes))
 
 
 def check_messages(messages: Sequence[AggregatorMessage], step: Step, terms: BatchTerms) -> None:
@@ -362,7 +458,7 @@ class Challenge:
 
     @classmethod
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
-        """Returns the weights that a `challenge_seed` gives."""
+        """Returns the weights that all seeds together give."""
         drawn = shamir.from_seed(seed, terms.share_size)
         rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.num_queries])
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
@@ -402,28 +498,16 @@ def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
     return hashlib.sha256(joined(terms.digest, str(aggregator).encode(), seed)).digest()
 
 
-def challenge_seed(seeds: Sequence[bytes], terms: BatchTerms, committed: bytes) -> bytes:
-    """Returns what all seeds together give, 32 bytes; one random seed is enough.
-
-    `committed` is the digest of what the aggregators committed to.
-    """
-    return hashlib.sha256(joined(terms.digest, committed, *seeds)).digest()
-
-
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
     """Returns what shares open of each silo, `[num_values]`; None where they don't fit.
 
     `values` are shares `[num_silos, num_values]` by aggregator, `threshold` the polynomials'
     degree.
     """
-    results: list[Elements | None] = []
-    for shares in zip(*values.values(), strict=True):
-        try:
-            of_silo = dict(zip(values, shares, strict=True))
-            results.append(shamir.reconstruct(of_silo, degree=threshold))
-        except shamir.InconsistentSharesError:
-            results.append(None)
-    return results
+    return [
+        shamir.reconstruct(dict(zip(values, shares, strict=True)), degree=threshold)
+        for shares in zip(*values.values(), strict=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -548,8 +632,9 @@ class Transcript:
                     raise ProtocolError(
                         f"reveal: expected the seed that {self._name(number)} committed to"
                     )
-            seed = challenge_seed([seed for (seed,) in parts_of.values()], terms, self.seen)
-            self.challenge = Challenge.of_seed(seed, terms)
+            # One random seed is enough, drawn before anyone knew what all committed to.
+            seeds = joined(terms.digest, self.seen, *(seed for (seed,) in parts_of.values()))
+            self.challenge = Challenge.of_seed(hashlib.sha256(seeds).digest(), terms)
         elif step is Step.MASK:
             values = self._values(step, parts_of, (len(silos), terms.num_queries))
             self.masked = opened(values, threshold=terms.threshold)
@@ -570,13 +655,13 @@ class Transcript:
                     )
         else:
             sums = self._values(step, parts_of, terms.shape)
-            try:
-                self.total = shamir.reconstruct(sums, degree=terms.threshold)
-            except shamir.InconsistentSharesError:
+            total = shamir.reconstruct(sums, degree=terms.threshold)
+            if total is None:
                 raise ProtocolError(
                     "release: expected sums that fit each other; an aggregator added wrongly, and "
                     "it can't be told which"
-                ) from None
+                )
+            self.total = total
 
     def _values(
         self, step: Step, parts_of: Mapping[int, list[bytes]], shape: tuple[int, ...]

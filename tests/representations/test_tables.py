@@ -1,4 +1,4 @@
-"""In which of its column's bins a number lies."""
+"""Features of tables: bins, and random Fourier features."""
 
 import numpy as np
 
@@ -40,8 +40,6 @@ def test_bins_lie_beside_raw_features_and_hold_about_as_many_inputs_each():
     )
     squares = np.square(features)
     np.testing.assert_allclose(squares[:, NUM_RAW:].sum(axis=1), 0.2, atol=1e-5)
-    encoder = encoder_of(pool, "bins")
-    assert encoder.groups == (NUM_RAW, features.shape[1] - NUM_RAW)
     found = _bins(pool, INPUTS)
     assert (found[:, :BINS].sum(axis=1) == 1).all()
     assert (np.abs(found[:, :BINS].sum(axis=0) - 100) <= 2).all()
@@ -56,18 +54,33 @@ def test_a_column_that_is_nearly_always_0_has_bins_for_what_is_not():
     assert of_zero.sum() == 1 and not spike[SPIKE > 0][:, of_zero].all()
 
 
-def test_a_linear_function_of_bins_tells_what_one_of_the_columns_does_not():
-    classes = np.where(np.abs(NORMAL) > 0.67, 1.0, -1.0)
-    right = {}
-    for name in ("raw", "bins"):
-        features = encoder_of(Pool(TABLE, INPUTS), name).features(INPUTS)
-        weights = np.linalg.lstsq(features, classes, rcond=None)[0]
-        right[name] = (np.sign(features @ weights) == classes).mean()
-    assert right["bins"] > 0.9 and right["raw"] < 0.65
-
-
 def test_whole_numbers_that_are_neighbours_in_float32_have_bins_of_their_own():
     inputs = INPUTS.copy()
     inputs[:, 1] = 2.0**24 + 2.0 * (np.arange(1_000) % 6)
     found = _bins(Pool(TABLE, inputs), inputs)[:, BINS:]
     assert found.shape[1] == 6 and (found.sum(axis=0) >= 166).all()
+
+
+SIX = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(6,),
+    value_range=(-5.0, 5.0),
+    num_classes=2,
+    pool_size=400,
+)
+
+
+def test_products_of_fourier_features_approach_the_gaussian_kernel():
+    inputs = np.random.default_rng(0).normal(0, 1, (400, 6)).astype(np.float32)
+    inputs[:, 3] *= 2.0  # the pool's deviation counts, not the range
+    features = encoder_of(Pool(SIX, inputs), "fourier").features(inputs)
+    assert features.shape == (400, 600)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-5)
+    standardised = np.clip((inputs - inputs.mean(axis=0)) / inputs.std(axis=0), -3, 3)
+    squares = np.square(standardised[:, None] - standardised[None]).sum(axis=2)
+    kernel = np.exp(-squares / (2.0 * 6))
+    products = features @ features.T
+    assert np.abs(products - kernel).mean() < 0.05  # of 600 features: about 1 / sqrt(600)
+    again = encoder_of(Pool(SIX, inputs.copy()), "fourier", 1).features(inputs)
+    assert np.abs(again - features).max() > 0.01  # another seed

@@ -7,9 +7,7 @@ import pytest
 
 from pate_tf.accounting import local
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.conversions import gaussian_dp_epsilon
 from pate_tf.accounting.local import SecureHistogram
-from pate_tf.accounting.mechanisms import GaussianHistogram
 
 DELTA = 1e-5
 
@@ -46,15 +44,3 @@ def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, thr
     assert claimed == min(claimed, by_gauss)
     assert exact_delta(law, lattice, by_gauss) <= DELTA
     assert exact_delta(law, lattice, 0.6 * by_gauss) > DELTA
-
-
-@pytest.mark.parametrize("number", [1, 20, 1000])
-def test_it_costs_what_a_trusted_centre_s_histogram_costs(number):
-    shared, trusted = (
-        SecureHistogram(sigma=40.0, num_parties=4, threshold=1),
-        GaussianHistogram(sigma=40.0),
-    )
-    found = smallest_epsilon({shared: number}, DELTA)[0]
-    expected = trusted.data_independent_epsilon(num_queries=number, delta=DELTA)[0]
-    assert expected <= found <= expected * (1 + 1e-4)
-    assert found >= gaussian_dp_epsilon(math.sqrt(2.0 * number) / 40.0, DELTA)

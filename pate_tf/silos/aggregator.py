@@ -7,6 +7,7 @@ together at every step, with any silos (docs/proofs/secure.md, Theorem V4).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -24,15 +25,16 @@ from pate_tf.ledger.journal import LedgerError, LedgerRow, Store
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE
 from pate_tf.net.messages import decode, encode
 from pate_tf.release.noise import NoiseSource, SystemNoise
-from pate_tf.silos.secure import sealing, shamir
-from pate_tf.silos.secure.keys import Identity, Keys
-from pate_tf.silos.secure.protocol import (
+from pate_tf.silos import sealing, shamir
+from pate_tf.silos.protocol import (
     MOST_SILOS,
     STEPS,
     AggregatorMessage,
     AggregatorTask,
     BatchTerms,
     Commitment,
+    Identity,
+    Keys,
     ProtocolError,
     Step,
     TooFewSilosError,
@@ -42,14 +44,10 @@ from pate_tf.silos.secure.protocol import (
     signed,
     split_shares,
 )
-from pate_tf.silos.secure.shamir import Elements
+from pate_tf.silos.shamir import Elements
 
 SEED_BYTES = 32
 _ROUNDED_UP = 1.0 + 2.0**-50
-
-
-class AnsweredOtherwiseError(ValueError):
-    """An aggregator was asked the same step of a batch with other values before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +103,7 @@ class AggregatorJournal(Store):
         """Returns the message that a task got before; None if the step is new.
 
         Raises:
-            AnsweredOtherwiseError: if the step was asked with other values, or out of order.
+            ProtocolError: if the step was asked with other values, or out of order.
             LedgerError: if the message is not as it was written.
         """
         batch, place = task.terms.digest.hex(), STEPS.index(task.step)
@@ -113,13 +111,13 @@ class AggregatorJournal(Store):
         if row is None:
             due = [(batch, step.value) in self._steps for step in STEPS]
             if due != [True] * place + [False] * (len(STEPS) - place):
-                raise AnsweredOtherwiseError(
+                raise ProtocolError(
                     f"{task.step.value}: expected the step after those of this batch that are "
                     "done, got another"
                 )
             return None
         if row.details["task"] != task.digest.hex():
-            raise AnsweredOtherwiseError(
+            raise ProtocolError(
                 f"{task.step.value}: this step of the batch was answered for other values before"
             )
         return self.step(task.terms, task.step)[0]
@@ -155,7 +153,7 @@ class AggregatorJournal(Store):
             transcript: of the task.
         """
         content = encode((message, *task.messages))
-        self._write_file(task.terms, task.step.value, content)
+        self.write_file(task.terms, task.step.value, content)
         details = {
             "batch": task.terms.digest.hex(),
             "step": task.step.value,
@@ -178,12 +176,8 @@ class AggregatorJournal(Store):
         messages: tuple[AggregatorMessage, ...] = decode(tuple[AggregatorMessage, ...], content)
         return messages
 
-    def keep_secrets(self, terms: BatchTerms, held: BatchSecrets) -> None:
-        """Writes what must stay with this aggregator. Comes before `keep` of the first step."""
-        self._write_file(terms, "secret", encode(held))
-
     def secrets(self, terms: BatchTerms) -> BatchSecrets:
-        """Returns what `keep_secrets` wrote."""
+        """Returns what must stay with this aggregator; written before `keep` of the first step."""
         held: BatchSecrets = decode(BatchSecrets, self._path_of(terms, "secret").read_bytes())
         return held
 
@@ -199,7 +193,8 @@ class AggregatorJournal(Store):
     def _path_of(self, terms: BatchTerms, what: str) -> pathlib.Path:
         return self.folder / terms.digest.hex() / f"batch.{what}"
 
-    def _write_file(self, terms: BatchTerms, what: str, content: bytes) -> None:
+    def write_file(self, terms: BatchTerms, what: str, content: bytes) -> None:
+        """Writes a file of a batch durably, for this user alone."""
         path = self._path_of(terms, what)
         artifacts.make_sensitive_folder(path.parent)
         with artifacts.atomic_file(path, private=True) as file:
@@ -214,7 +209,7 @@ def noise_scale(mechanism: SecureHistogram) -> float:
     return float(mechanism.sigma * LATTICE / np.sqrt(mechanism.num_honest) * _ROUNDED_UP)
 
 
-class Aggregator:
+class Aggregator(contextlib.ExitStack):
     """An aggregator with its keys and its journal. Safe to call from threads and processes.
 
     Args:
@@ -228,21 +223,19 @@ class Aggregator:
     def __init__(
         self, keys: Keys, folder: pathlib.Path, *, noise: NoiseSource | None = None
     ) -> None:
+        super().__init__()
         self.identity = keys.identity
         self._keys = keys
         self._noise = noise or SystemNoise()
         self.journal = AggregatorJournal(folder, keys.identity)
-
-    def close(self) -> None:
-        """Closes the journal."""
-        self.journal.close()
+        self.callback(self.journal.close)
 
     def answer(self, task: AggregatorTask) -> AggregatorMessage:
         """Returns the message on a step; the same task always gets the same message.
 
         Raises:
             ProtocolError: if another's message is missing, forged or contradicts others.
-            AnsweredOtherwiseError: if the step was asked with other values before.
+            ProtocolError: if the step was asked with other values before.
             ValueError: if this aggregator is not in the terms.
             LedgerError: if the journal can't be used.
         """
@@ -302,7 +295,8 @@ class Aggregator:
                         aggregator=other,
                     )
         seed = os.urandom(SEED_BYTES)
-        self.journal.keep_secrets(terms, BatchSecrets(seed, rows[number - 1], shares))
+        held = BatchSecrets(seed, rows[number - 1], shares)
+        self.journal.write_file(terms, "secret", encode(held))
         return encode(
             Commitment(
                 dealings=dealings,

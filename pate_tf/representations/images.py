@@ -1,0 +1,285 @@
+"""Features of images without labels: patches, whose filters are centres of k-means; wavelets.
+
+Patches: Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature
+Learning": small patches are drawn from the pool's images, normalised, whitened, and clustered by
+k-means. Each centre is a filter. Features are each filter's mean response in each cell of a grid.
+Contrastive features (`contrastive.py`) are invariant to shifts and rotations; these are not, and
+separate images by details that those ignore.
+
+Wavelets: the scattering transform of Oyallon and Mallat (2015) with two scales and eight angles:
+local means of an image, of its wavelets' lengths, and of these lengths' own wavelets. Linear
+classifiers of these are what DP-SGD does best with on small images (Tramèr and Boneh, ICLR 2021,
+arXiv 2011.11660). The known library for it, kymatio 0.3.0, does not import beside SciPy 1.17.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.fft
+import sklearn.cluster
+import tensorflow as tf
+
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
+from pate_tf.models import encoder
+from pate_tf.representations.raw import with_norm_one
+
+SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
+MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
+PATCHES = 60_000  # that filters are found from
+PASSES = 15  # of k-means over them
+# All pixels' range counts as 1. What varies less than that is flat, and says nothing.
+LEAST_DEVIATION, LEAST_CONTRAST = 0.02, 0.01
+LEAST_VARIANCE = 0.01  # of the largest one that patches are whitened by
+
+FloatRows = npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How many filters are tried where.
+
+    Attributes:
+        filters: how many.
+        grid: cells along each side of an image.
+        stride: pixels between places at which filters are tried, in an image of at most
+            `MOST_PLACES` a side.
+        threshold: that a filter's answer, of about one standard deviation, must exceed.
+        weight: as of `encoder.Part`, as is the next.
+        least_variance: with which a feature counts.
+    """
+
+    filters: int
+    grid: int
+    stride: int
+    threshold: float
+    weight: float = 4.0  # as much as four contrastive views together
+    least_variance: float = encoder.Part.least_variance
+
+
+# On Fashion-MNIST's pool twice as many filters told no more.
+GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
+# Chosen on coloured digits and letters, beside wavelets (docs/notes/small_teachers.md).
+COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
+
+
+class PatchPart(encoder.ImagePart):
+    """Features are how strongly each filter answers in each cell of the grid."""
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        """Takes the shape of a pool's images; all weights are zero before `train`.
+
+        `seed` is of the patches that are drawn, and of the first centres.
+        """
+        height, width, channels = pool.dataset.input_shape
+        layout = COLOUR if pool.dataset.has_colours else GREY
+        super().__init__(pool.dataset, layout.filters * layout.grid**2)
+        self._layout, self._seed = layout, seed
+        shorter = min(height, width)
+        self._side = min(SIDE, max(2, shorter // 2), shorter)
+        self.weight, self.least_variance = layout.weight, layout.least_variance
+        self._stride = layout.stride * -(-max(height, width) // MOST_PLACES)
+        shapes = (self._side, self._side, channels, layout.filters), (layout.filters,)
+        self._filters, self._offsets = encoder.constants(*map(np.zeros, shapes))
+        self.fitted = [self._filters, self._offsets]
+
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns the root of each filter's mean answer in each cell, `[batch, grid, grid, n]`."""
+        before = (self._side - 1) // 2
+        around = [before, self._side - 1 - before]
+        images = tf.pad(images, [[0, 0], around, around, [0, 0]])
+        # A patch without brightness and contrast would be a copy for each place: what a filter
+        # answers to it follows from what it answers to the patch as it is.
+        mean, square = (
+            tf.nn.avg_pool2d(
+                tf.reduce_mean(values, axis=3, keepdims=True), self._side, self._stride, "VALID"
+            )
+            for values in (images, tf.square(images))
+        )
+        contrast = tf.sqrt(tf.maximum(square - tf.square(mean), 0.0) + LEAST_CONTRAST)
+        answers = tf.nn.conv2d(images, self._filters, self._stride, "VALID")
+        answers -= mean * tf.reduce_sum(self._filters, axis=[0, 1, 2])
+        answers = tf.nn.relu(answers / contrast - self._offsets - self._layout.threshold)
+        sides, grid = answers.shape[1:3], self._layout.grid
+        cells = [-(-side // grid) for side in sides]
+        missing = [cell * grid - side for cell, side in zip(cells, sides, strict=True)]
+        answers = tf.pad(
+            answers, [[0, 0], *([each // 2, each - each // 2] for each in missing), [0, 0]]
+        )
+        return tf.sqrt(tf.nn.avg_pool2d(answers, cells, cells, "VALID"))
+
+    def train(self, pool: Pool) -> None:
+        """Finds filters and directions from a pool's images."""
+        for variable, values in zip(self.fitted, self._found_filters(pool), strict=True):
+            variable.assign(values)
+        self.find_directions(self.sample_features(pool))
+
+    def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
+        """Returns filters `[side, side, channels, filters]` and what they answer to the mean."""
+        random = np.random.default_rng(self._seed)
+        low, high = self._low, self._high
+        side, (height, width, _) = self._side, pool.dataset.input_shape
+        # Patches of random images at random places, `[PATCHES, pixels of a patch]`.
+        images: IntArray = random.integers(len(pool), size=PATCHES)
+        rows = random.integers(height - side + 1, size=PATCHES)[:, None, None]
+        columns = random.integers(width - side + 1, size=PATCHES)[:, None, None]
+        rows = rows + np.arange(side)[:, None]
+        columns = columns + np.arange(side)
+        drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
+        scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
+        patches = scaled.reshape(PATCHES, -1)
+        patches -= patches.mean(axis=1, keepdims=True)
+        deviations = patches.std(axis=1, keepdims=True)
+        patches = patches[deviations[:, 0] > LEAST_DEVIATION]
+        if not len(patches):  # images of one colour each have no pieces
+            return np.zeros(self._filters.shape), np.zeros(self._offsets.shape)
+        patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + LEAST_CONTRAST)
+        mean = patches.mean(axis=0)
+        centred = patches - mean
+        variances, vectors = np.linalg.eigh(centred.T @ centred / len(patches))
+        least = max(LEAST_VARIANCE * float(variances[-1]), np.finfo(np.float64).tiny)
+        whitening = (vectors / np.sqrt(np.maximum(variances, 0.0) + least)) @ vectors.T
+        whitened = with_norm_one(centred @ whitening)
+        clusters = sklearn.cluster.MiniBatchKMeans(
+            min(self._layout.filters, len(whitened)),
+            n_init=1,
+            batch_size=4_096,
+            max_iter=PASSES,
+            random_state=int(random.integers(2**31)),
+        ).fit(whitened.astype(np.float32))
+        directions = whitening @ with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
+        filters = np.zeros((patches.shape[1], self._layout.filters))
+        filters[:, : directions.shape[1]] = directions
+        return filters.reshape(self._filters.shape), mean @ filters
+
+
+SCALES, ANGLES = 2, 8
+STRIDE = 2**SCALES  # pixels between means
+MOST_PIXELS = 32  # along a side; of larger images blocks count as one pixel
+CELLS = 4  # of the representation, along each side of an image, at most
+LEAST_SCALE = 0.01  # of the largest one; features that vary less are not raised to the others
+
+
+def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """Returns Morlet wavelets in frequencies, `[scales, angles, height, width]`."""
+    down, right = (scipy.fft.fftfreq(length, 1.0 / length) for length in size)
+    filters, slant = np.empty((SCALES, ANGLES, *size), np.complex128), 4.0 / ANGLES
+    for scale in range(SCALES):
+        width, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
+        for number in range(ANGLES):
+            angle = number * np.pi / ANGLES
+            along = down[:, np.newaxis] * np.cos(angle) + right * np.sin(angle)
+            across = right * np.cos(angle) - down[:, np.newaxis] * np.sin(angle)
+            window = np.exp(-(along**2 + (slant * across) ** 2) / (2.0 * width**2))
+            window *= slant / (2.0 * np.pi * width**2)
+            wave = window * np.exp(1j * frequency * along)
+            filters[scale, number] = wave - window * (
+                wave.sum() / window.sum()
+            )  # blind to the mean
+    # Opposite pixels of a wavelet are conjugates, but at the edge of an even side.
+    return scipy.fft.fft2(filters).real.astype(np.float32)
+
+
+def means(length: int, padded: int) -> npt.NDArray[np.float32]:
+    """Returns Gaussian means along one axis, every `STRIDE` pixels: `[num_means, padded]`."""
+    centres = STRIDE * np.arange(1, 1 + length // STRIDE)
+    width = 0.8 * 2 ** (SCALES - 1)
+    weights = np.exp(-((np.arange(padded) - centres[:, np.newaxis]) ** 2) / (2.0 * width**2))
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def transform(images: tf.Tensor) -> tf.Tensor:
+    """Returns features `[batch, 81 * channels, height // 4, width // 4]` of images.
+
+    Each depends on its own image alone. Of order 0 come first, then of order 1 by scale and angle,
+    then of order 2.
+
+    Args:
+        images: float32 `[batch, height, width, channels]`.
+
+    Raises:
+        ValueError: if a side has less than 5 pixels, or blocks of them.
+    """
+    height, width, channels = images.shape[1:]
+    block = -(-max(height, width) // MOST_PIXELS)
+    shape = (height // block, width // block)
+    if min(shape) <= STRIDE:
+        raise ValueError(
+            f"representation: expected images of at least {block * (STRIDE + 1)} pixels a side for "
+            f"wavelets, got {height} x {width}"
+        )
+    padded = tuple(length + 2 * STRIDE for length in shape)
+    filters = tf.constant(wavelets(padded), tf.complex64)
+    rows, columns = (means(*both) for both in zip(shape, padded, strict=True))
+
+    def lengths(pixels: tf.Tensor, along: tf.Tensor) -> tf.Tensor:
+        frequencies = tf.signal.fft2d(tf.cast(pixels, tf.complex64))
+        return tf.abs(tf.signal.ifft2d(frequencies * along))
+
+    def local(values: tf.Tensor) -> tf.Tensor:
+        averages = tf.matmul(tf.matmul(rows, values), columns, transpose_b=True)
+        return tf.reshape(averages, [tf.shape(images)[0], -1, len(rows), len(columns)])
+
+    pixels = tf.transpose(tf.nn.avg_pool2d(images, block, block, "VALID"), [0, 3, 1, 2])
+    around = [[STRIDE, STRIDE]] * 2
+    pixels = tf.pad(pixels, [[0, 0], [0, 0], *around], mode="REFLECT")
+    order_0 = tf.reshape(pixels, [-1, channels, 1, 1, *padded])
+    order_1 = lengths(order_0, filters)
+    order_2 = [
+        lengths(order_1[:, :, scale, :, tf.newaxis], filters[larger])
+        for scale in range(SCALES)
+        for larger in range(scale + 1, SCALES)
+    ]
+    return tf.concat([local(order) for order in (order_0, order_1, *order_2)], axis=1)
+
+
+def scattering(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Returns what `transform` does, `[num_images, num_features]`; few images at a time."""
+    compiled = tf.function(transform, autograph=False, reduce_retracing=True)
+    parts = [
+        compiled(tf.constant(images[start : start + encoder.TOGETHER], tf.float32)).numpy()
+        for start in range(0, len(images), encoder.TOGETHER)
+    ]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts])
+
+
+class WaveletPart(encoder.ImagePart):
+    """Features are scattering features, averaged in at most `CELLS` by `CELLS` cells.
+
+    Each is divided by its deviation in the pool.
+    """
+
+    # Chosen on coloured digits and letters (docs/notes/small_teachers.md).
+    weight = 4.0
+    least_variance = 1.0
+
+    def __init__(self, pool: Pool) -> None:
+        """Takes shape and range of a pool's images; all weights are trained by `train`.
+
+        Raises:
+            ValueError: as `transform`.
+        """
+        cells = self._in_cells(tf.zeros([1, *pool.dataset.input_shape]))
+        super().__init__(pool.dataset, int(np.prod(cells.shape)))
+        (self._scale,) = self.fitted = encoder.constants(np.ones(self.view.mean.shape))
+
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns features `[batch, num_features]`."""
+        cells = self._in_cells(images)
+        return tf.reshape(cells, [-1, self._scale.shape[0]]) * self._scale
+
+    def _in_cells(self, images: tf.Tensor) -> tf.Tensor:
+        features = tf.transpose(transform(images), [0, 2, 3, 1])
+        cells = [-(-side // CELLS) for side in features.shape[1:3]]
+        return tf.nn.avg_pool2d(features, cells, cells, "SAME")
+
+    def train(self, pool: Pool) -> None:
+        """Finds deviations and directions from a pool's images."""
+        features = self.sample_features(pool)
+        deviations = features.std(axis=0, dtype=np.float64)
+        least = max(LEAST_SCALE * float(deviations.max()), float(np.finfo(np.float32).tiny))
+        scale = (1.0 / (deviations + least)).astype(np.float32)
+        self._scale.assign(scale)
+        self.find_directions(features * scale)

@@ -1,1 +1,0 @@
-"""Secure aggregation: votes are shared among parties, and only a noisy histogram opens."""
