@@ -101,7 +101,7 @@ def with_value(value, place="x_private"):
             {"y_private": list("abcx") * 5, "class_names": list("abcd")},
             "y_private: expected labels of the class_names a, b, c, d, got others",
         ),
-        ({"num_classes": 1}, "num_classes: expected at least 2"),
+        ({"num_classes": 1}, "num_classes: expected a whole number of at least 2"),
         ({"class_names": ["one"]}, "class_names: expected 4 names"),
         ({"owners": np.zeros(20)}, "owners: expected whole numbers or strings"),
         ({"owners": np.zeros(19, int)}, "owners: expected whole numbers or strings"),
