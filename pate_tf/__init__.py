@@ -89,12 +89,8 @@ _NAMES = {
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {
-    "accounting": "accounting",
-    "analysis": "analysis",
-    "audit": "audit",
-    "mechanisms": "accounting.mechanisms",
-}
+_MODULES = {name: name for name in ("accounting", "analysis", "audit")}
+_MODULES |= {"mechanisms": "accounting.mechanisms"}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

@@ -151,7 +151,7 @@ def limit_file_size(num_bytes: int) -> None:
 
 def save_all_the_time() -> None:
     """Teachers in training are saved after every call of the loop, not every ten seconds."""
-    from pate_tf.teachers import store as run
+    from pate_tf.teachers import run_folder as run
 
     assert run.SECONDS_BETWEEN_SAVES > 0
     run.SECONDS_BETWEEN_SAVES = 0.0

@@ -20,11 +20,6 @@ from pate_tf.accounting.conversions import FloatArray, excess, exp_remainder, nd
 # `pate_tf.accounting.moments` applies them to counts.
 
 
-def paper_alpha(gamma: float, moments: FloatArray) -> FloatArray:
-    """Returns min(2 gamma^2 l (l+1), 2 gamma l), [num_moments]: the PATE paper's (Theorem T0)."""
-    return np.minimum(2.0 * gamma**2 * moments * (moments + 1.0), 2.0 * gamma * moments)
-
-
 def _scaled_expm1(scale: FloatArray, exponent: FloatArray) -> FloatArray:
     """Returns scale * (e^exponent - 1), or a little more where e^exponent alone overflows."""
     return np.where(exponent < 700.0, scale * np.expm1(exponent), np.exp(np.log(scale) + exponent))

@@ -25,7 +25,7 @@ from pate_tf.analysis.votes import (
     read_votes_file,
 )
 from pate_tf.core import artifacts
-from pate_tf.core.reporting import QUIET, Reporting, ReportTable, TablesReport
+from pate_tf.core.reporting import QUIET, Reporting, ReportTable, RunReport
 from pate_tf.core.settings import Settings, setting
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
 from pate_tf.release.noise import NoiseSource, SystemNoise
@@ -167,7 +167,7 @@ def run(
     reporting: Reporting = QUIET,
     *,
     noise: NoiseSource | None = None,
-) -> TablesReport:
+) -> RunReport:
     """Accounts for votes, releases what was asked for, writes both halves, returns all of it.
 
     Args:
@@ -243,7 +243,7 @@ def run(
         "sensitive": list(sensitive),
         "ledgers": [reports.json_values(each) for each in ledgers],
     }
-    return TablesReport(tables=tables, values=values)
+    return RunReport(tables=tables, values=values)
 
 
 def _read(

@@ -49,19 +49,6 @@ QUIET = Reporting()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunReport:
-    """SENSITIVE: the report of a run, for the holder of the private data.
-
-    Attributes:
-        values: JSON values.
-        rows: the same as rows of a table.
-    """
-
-    values: dict[str, Any] = dataclasses.field(repr=False)
-    rows: list[Row] = dataclasses.field(repr=False)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportTable:
     """Rows, or lines, under a title.
 
@@ -79,17 +66,19 @@ class ReportTable:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TablesReport:
-    """SENSITIVE: the report of an analysis, for the holder of the votes.
+class RunReport:
+    """SENSITIVE: the report of a run, for the holder of the private data.
 
     Attributes:
-        tables: those that may be published and those that may not, apart. Names of arguments stand
-            in backticks.
         values: JSON values.
+        rows: the same as rows of a table.
+        tables: of an analysis instead: those that may be published and those that may not, apart.
+            Names of arguments stand in backticks.
     """
 
-    tables: Sequence[ReportTable] = dataclasses.field(repr=False)
     values: dict[str, Any] = dataclasses.field(repr=False)
+    rows: Sequence[Row] = dataclasses.field(default=(), repr=False)
+    tables: Sequence[ReportTable] = dataclasses.field(default=(), repr=False)
 
 
 # Progress bars that a notebook shows, and a terminal too.

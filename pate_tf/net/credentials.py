@@ -121,8 +121,10 @@ class Limits:
 
     Attributes:
         message_bytes: of one message to the server or from it.
+        calls_at_once: of one caller, side by side: none can keep all threads of the server.
         longest_wait: how long a poll may wait for something to do, in seconds.
     """
 
     message_bytes: int = 64 * 2**20
+    calls_at_once: int = 8
     longest_wait: float = 30.0

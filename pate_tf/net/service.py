@@ -107,8 +107,11 @@ class TlsServer(contextlib.ExitStack):
     ) -> None:
         super().__init__()
         self._limits = limits or Limits()
-        num_callers = len({name for service in services for name in service.callers})
-        self._pool = ThreadPoolExecutor(2 * num_callers + _SPARE_THREADS)
+        callers = {name for service in services for name in service.callers}
+        self._calls = {
+            name: threading.BoundedSemaphore(self._limits.calls_at_once) for name in callers
+        }
+        self._pool = ThreadPoolExecutor(2 * len(callers) + _SPARE_THREADS)
         self._server = grpc.server(
             self._pool,
             options=[
@@ -158,7 +161,12 @@ class TlsServer(contextlib.ExitStack):
                 left = context.time_remaining() or 0.0
                 seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
                 caller = Caller(name, seconds, context.is_active)
-                encoded = encode(answer(decode(kind, content), caller))
+                if not self._calls[name].acquire(blocking=False):
+                    raise ConnectionAbortedError("expected fewer calls at once; try again later")
+                try:
+                    encoded = encode(answer(decode(kind, content), caller))
+                finally:
+                    self._calls[name].release()
                 if len(encoded) > self._limits.message_bytes:
                     raise ValueError(
                         f"reply: expected at most {self._limits.message_bytes} bytes, got "

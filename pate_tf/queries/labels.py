@@ -149,20 +149,16 @@ class Labels:
 
     def check_pool(self, pool: Pool) -> None:
         """Raises ValueError if these are labels of another pool."""
-        if pool is not self.pool and artifacts.digest_array(pool.inputs) != self.pool_digest:
+        digests = {artifacts.digest_array(each.inputs) for each in {self.pool, pool}}
+        if len(digests) > 1:
             raise ValueError("labels: expected labels of this pool, got those of another")
-
-    @functools.cached_property
-    def pool_digest(self) -> str:
-        """`artifacts.digest_array` of the pool's inputs, which the positions belong to."""
-        return artifacts.digest_array(self.pool.inputs)
 
     def record(self) -> dict[str, Any]:
         """Returns all that is known of these labels, as JSON values: what `seal` is of."""
         released, arrays = self.released, self._arrays()
         return {
             "strategy": self.strategy,
-            "pool_digest": self.pool_digest,
+            "pool_digest": artifacts.digest_array(self.pool.inputs),
             "choice": self.choice,
             "labels_digest": artifacts.digest_arrays(arrays[name] for name in sorted(arrays)),
             "num_classes": released.num_classes,

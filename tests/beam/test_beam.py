@@ -117,7 +117,7 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
     source = of_owners(data) if unit == "owner" else data
     found = summed(source, tmp_path / "run", here / pattern, **given)
     assert_same(found, alone[unit])
-    others = {"sensitive/feature_sums/vectors.npz"}  # for several rounds
+    others = {"sensitive/feature_sums/vectors.npz", "sensitive/same_records.json"}
     assert files_of(tmp_path / "run") == files_of(here / f"one {unit}") - others
     one, other = described_run(tmp_path / "run"), described_run(here / f"one {unit}")
     assert dataclasses.replace(one, source={}) == dataclasses.replace(other, source={})

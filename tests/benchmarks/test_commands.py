@@ -9,12 +9,11 @@ import sys
 import pytest
 from script_processes import REPOSITORY, learn_little, run_script
 
-from benchmarks import audit, own_data
+from benchmarks import own_data
 from benchmarks.harness import Measurements, NotStoredError, separate_registry
 from benchmarks.instead import page as instead_page
 from benchmarks.instead.methods import METHODS
 from benchmarks.paper import __main__ as paper
-from benchmarks.scale import fitted
 from pate_tf.core import artifacts
 
 NOTES = REPOSITORY / "docs" / "notes"
@@ -101,14 +100,6 @@ def test_a_stopped_run_goes_on_with_what_is_stored(tmp_path):
         assert os.environ["PATE_TF_STATE"].startswith(str(folder))
 
 
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_a_cost_model_finds_the_constants_that_sizes_were_made_by(power):
-    sizes = [1_000, 4_000, 9_000]
-    constant, slope = fitted(sizes, [3.0 + 2e-5 * size**power for size in sizes], power)
-    assert constant == pytest.approx(3.0)
-    assert slope == pytest.approx(2e-5)
-
-
 def test_pages_are_what_their_json_says(tmp_path, monkeypatch, capsys):
     docs = tmp_path / "notes"
     shutil.copytree(NOTES, docs, ignore=shutil.ignore_patterns("pictures"))
@@ -117,9 +108,8 @@ def test_pages_are_what_their_json_says(tmp_path, monkeypatch, capsys):
     for name in set(names) - {"instead"}:
         (docs / f"{name}.md").unlink()
     paper.publish({}, docs)
-    for module in (own_data, audit):
-        monkeypatch.setattr(sys, "argv", ["", "--only", "--publish", f"--docs_dir={docs}"])
-        module.main()
+    monkeypatch.setattr(sys, "argv", ["", "--only", "--publish", f"--docs_dir={docs}"])
+    own_data.main()
     for dataset in artifacts.read_json(docs / "instead.json"):
         instead_page.publish(dataset, [], docs)
     assert {name: (docs / f"{name}.md").read_text() for name in names} == before

@@ -113,16 +113,16 @@ def test_what_does_not_stand_together_is_one_line(clinic, flags, told):
 def test_a_draft_is_written_once(clinic, tmp_path):
     shutil.copy(clinic / "visits.csv", tmp_path)
     flags = ("--public=visits.csv", "--label=diagnosis", "--owner=patient", "--schema=new.toml")
-    drafted = run_script("pate_tf/cli/schema.py", *flags, folder=tmp_path)
+    drafted = run_script("pate_tf/cli/main.py", "schema", *flags, folder=tmp_path)
     assert drafted.code == 0, drafted.err
     text = (tmp_path / "new.toml").read_text()
     assert text in drafted.out
     assert 'classes = ["ill", "well"]' in text and 'categories = ["north", "south"]' in text
     assert 'owner = "patient"' in text
-    again = run_script("pate_tf/cli/schema.py", *flags, folder=tmp_path)
+    again = run_script("pate_tf/cli/main.py", "schema", *flags, folder=tmp_path)
     assert again.code == 1
     assert again.err == "error: schema: expected a file that is not there yet, got new.toml\n"
-    of_nothing = run_script("pate_tf/cli/schema.py", "--schema=other.toml", folder=tmp_path)
+    of_nothing = run_script("pate_tf/cli/main.py", "schema", "--schema=other.toml", folder=tmp_path)
     assert of_nothing.code == 1 and not (tmp_path / "other.toml").exists()
     assert of_nothing.err.startswith("error: public: expected a file of public records")
     assert of_nothing.err.count("\n") == 1

@@ -31,7 +31,6 @@ SENSITIVE = {
     "RunReport": ("*",),
     "Upload": ("indices", "values"),
     "TextTable": ("fields", "places"),
-    "TablesReport": ("*",),
 }
 # Sensitive as a whole, of parts that hide themselves.
 OF_PARTS = {

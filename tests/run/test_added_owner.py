@@ -31,7 +31,7 @@ from pate_tf.models import closed_form
 from pate_tf.release.plan import LabelSettings, plan_release
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
-from pate_tf.teachers import store
+from pate_tf.teachers import run_folder
 
 OWNED = 3  # records of an owner
 
@@ -104,7 +104,7 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
     told, place = Told(), folder / "run"
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        patch.setattr(store, "SECONDS_BETWEEN_SAVES", math.inf)  # names of files say when
+        patch.setattr(run_folder, "SECONDS_BETWEEN_SAVES", math.inf)  # names of files say when
         teachers = pate_tf.Teachers(num_teachers=num_teachers, directory=place, **asked)
         teachers.fit(examples, POOL, reporting=told.reporting())
         data = pate_tf.Data(private=examples, public=PUBLIC.split(IMAGES.pool_size))
@@ -131,7 +131,7 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
 
 def plans(ensemble) -> list[object]:
     """Plans, as far as anything is asked of the ensemble for them."""
-    return [plan_release(LabelSettings(epsilon=50.0), ensemble, POOL, delta=1e-5).values]
+    return [plan_release(LabelSettings(epsilon=50.0), ensemble, POOL, delta=1e-5)]
 
 
 def changed(before: Traces, after: Traces) -> set[int]:

@@ -177,10 +177,10 @@ def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data
 KILLED = """
 import sys
 import api_helpers
-from pate_tf.teachers import store
+from pate_tf.teachers import run_folder
 import pate_tf
 
-store.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher
+run_folder.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher
 data = api_helpers.digits()
 pate_tf.Teachers(
     getattr(api_helpers, sys.argv[2]),

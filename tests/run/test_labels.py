@@ -45,7 +45,6 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     for one, other in zip(as_arrays(labels), as_arrays(again), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.strategy == strategy
-    assert again.pool_digest == labels.pool_digest
     assert again.released.ledger_rows == labels.released.ledger_rows
     expected, _ = LaplaceNoisyMax(gamma=0.1).data_independent_epsilon(
         num_queries=NUM_QUERIES, delta=1e-5

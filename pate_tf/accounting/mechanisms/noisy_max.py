@@ -45,7 +45,6 @@ from pate_tf.accounting.noisy_max_costs import (
     gaussian_costs,
     gaussian_noisy_max_alphas,
     laplace_noisy_max_alphas,
-    paper_alpha,
     pure_costs,
 )
 from pate_tf.accounting.outcomes import DiscreteLaplaceNoise, GaussianNoise, NeighbourLaws
@@ -342,7 +341,9 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
         if name != "paper":
             return bound
         tail = partial(laplace_tail, gamma=self.gamma)
-        return bound._replace(tail=tail, cap=paper_alpha(self.gamma, moments))
+        # Papernot et al. 2017: min(2 gamma^2 l (l+1), 2 gamma l)
+        cap = 2.0 * self.gamma * moments * np.minimum(self.gamma * (moments + 1.0), 1.0)
+        return bound._replace(tail=tail, cap=cap)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the exact law of the label, ties broken by random priority."""

@@ -4,7 +4,9 @@ import logging
 import pathlib
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -84,6 +86,31 @@ def test_messages_above_the_limit_are_refused_both_ways(journal, certificates):
             silo.poll()
         with pytest.raises(ConnectionError, match="resource_exhausted"):
             silo.call("Submit", bytes(300), Answer)
+
+
+def test_a_caller_can_not_keep_all_threads(journal, certificates, monkeypatch):
+    inside, leave, submit = threading.Event(), threading.Event(), journal.submit
+
+    def slow(*arguments):
+        inside.set()
+        leave.wait(60.0)
+        return submit(*arguments)
+
+    monkeypatch.setattr(journal, "submit", slow)
+    with (
+        serve(journal, certificates["coordinator"], limits=Limits(calls_at_once=1)) as server,
+        connect(server, certificates["silo-1"]) as first,
+        connect(server, certificates["silo-2"]) as second,
+        ThreadPoolExecutor(1) as caller,
+    ):
+        call = caller.submit(first.submit, votes_of("silo-1"))
+        assert inside.wait(60.0)
+        with pytest.raises(ConnectionError, match="expected fewer calls at once"):
+            first.poll()
+        assert second.poll() is not None
+        leave.set()
+        assert call.result() is Answer.OK
+        first.poll()
 
 
 @pytest.mark.parametrize("content", [None, 1.0, b"x", (votes_of("silo-1"),), "votes"])
