@@ -240,7 +240,9 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     kinds: dict[str, type[Charge]] = {**base.MECHANISMS, **SILO_CHARGES}
     kinds |= {CostRelease.name: CostRelease, NoisyTraining.name: NoisyTraining}
     values = dict(fields)
-    name = values.pop("name", None)
+    name = values.pop("name", None) or values.pop("training", None)
+    if name is None and "release" in values and values.pop("budget", None) is None:
+        name = CostRelease.name  # of ledgers where releases and trainings had no `name`
     if name not in kinds:
         raise ValueError(f"expected a charge of {sorted(kinds)}, got {name!r}")
     return from_fields(kinds[name], values)

@@ -104,7 +104,7 @@ def define() -> None:
     own_flags.define_data_flags(with_private=True)
     of_notebooks = ("margin", "num_exceptions", "num_rounds")
     own_flags.define(LabelSettings, group="privacy", without=of_notebooks)
-    own_flags.define(Budget, group="privacy", without=("planned_profile",))
+    own_flags.define(Budget, group="privacy")
     flags.DEFINE_alias("target_epsilon", "epsilon")
     command_line.shown_in_help("target_epsilon", "privacy", advanced=True)
     own_flags.define_mechanism_flags(

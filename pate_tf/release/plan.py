@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pate_tf.accounting import planning
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.charges import DEFAULT_PROFILE, PlannedRelease
+from pate_tf.accounting.charges import PlannedRelease
 from pate_tf.accounting.composition import check_pure
 from pate_tf.accounting.conversions import DELTA
 from pate_tf.accounting.mechanisms import (
@@ -169,25 +169,14 @@ class Budget(Settings):
         help="How analysis.py will release the data-dependent cost, if ever; fixed at first use, "
         "before there are votes. Default: sanitised.",
     )
-    planned_profile: float | None = setting(
-        None,
-        group="privacy",
-        advanced=True,
-        help="The hypothetical votes that this release is planned for: every query led by this "
-        f"share of the teachers; fixed at first use. Default: {DEFAULT_PROFILE:g}.",
-    )
-    planned: PlannedRelease | None = None  # default: what these two say
+    planned: PlannedRelease | None = None  # default: what `planned_release` says
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.planned_release is None and self.planned_profile is None:
-            return
-        is_smooth = self.planned_release == "smooth_sensitivity"
-        planned = PlannedRelease(
-            release="smooth_sensitivity" if is_smooth else "log_cost",
-            profile=DEFAULT_PROFILE if self.planned_profile is None else self.planned_profile,
-        )
-        object.__setattr__(self, "planned", planned)
+        if self.planned_release is not None:
+            is_smooth = self.planned_release == "smooth_sensitivity"
+            planned = PlannedRelease(release="smooth_sensitivity" if is_smooth else "log_cost")
+            object.__setattr__(self, "planned", planned)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
