@@ -470,7 +470,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = f"{value:.2%}"
         if name.startswith("epsilon_"):
             text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
-        elif name.endswith("_accuracy") and value is None:
+        elif name in ("label_accuracy", "student_accuracy") and value is None:
             text = NOT_MEASURED
         elif name == "student_accuracy" and value is not None:
             low, high = values["student_accuracy_interval"]
