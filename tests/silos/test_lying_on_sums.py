@@ -1,16 +1,24 @@
 """Those who lie where silos add up feature sums: coordinator, aggregators, and a silo.
 
-What random liars can read is `secure/test_lying.py`'s subject; here are the lies that have a name.
+What random liars can read is `secure/test_lying.py`'s subject; here are the lies that have a name,
+and a coordinator that lies to silos with their ledgers and to aggregators, which are killed.
 """
 
+import collections
+import contextlib
 import dataclasses
+import itertools
+import os
+import pathlib
+import tempfile
 import types
 
 import numpy as np
 import pytest
 import sums_child
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from secure_helpers import (
     asked,
     open_aggregators,
@@ -19,16 +27,27 @@ from secure_helpers import (
     some_keys,
     sums_terms,
 )
-from silo_helpers import Silent
-from sums_child import ENCODER, NAMES, POOL, RELEASE, open_silo, sums_of
+from silo_helpers import Silent, answer_until
+from sums_child import ENCODER, NAMES, POOL, RELEASE, batch, keys_of, open_silo, sums_of
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.models.encoder import record_vectors
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import sums_by_class
 from pate_tf.silos import SiloSums, shamir
+from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.coordinator import check_total, open_histogram
-from pate_tf.silos.protocol import Keys, ProtocolError, Step
+from pate_tf.silos.messages import SealedShares
+from pate_tf.silos.protocol import (
+    STEPS,
+    AggregatorTask,
+    BatchTerms,
+    Keys,
+    ProtocolError,
+    Step,
+    signed,
+    split,
+)
 from pate_tf.silos.sealing import deal, seal_shares
 
 TABLES = {name: sums_of(name) for name in NAMES}
@@ -114,3 +133,163 @@ def test_a_total_of_records_is_never_refused(seed, number, noise):
     owners = random.integers(0, 5, number) if random.random() < 0.5 else None
     total = sums_by_class(vectors, labels, num_classes=3, owners=owners) / LATTICE
     check_total(total + random.normal(scale=noise, size=total.shape), noise)
+
+
+HONEST = (1, 2, 3)
+# Batches that the coordinator asks for; a silo's policy allows the first two alone.
+BATCHES = {
+    "first": batch(1),
+    "second": batch(2),
+    "of three": batch(1, mechanism=dataclasses.replace(RELEASE, least_silos=3)),
+    "of two": batch(1, mechanism=dataclasses.replace(RELEASE, least_silos=2)),
+}
+NUM_LISTED = (5, 4, 2)  # of a roster, whole or cut
+DARES = st.sampled_from([False] * 60 + [True])
+# What aggregators are asked about; that which honest silos deal for is likelier.
+TERMS = st.sampled_from([*BATCHES, "first", "first", "second"]).flatmap(
+    lambda name: st.tuples(st.just(name), st.sampled_from([5, 5, *NUM_LISTED]))
+)
+
+
+class LyingCoordinator(RuleBasedStateMachine):
+    """It relays, replays, mixes and kills as it likes, and holds the keys of aggregator 4.
+
+    Silos draw no noise, so that a total shows exactly whose tables are in it.
+    """
+
+    num_opened = 0
+
+    def __init__(self):
+        super().__init__()
+        self.stack = contextlib.ExitStack()
+        patch = self.stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr("pate_tf.silos.sealing.SystemNoise", Silent)
+        self.folder = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ["PATE_TF_STATE"] = str(self.folder / "state")  # a fixture puts it back
+        roster = sums_child.roster(self.folder)
+        self.terms, self.aggregators, self.silos = {}, {}, {}
+        for name, number in itertools.product(BATCHES, NUM_LISTED):
+            listed = roster.identities[: max(number, BATCHES[name].mechanism.least_silos)]
+            terms = BatchTerms.of_batch(BATCHES[name], roster.aggregators, listed)
+            self.terms[name, number] = terms
+        self.sealed = {name: {} for name in BATCHES}  # by batch: what each silo sent
+        self.heard = collections.defaultdict(
+            list
+        )  # by terms, step, aggregator
+        for number in (*HONEST, 4):
+            self.restart_aggregator(number)
+        for name in NAMES:
+            self.restart_silo(name)
+
+    def teardown(self):
+        for process in (*self.aggregators.values(), *self.silos.values()):
+            process.close()
+        self.stack.close()
+
+    @rule(number=st.sampled_from(HONEST))
+    def restart_aggregator(self, number):
+        if number in self.aggregators:
+            self.aggregators[number].close()
+        name = f"aggregator-{number}"
+        self.aggregators[number] = Aggregator(keys_of(self.folder, name), self.folder / name)
+
+    @rule(name=st.sampled_from(NAMES))
+    def restart_silo(self, name):
+        if name in self.silos:
+            self.silos[name].close()
+        self.silos[name] = open_silo(self.folder, name, least_silos=4, epsilon_budget=2.0)
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        asked_for=st.sampled_from([*BATCHES]),
+        point=st.sampled_from([None, "silo_debited", "silo_drawn", "silo_stored"]),
+    )
+    def ask_a_silo(self, name, asked_for, point):
+        reply = answer_until(self.silos[name], BATCHES[asked_for], point)
+        if isinstance(reply, SealedShares):
+            assert self.sealed[asked_for].setdefault(name, reply.sealed) == reply.sealed
+        elif reply is None:
+            self.restart_silo(name)
+
+    def ask(self, data, terms, step, number):
+        """Asks an aggregator with any of the messages and shares that there are."""
+        messages, dealt = [], {}
+        if step is Step.COMMIT:
+            name = data.draw(st.sampled_from([*BATCHES])) if data.draw(DARES) else terms[0]
+            kept = data.draw(st.sampled_from([5] * 6 + [4, 3, 1]))
+            dealt = {
+                silo: shares[number - 1] for silo, shares in [*self.sealed[name].items()][:kept]
+            }
+        else:
+            before = STEPS[STEPS.index(step) - 1]
+            choices = [self.heard[terms, before, other] for other in (*HONEST, 4)]
+            messages = [data.draw(st.sampled_from(each)) for each in choices if each]
+        task = AggregatorTask(
+            step=step, terms=self.terms[terms], sealed=dealt, messages=tuple(messages)
+        )
+        with contextlib.suppress(ProtocolError):
+            message = self.aggregators[number].answer(task)
+            if message not in self.heard[terms, step, number]:
+                self.heard[terms, step, number].append(message)
+
+    @rule(data=st.data(), terms=TERMS, number=st.sampled_from(HONEST), step=st.sampled_from(STEPS))
+    def ask_an_aggregator(self, data, terms, number, step):
+        self.ask(data, terms, step, number)
+
+    @rule(data=st.data(), terms=TERMS, last=st.sampled_from([Step.RELEASE, *STEPS]))
+    def ask_in_order(self, data, terms, last):
+        for name in NAMES:
+            self.ask_a_silo(name, terms[0], None)
+        for step in STEPS[: STEPS.index(last) + 1]:
+            for number in (*HONEST, 4):
+                if not self.heard[terms, step, number]:
+                    self.ask(data, terms, step, number)
+
+    @rule(data=st.data(), terms=TERMS, step=st.sampled_from(STEPS))
+    def lie(self, data, terms, step):
+        others = [message for number in HONEST for message in self.heard[terms, step, number]]
+        if others:
+            content = data.draw(st.sampled_from(others)).content
+            keys = keys_of(self.folder, "aggregator-4")
+            told = signed(content, step=step, terms=self.terms[terms], aggregator=4, keys=keys)
+            self.heard[terms, step, 4].append(told)
+
+    @invariant()
+    def no_account_is_charged_less_than_was_sent(self):
+        for name, silo in self.silos.items():
+            num_sent = sum(name in sent for sent in self.sealed.values())
+            assert num_sent <= silo.account.charges.total() <= 2
+
+    @invariant()
+    def no_total_of_fewer_silos_opens_and_none_twice(self):
+        for terms, values in self.terms.items():
+            spoken = {number: self.heard[terms, Step.RELEASE, number] for number in HONEST}
+            assert all(len(messages) <= 1 for messages in spoken.values())
+            shares = {
+                number: shamir.from_bytes(split(messages[0].content)[1], (values.size,), "sums")
+                for number, messages in spoken.items()
+                if messages
+            }
+            totals = set()
+            for pair in itertools.combinations(shares, values.threshold + 1):
+                rows = {number: shares[number] for number in pair}
+                opened = shamir.reconstruct(rows, degree=values.threshold)
+                totals.add(tuple(shamir.to_integers(opened).tolist()))
+            assert len(totals) <= 1
+            for total in totals:
+                silos = [name for place, name in enumerate(NAMES) if total[1] // 10**place % 10]
+                assert list(total) == total_of(silos) and len(silos) >= RELEASE.least_silos
+                LyingCoordinator.num_opened += 1
+
+
+def test_a_lying_coordinator_opens_totals_of_enough_silos_alone():
+    run_state_machine_as_test(
+        LyingCoordinator,
+        settings=settings(
+            max_examples=30,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert LyingCoordinator.num_opened
