@@ -33,7 +33,7 @@ COMMANDS = {
         "instead/__main__.py",
         ("--quick", "--epsilons", "8", "--methods", *CHEAP),
         len(CHEAP),
-        (),
+        LONG,
     ),
     "instead, library": (
         "instead/__main__.py",
@@ -41,8 +41,8 @@ COMMANDS = {
         len(METHODS) - len(CHEAP),
         LONG,
     ),
-    "silos": ("silos.py", ("--quick",), 4 + 2 + 6, ()),
-    "scale": ("scale.py", ("--sizes", "400", "--only", "teachers", "ledger"), 2, ()),
+    "silos": ("silos.py", ("--quick",), 4 + 2 + 6, LONG),
+    "scale": ("scale.py", ("--sizes", "400", "--only", "teachers", "ledger"), 2, LONG),
     "scale, the rest": (
         "scale.py",
         ("--sizes", "400", "--only", "pool", "neighbors", "beam", "without_beam"),
