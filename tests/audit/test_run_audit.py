@@ -1,6 +1,7 @@
 """The audit of a run folder: honest folders of every kind pass, every tampering is a violation."""
 
 import csv
+import functools
 import json
 import os
 import pathlib
@@ -481,9 +482,7 @@ def test_the_exit_code_says_what_was_found(tables, tmp_path):
     shutil.copytree(tables[0], tmp_path / "tables")
     run = tmp_path / "tables/run"
 
-    def audit(*arguments):
-        return run_script("pate_tf/cli/main.py", "audit", *arguments, folder=tmp_path)
-
+    audit = functools.partial(run_script, "pate_tf/cli/main.py", "audit", folder=tmp_path)
     ended = audit("run", f"--train_dir={run}")
     assert ended.code == 0, ended.out + ended.err
     assert "PASSED" in ended.out and (run / "sensitive/audit/run.json").exists()
