@@ -333,6 +333,7 @@ class Store:
         self._charged: set[str] = set()
         self._acknowledged: set[str] = set()
         self._num_answers = 0
+        self._salt = b""
         self._noted: Head | None = None
         self._tail: Head | LedgerRow = self.head
         self._threads = threading.RLock()
@@ -462,7 +463,15 @@ class Store:
                 verify()
             else:
                 verify()
-                self._check_complete(acknowledge_reset=self._acknowledge_reset)
+                missing = None
+                if self.guard is not None:
+                    held = self.opened.digest, self._sequences, self._acknowledged
+                    missing = self.guard.missing_from(*held)
+                if missing is not None and not self._acknowledge_reset:
+                    raise LedgerError(missing.reason)
+                if missing is not None:
+                    with self.transaction():
+                        self._append_missing(missing)
                 self._note(rows)  # a process that died after its last row left it unnoted
                 if source is not None and not self._has_source:
                     self.write("source", {"source": source})
@@ -490,7 +499,11 @@ class Store:
         """
         with self._locked():
             rows = self.catch_up()
-            self._check_complete(acknowledge_reset=False)
+            if self.guard is not None and self.opened is not None:
+                held = self.opened.digest, self._sequences, self._acknowledged
+                missing = self.guard.missing_from(*held)
+                if missing is not None:
+                    raise LedgerError(missing.reason)
             self._note(rows)
             yield
 
@@ -651,7 +664,7 @@ class Store:
         for row in rows:
             details = row.details
             if row.kind == "opened":
-                self.opened = row
+                self.opened, self._salt = row, str(details["salt"]).encode()
             if details.get("source") is not None:  # the first row has it, but in older ledgers
                 fixed, source = PrivateSource(**details["source"]), self.source
                 # A file that was moved since is no other source.
@@ -670,7 +683,7 @@ class Store:
             elif row.kind in DEBITS:
                 charge, number = charge_of(row)
                 self.charges[charge] += number
-                self._charged.add(first_debit(row))
+                self._charged.add(str(details.get("carried_from", row.digest)))
             elif row.kind in ("opened", "budget") and "delta" in details:
                 budget, delta = details["epsilon_budget"], details["delta"]
                 is_higher = row.kind == "budget" and (
@@ -696,21 +709,13 @@ class Store:
             },
         )
 
-    def seal(self, content: bytes) -> bytes:
-        """Returns a digest of 32 bytes that can be made and checked with this store alone.
-
-        Keyed by the secret salt of the first row.
-        """
-        salt = "" if self.opened is None else str(self.opened.details["salt"])
-        return hmac.new(salt.encode(), content, hashlib.sha256).digest()
-
     def witness(self) -> bytes:
         """Returns a commitment to the last row, for another party to keep: 32 bytes.
 
-        It tells nothing of the row. Given back later, it finds out a store that lost the row; see
+        Keyed by the secret salt of the first row, it tells nothing of the row. Given back later, it finds out a store that lost the row; see
         `holds_witness`.
         """
-        return self.seal(f"witness {self.head.digest}".encode())
+        return hmac.digest(self._salt, f"witness {self.head.digest}".encode(), "sha256")
 
     def holds_witness(self, witness: bytes) -> bool:
         """Whether the store holds the row of a commitment, or may go on without it.
@@ -721,8 +726,8 @@ class Store:
         if witness.hex() in self._acknowledged:
             return True
         return any(
-            hmac.compare_digest(self.seal(f"witness {digest}".encode()), witness)
-            for digest in reversed(self._sequences)
+            hmac.compare_digest(hmac.digest(self._salt, content, "sha256"), witness)
+            for content in (f"witness {digest}".encode() for digest in reversed(self._sequences))
         )
 
     def acknowledge_witness(self, witness: bytes) -> bool:
@@ -802,23 +807,11 @@ class Store:
                         "number": row.details["number"],
                         "num_queries": row.details.get("num_queries", 0),
                         "secure_noise": row.details.get("secure_noise", True),
-                        "carried_from": first_debit(row),
+                        "carried_from": row.details.get("carried_from", row.digest),
                     }
                 )
             noted.append((row.sequence, row.digest, debit))
         self.guard.note(self.opened.digest, noted)
-
-    def _check_complete(self, *, acknowledge_reset: bool) -> None:
-        """Checks that nothing is missing; once that is acknowledged, charges what is."""
-        if self.guard is None or self.opened is None:
-            return
-        missing = self.guard.missing_from(self.opened.digest, self._sequences, self._acknowledged)
-        if missing is None:
-            return
-        if not acknowledge_reset:
-            raise LedgerError(missing.reason)
-        with self.transaction():
-            self._append_missing(missing)
 
     def _append_missing(self, missing: Missing) -> None:
         """Appends what is missing, and charges what missing rows charged."""
