@@ -165,20 +165,10 @@ class Votes:
         object.__setattr__(self, "labels", labels)
 
     def __repr__(self) -> str:
+        num_teachers, num_queries = self.labels.shape
         return (
-            f"Votes(<{self.num_teachers} teachers, {self.num_queries} queries, "
-            f"{self.num_classes} classes>)"
+            f"Votes(<{num_teachers} teachers, {num_queries} queries, {self.num_classes} classes>)"
         )
-
-    @property
-    def num_teachers(self) -> int:
-        """Number of teachers, the rows."""
-        return int(self.labels.shape[0])
-
-    @property
-    def num_queries(self) -> int:
-        """Number of queries, the columns."""
-        return int(self.labels.shape[1])
 
     def counts(self) -> VoteCounts:
         """Counts the votes: int64 `[num_queries, num_classes]`; every row sums to num_teachers."""

@@ -352,7 +352,7 @@ class Store:
                 if not read_only:
                     folder.mkdir(parents=True, exist_ok=True)
                     folder.chmod(0o700)
-                    stack.enter_context(self._locked())
+                    stack.enter_context(self.exclusive(is_current=False))
                     # SQLite would give it the umask's mode; WAL files copy the mode of the file.
                     os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                     self._path.chmod(0o600)
@@ -436,7 +436,7 @@ class Store:
             LedgerError: if it was changed, is charged to another source, or rows are missing and
                 that was not acknowledged.
         """
-        with self._locked():
+        with self.exclusive(is_current=False):
             rows = self.catch_up()
             source = None if self.guard is None else dataclasses.asdict(self.guard.source)
             if self.opened is None:
@@ -463,13 +463,11 @@ class Store:
                 verify()
             else:
                 verify()
-                missing = None
-                if self.guard is not None:
-                    held = self.opened.digest, self._sequences, self._acknowledged
-                    missing = self.guard.missing_from(*held)
-                if missing is not None and not self._acknowledge_reset:
-                    raise LedgerError(missing.reason)
+                held = self.opened.digest, self._sequences, self._acknowledged
+                missing = None if self.guard is None else self.guard.missing_from(*held)
                 if missing is not None:
+                    if not self._acknowledge_reset:
+                        raise LedgerError(missing.reason)
                     with self.transaction():
                         self._append_missing(missing)
                 self._note(rows)  # a process that died after its last row left it unnoted
@@ -491,20 +489,32 @@ class Store:
             )
 
     @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keeps other processes and threads from writing; brings this object up to date.
+    def exclusive(self, *, is_current: bool = True) -> Iterator[None]:
+        """Keeps every other process, thread and object out; a process that dies frees it.
+
+        Args:
+            is_current: whether this object is brought up to date first.
 
         Raises:
             LedgerError: if it was changed, or a copy of it went on.
         """
-        with self._locked():
-            rows = self.catch_up()
-            if self.guard is not None and self.opened is not None:
+        if self._read_only:
+            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
+        with self._threads, contextlib.ExitStack() as stack:
+            if self.folder is not None:
+                path, flags = self.folder / f"{self.name}.lock", os.O_RDWR | os.O_CREAT
+                with self._reporting():
+                    lock = os.open(path, flags | os.O_CLOEXEC, 0o600)
+                    stack.callback(os.close, lock)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+            rows = self.catch_up() if is_current else []
+            if is_current and self.guard is not None and self.opened is not None:
                 held = self.opened.digest, self._sequences, self._acknowledged
                 missing = self.guard.missing_from(*held)
                 if missing is not None:
                     raise LedgerError(missing.reason)
-            self._note(rows)
+            if is_current:
+                self._note(rows)
             yield
 
     @contextlib.contextmanager
@@ -712,8 +722,8 @@ class Store:
     def witness(self) -> bytes:
         """Returns a commitment to the last row, for another party to keep: 32 bytes.
 
-        Keyed by the secret salt of the first row, it tells nothing of the row. Given back later, it finds out a store that lost the row; see
-        `holds_witness`.
+        Keyed by the secret salt of the first row, it tells nothing of the row. Given back later, it
+        finds out a store that lost the row; see `holds_witness`.
         """
         return hmac.digest(self._salt, f"witness {self.head.digest}".encode(), "sha256")
 
@@ -758,20 +768,6 @@ class Store:
             if self.guard is None:
                 stack.callback(guard.close)
             return guard.source_spending(self.opened.digest, debits)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keeps every other process, thread and object out; a process that dies frees it."""
-        if self._read_only:
-            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
-        with self._threads, contextlib.ExitStack() as stack:
-            if self.folder is not None:
-                path, flags = self.folder / f"{self.name}.lock", os.O_RDWR | os.O_CREAT
-                with self._reporting():
-                    lock = os.open(path, flags | os.O_CLOEXEC, 0o600)
-                    stack.callback(os.close, lock)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
