@@ -320,6 +320,7 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
         validation.whole(1, config.num_queries, rounds=config.rounds)
     if config.num_neighbours is not None:
         validation.whole(0, num_neighbours=config.num_neighbours)
+    validation.one_of(STRATEGIES, strategy=config.strategy)
     strategy = STRATEGIES[config.strategy]
     is_adaptive = strategy.score is not None
     most = len(np.unique(_first_copies(pool))) if is_adaptive else len(pool.inputs)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import Votes
 from pate_tf.models import catalogue, closed_form
@@ -156,6 +156,7 @@ class SavedModelEnsemble(Ensemble):
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """See `Voter.votes`."""
+        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
         labels = []
         for start in range(0, max(1, len(inputs)), VOTING_BATCH):
             part = inputs[start : start + VOTING_BATCH]
