@@ -82,8 +82,9 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for name, each in described(type(self)).items():
-            each.check(name, getattr(self, name))
+        for field in dataclasses.fields(self):
+            if KEY in field.metadata:
+                field.metadata[KEY].check(field.name, getattr(self, field.name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,7 @@ def test_no_candidate_costs_more_than_the_target(unit):
 def test_expected_labels_are_those_of_a_simulation(kind):
     settings = PlanSettings(epsilon=6.0, margin=0.3, **SMALL)
     counts = settings.counts(20)
+    assert (counts.sum(axis=1) == settings.num_teachers).all()
     planned = kind.for_target(settings.target(20), counts)
     noise, repetitions = SeededNoise(11), 300 if kind is StabilityGate else 60
     drawn = [planned.draw(counts, noise).labels for _ in range(repetitions)]

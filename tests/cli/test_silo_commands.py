@@ -1,13 +1,15 @@
 """`pate silo`, `aggregator` and `coordinator` as typed: processes on loopback, over TLS."""
 
 import json
+import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
-from script_processes import REPOSITORY
+from script_processes import REPOSITORY, run_script
 
 from pate_tf.data import catalogue
 from pate_tf.net.certificates import write_demo_certificates
@@ -23,11 +25,11 @@ def command(name, *flags):
 
 
 def said(name, *flags, code=0):
-    ended = subprocess.run(
-        command(name, *flags), capture_output=True, text=True, timeout=300, cwd=REPOSITORY
-    )
-    assert code in (None, ended.returncode), ended.stderr
-    return ended.stderr if code else ended.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (name, *map(str, flags))
+        ended = run_script("pate_tf/cli/main.py", *arguments, folder=pathlib.Path(folder))
+    assert code in (None, ended.code), ended.err
+    return ended.err if code else ended.out
 
 
 def refused(name, *flags):
