@@ -13,7 +13,7 @@ from pate_tf.accounting.mechanisms import PermuteAndFlip
 from pate_tf.ledger import Ledger
 from pate_tf.silos.silo import SiloAccount
 
-NUM_CLASSES = 1_000  # so that an answer that is drawn again is another one
+LABEL_BITS = 62  # so that an answer that is drawn again is another one
 
 
 def query(number):
@@ -34,13 +34,13 @@ class LedgerStore:
 
     def answer(self, store, number):
         debit = store.debit(self.charge, [query(number)], secure_noise=True)
-        store.store_answers(debit, [query(number)], [secrets.randbelow(NUM_CLASSES)])
+        store.store_answers(debit, [query(number)], [secrets.randbits(LABEL_BITS)])
 
 
 class AccountStore:
     """The account of one silo."""
 
-    charge = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=1.0)
+    charge = RandomisedResponse(num_classes=1_000, epsilon=1.0)
 
     def open(self, folder, **settings):
         return SiloAccount(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)
@@ -51,7 +51,7 @@ class AccountStore:
 
     def answer(self, store, number):
         store.debit(self.charge, [query(number)])
-        store.store_labels({query(number): secrets.randbelow(NUM_CLASSES)})
+        store.store_labels({query(number): secrets.randbits(LABEL_BITS)})
 
 
 STORES = {"ledger": LedgerStore(), "account": AccountStore()}

@@ -23,14 +23,8 @@ PLAN = CostRelease(
     failure=0.01,
     num_queries=20,
 )
-BY_SENSITIVITY = CostRelease(
-    release="smooth_sensitivity",
-    bound="two_sided",
-    moment=10.0,
-    smoothness=0.01,
-    sigma=9.0,
-    failure=0.01,
-    num_queries=20,
+BY_SENSITIVITY = dataclasses.replace(
+    PLAN, release="smooth_sensitivity", moment=10.0, smoothness=0.01, sigma=9.0
 )
 KEPT = {"drawn": {"steps": -3}, "key": {"votes": "ab"}}
 
