@@ -44,6 +44,14 @@ class Ended:
     err: str
 
 
+def assert_one_line(ended: Ended, code: int = 1) -> None:
+    assert ended.code == code, ended.err[-2000:]
+    assert ended.err.startswith("error: "), ended.err[-2000:]
+    assert ended.err.count("\n") == 1, ended.err[-2000:]
+    assert len(ended.err) < 1000
+    assert "Traceback" not in ended.err
+
+
 @dataclasses.dataclass(frozen=True)
 class Running:
     process: Any

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from data_sets_for_tests import table_dataset
 
 from benchmarks.harness import DELTA
 from benchmarks.instead import dp_sgd, methods, private_knn
@@ -65,14 +66,7 @@ def test_training_learns_and_its_noise_has_the_deviation_that_is_charged():
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 300)
     inputs = (np.eye(3)[labels] + 0.1 * generator.random((300, 3))).astype(np.float32)
-    table = Dataset(
-        name="table",
-        kind="tabular",
-        input_shape=(3,),
-        value_range=(0.0, 2.0),
-        num_classes=3,
-        pool_size=5,
-    )
+    table = table_dataset(3, 0.0, 2.0)
 
     def trained(steps, sigma):
         training = dp_sgd.Training(batch=100, steps=steps, learning_rate=0.5, momentum=0.0)

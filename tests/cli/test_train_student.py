@@ -13,6 +13,7 @@ import pytest
 from script_processes import (
     NUM_TEACHERS,
     Ended,
+    assert_one_line,
     forbid_private_data,
     limit_file_size,
     run_fresh,
@@ -48,14 +49,6 @@ def finished(trained, tmp_path_factory) -> tuple[pathlib.Path, Ended]:
 
 def statement(run: pathlib.Path) -> dict:
     return json.loads((run / "released" / "privacy_statement.json").read_text())
-
-
-def assert_one_line(ended: Ended, code: int = 1) -> None:
-    assert ended.code == code, ended.err[-2000:]
-    assert ended.err.startswith("error: "), ended.err[-2000:]
-    assert ended.err.count("\n") == 1, ended.err[-2000:]
-    assert len(ended.err) < 1000
-    assert "Traceback" not in ended.err
 
 
 def without_warnings(ended: Ended) -> Ended:

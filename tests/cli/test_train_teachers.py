@@ -10,7 +10,7 @@ import pytest
 from script_processes import (
     MAX_STEPS,
     NUM_TEACHERS,
-    Ended,
+    assert_one_line,
     die_at_rename,
     limit_file_size,
     run_script,
@@ -34,14 +34,6 @@ def weights(run: pathlib.Path) -> str:
     from pate_tf.teachers.kinds import load_ensemble
 
     return load_ensemble(teachers_folder(run) / "ensemble").digest
-
-
-def assert_one_line(ended: Ended, code: int = 1) -> None:
-    assert ended.code == code, ended.err[-2000:]
-    assert ended.err.startswith("error: "), ended.err[-2000:]
-    assert ended.err.count("\n") == 1, ended.err[-2000:]
-    assert len(ended.err) < 1000
-    assert "Traceback" not in ended.err
 
 
 def assert_no_ensemble_and_nothing_released(run: pathlib.Path) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from data_sets_for_tests import table_dataset
 
 import pate_tf
 from pate_tf.core import sensitive
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import Partition, assigned_partition, owner_partition
 from pate_tf.data.named_function import call_function
 from pate_tf.data.schema import schema_of
@@ -170,14 +170,7 @@ def test_the_search_finds_what_is_planted(source, found):
 
 
 SECRET = 73_291
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(2,),
-    value_range=(0.0, 9.0),
-    num_classes=3,
-    pool_size=5,
-)
+TABLE = table_dataset(2, 0.0, 9.0)
 SCHEMA = schema_of(
     {
         "label": "diagnosis",

@@ -16,6 +16,17 @@ WAVES = Dataset(
 )
 
 
+def table_dataset(num_features: int, low: float, high: float, num_classes: int = 3) -> Dataset:
+    return Dataset(
+        name="table",
+        kind="tabular",
+        input_shape=(num_features,),
+        value_range=(low, high),
+        num_classes=num_classes,
+        pool_size=10,
+    )
+
+
 def waves(side: str, data_dir: pathlib.Path | None):
     num = {"private": 200, "public": 60}[side]
     random = np.random.default_rng(num)

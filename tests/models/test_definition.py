@@ -8,24 +8,17 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+from data_sets_for_tests import table_dataset
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.models.definition import definition_of, model_definition, source_of
 
 layers = keras.layers
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(6,),
-    value_range=(0.0, 4.0),
-    num_classes=3,
-    pool_size=5,
-)
+TABLE = table_dataset(6, 0.0, 4.0)
 
 
 def dense(*body, units=5, **settings):

@@ -1,12 +1,11 @@
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
+from ledger_helpers import labeller_on
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.mechanisms import (
-    LATTICE,
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
     GaussianNoisyMax,
@@ -15,8 +14,8 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.release.noise import SeededNoise, SystemNoise
-from pate_tf.release.votes import query_digests, release_votes, stored_counts
+from pate_tf.release.noise import SeededNoise
+from pate_tf.release.votes import query_digests, stored_counts
 
 DELTA = 1e-5
 NUM_CLASSES = 3
@@ -40,10 +39,6 @@ class CountingVoter:
         return VoteCounts(np.tile([90, 85, 75], (len(inputs), 1)))
 
 
-def noisy_winners(counts, noise):
-    return np.argmax(counts * LATTICE + noise, axis=1)
-
-
 @pytest.fixture
 def voter():
     return CountingVoter()
@@ -55,24 +50,13 @@ def ledger(tmp_path):
         yield ledger
 
 
-def make(ledger, voter, noise=None):
-    return functools.partial(
-        release_votes,
-        voter=voter,
-        ledger=ledger,
-        noise=SystemNoise() if noise is None else noise,
-        noisy_winners=noisy_winners,
-        num_classes=NUM_CLASSES,
-    )
-
-
 def pool(*numbers):
     return np.array([[number, 1.0] for number in numbers], np.float32).reshape(-1, 2)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_released_labels_carry_mechanism_cost_and_ledger_row(ledger, voter, mechanism):
-    released = make(ledger, voter)(
+    released = labeller_on(ledger, voter=voter)(
         pool(*range(50)), mechanism=mechanism, query_indices=np.arange(100, 150)
     )
     assert isinstance(released, ReleasedLabels)
@@ -89,7 +73,7 @@ def test_released_labels_carry_mechanism_cost_and_ledger_row(ledger, voter, mech
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_asking_again_gives_the_stored_answers_at_no_cost(ledger, voter, mechanism):
-    labeller = make(ledger, voter)
+    labeller = labeller_on(ledger, voter=voter)
     first = labeller(pool(*range(40)), mechanism=mechanism)
     history = ledger.history()
     again = labeller(pool(*range(40)), mechanism=mechanism)
@@ -100,7 +84,7 @@ def test_asking_again_gives_the_stored_answers_at_no_cost(ledger, voter, mechani
 
 
 def test_a_superset_is_charged_for_the_new_queries_alone(ledger, voter):
-    labeller = make(ledger, voter)
+    labeller = labeller_on(ledger, voter=voter)
     first = labeller(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
     second = labeller(pool(9, 4, 3, 8, 2, 1), mechanism=MECHANISMS[0])
     assert second.labels[[5, 4, 2, 1]].tolist() == first.labels.tolist()
@@ -110,7 +94,7 @@ def test_a_superset_is_charged_for_the_new_queries_alone(ledger, voter):
 
 
 def test_another_mechanism_or_type_or_shape_is_another_query(ledger, voter):
-    labeller = make(ledger, voter)
+    labeller = labeller_on(ledger, voter=voter)
     inputs = pool(1, 2)
     labeller(inputs, mechanism=MECHANISMS[0])
     labeller(inputs, mechanism=LaplaceNoisyMax(gamma=0.06))
@@ -123,7 +107,7 @@ def test_another_mechanism_or_type_or_shape_is_another_query(ledger, voter):
 
 def test_a_batch_that_does_not_fit_is_neither_charged_nor_voted_on(tmp_path, voter):
     with Ledger.open(tmp_path, ensemble_digest="ab", delta=DELTA, epsilon_budget=1.0) as ledger:
-        labeller = make(ledger, voter)
+        labeller = labeller_on(ledger, voter=voter)
         affordable = ledger.affordable(MECHANISMS[0])
         with pytest.raises(BudgetExceeded, match=f"at most {affordable} new"):
             labeller(pool(*range(affordable + 1)), mechanism=MECHANISMS[0])
@@ -141,7 +125,7 @@ def test_withheld_queries_are_charged_and_stay_withheld(ledger):
         return VoteCounts(np.where(certain[:, np.newaxis], [250, 0, 0], [90, 80, 80]))
 
     mechanism = ConfidentGaussianNoisyMax(threshold=180.0, sigma_threshold=5.0, sigma=5.0)
-    labeller = make(ledger, half_certain)
+    labeller = labeller_on(ledger, voter=half_certain)
     released = labeller(pool(*range(20)), mechanism=mechanism)
     assert released.query_indices.tolist() == list(range(0, 20, 2))
     assert released.labels.tolist() == [0] * 10
@@ -156,7 +140,7 @@ def test_counts_of_charged_queries_are_kept_for_analysis(ledger):
     def voter(inputs):
         return VoteCounts(np.stack([inputs[:, 0] + 200, inputs[:, 0], 10 - 2 * inputs[:, 0]], 1))
 
-    labeller = make(ledger, voter)
+    labeller = labeller_on(ledger, voter=voter)
     labeller(pool(1, 2, 2, 3), mechanism=MECHANISMS[0])
     labeller(pool(3, 4), mechanism=MECHANISMS[0])
     confident = dataclasses.replace(MECHANISMS[4], threshold=202.5, sigma_threshold=0.01)
@@ -171,7 +155,7 @@ def test_counts_of_charged_queries_are_kept_for_analysis(ledger):
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "swapped", "foreign"])
 def test_damaged_counts_are_refused(ledger, voter, damage):
-    labeller = make(ledger, voter)
+    labeller = labeller_on(ledger, voter=voter)
     labeller(pool(1, 2), mechanism=MECHANISMS[0])
     labeller(pool(3), mechanism=MECHANISMS[0])
     first, second = sorted((ledger.folder / "votes").iterdir())
@@ -188,7 +172,7 @@ def test_damaged_counts_are_refused(ledger, voter, damage):
 
 
 def test_votes_on_queries_that_depend_on_answers_are_kept_as_such(ledger, voter):
-    labeller = make(ledger, voter)
+    labeller = labeller_on(ledger, voter=voter)
     labeller(pool(1, 2), mechanism=MECHANISMS[0])
     labeller(pool(1, 2, 3), mechanism=MECHANISMS[0], adaptive=True)
     labeller(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
@@ -201,7 +185,7 @@ def test_nothing_is_charged_unless_later_queries_are_affordable_too(tmp_path, vo
     with Ledger.open(
         tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=budget
     ) as ledger:
-        labeller = make(ledger, voter)
+        labeller = labeller_on(ledger, voter=voter)
         with pytest.raises(BudgetExceeded):
             labeller(pool(*range(4)), mechanism=mechanism, num_later=7)
         assert voter.asked == []
@@ -221,7 +205,7 @@ def test_noise_is_drawn_only_after_the_debit_is_on_disk(ledger, voter):
                 seen.append(reader.charges)
             return super().laplace_integers(scale, size)
 
-    make(ledger, voter, Spy(1))(pool(1, 2, 3), mechanism=MECHANISMS[0])
+    labeller_on(ledger, voter=voter, noise=Spy(1))(pool(1, 2, 3), mechanism=MECHANISMS[0])
     assert seen == [{MECHANISMS[0]: 3}]
 
 
@@ -232,11 +216,11 @@ def test_neither_errors_nor_reprs_show_counts(ledger):
         return VoteCounts(np.full((len(inputs), NUM_CLASSES + 1), secret))
 
     with pytest.raises(ValueError) as info:
-        make(ledger, wrong)(pool(1), mechanism=MECHANISMS[0])
+        labeller_on(ledger, voter=wrong)(pool(1), mechanism=MECHANISMS[0])
     assert str(secret) not in str(info.value)
-    make(ledger, lambda inputs: VoteCounts(np.full((len(inputs), NUM_CLASSES), secret)))(
-        pool(1), mechanism=MECHANISMS[0]
-    )
+    labeller_on(
+        ledger, voter=lambda inputs: VoteCounts(np.full((len(inputs), NUM_CLASSES), secret))
+    )(pool(1), mechanism=MECHANISMS[0])
     assert str(secret) not in repr(ledger.history()) + repr(list(stored_counts(ledger)))
 
 
@@ -248,6 +232,6 @@ def test_every_teacher_has_one_vote_on_every_query(ledger):
 
     for voter in (uneven, lambda inputs: VoteCounts(np.zeros((len(inputs), 3), np.int64))):
         with pytest.raises(ValueError, match=r"counts: expected .* vote") as error:
-            make(ledger, voter)(pool(1, 2, 3), mechanism=MECHANISMS[1])
+            labeller_on(ledger, voter=voter)(pool(1, 2, 3), mechanism=MECHANISMS[1])
         assert "90" not in str(error.value)
     assert ledger.num_queries == 0

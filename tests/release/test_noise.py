@@ -52,22 +52,22 @@ def discrete_gaussian(scale):
     return support, weights / weights.sum()
 
 
-@pytest.mark.parametrize("scale", [0.8, 3.0, 20.0])
-def test_laplace_follows_its_law_and_no_scale_five_percent_off(source, scale):
-    drawn = source.laplace_integers(scale, 100_000)
-    assert drawn.dtype == np.int64
-    assert p_value(drawn, *discrete_laplace(scale)) > FALSE_ALARM
-    for wrong in (0.95 * scale, 1.05 * scale):
-        assert p_value(drawn, *discrete_laplace(wrong)) < FALSE_ALARM
+LAWS = {"laplace": discrete_laplace, "gaussian": discrete_gaussian}
 
 
-@pytest.mark.parametrize("scale", [0.7, 2.0, 13.0])
-def test_gaussian_follows_its_law_and_no_scale_five_percent_off(source, scale):
-    drawn = source.gaussian_integers(scale, 100_000)
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        *(("laplace", scale) for scale in (0.8, 3.0, 20.0)),
+        *(("gaussian", scale) for scale in (0.7, 2.0, 13.0)),
+    ],
+)
+def test_integers_follow_their_law_and_no_scale_five_percent_off(source, name, scale):
+    drawn = getattr(source, f"{name}_integers")(scale, 100_000)
     assert drawn.dtype == np.int64
-    assert p_value(drawn, *discrete_gaussian(scale)) > FALSE_ALARM
+    assert p_value(drawn, *LAWS[name](scale)) > FALSE_ALARM
     for wrong in (0.95 * scale, 1.05 * scale):
-        assert p_value(drawn, *discrete_gaussian(wrong)) < FALSE_ALARM
+        assert p_value(drawn, *LAWS[name](wrong)) < FALSE_ALARM
 
 
 def draw(source, mechanism, num_draws, counts=COUNTS):

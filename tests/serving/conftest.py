@@ -6,6 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+from data_sets_for_tests import table_dataset
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.data import catalogue as data
@@ -14,14 +15,7 @@ from pate_tf.serving.export import export_student, student_digest
 
 NUM_IMAGES = 1_000
 ROUNDING = 1e-3  # between two logits; other batches and runtimes round otherwise
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=3,
-    pool_size=1,
-)
+TABLE = table_dataset(4, -1.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,18 +4,11 @@ import numpy as np
 import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
+from data_sets_for_tests import table_dataset
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.teachers import ensemble, kinds
 
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=2,
-    pool_size=1,
-)
+TABLE = table_dataset(4, -1.0, 1.0, num_classes=2)
 
 
 def saved(folder, teachers=None, **changes):

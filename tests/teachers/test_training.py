@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 import teacher_helpers as helpers
+from data_sets_for_tests import table_dataset
 from script_processes import REPOSITORY, run_fresh
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples, assigned_partition
 from pate_tf.models import catalogue
 from pate_tf.teachers.training import TeacherData
@@ -81,14 +81,7 @@ def test_a_training_that_diverges_stops_nothing():
 
 # A model's losses count as in Keras' `fit`, and sparse gradients are gradients.
 
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(0.0, 9.0),
-    num_classes=3,
-    pool_size=10,
-)
+TABLE = table_dataset(4, 0.0, 9.0)
 NUM_RECORDS, RATE = 8, 0.5
 
 
