@@ -138,6 +138,7 @@ BATCHES = {
 TERMS = st.tuples(
     st.sampled_from([*BATCHES, "first", "first", "second"]), st.sampled_from([5, 5, 5, 4, 2])
 )
+LAST_STEPS = st.sampled_from([Step.RELEASE, *STEPS])
 
 
 class LyingCoordinator(RuleBasedStateMachine):
@@ -216,14 +217,17 @@ class LyingCoordinator(RuleBasedStateMachine):
             if message not in heard:
                 heard.append(message)
 
-    @rule(data=st.data(), terms=TERMS, last=st.sampled_from([Step.RELEASE, *STEPS]))
-    def ask_in_order(self, data, terms, last):
+    @rule(data=st.data(), terms=TERMS, last=LAST_STEPS, is_lying=st.booleans())
+    def ask_in_order(self, data, terms, last, is_lying):
+        """Asks all on each step; to lie is to ask again, and to let aggregator 4 contradict."""
         for name in NAMES:
             self.ask_a_silo(name, terms[0], None)
         for step in STEPS[: STEPS.index(last) + 1]:
             for number in (*HONEST, 4):
-                if not self.heard[terms, step, number]:
+                if is_lying or not self.heard[terms, step, number]:
                     self.ask_an_aggregator(data, terms, step, number)
+            if is_lying:
+                self.lie(data, terms, step)
 
     @rule(data=st.data(), terms=TERMS, step=st.sampled_from(STEPS))
     def lie(self, data, terms, step):
