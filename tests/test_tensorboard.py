@@ -1,6 +1,6 @@
 import event_files
 
-from pate_tf.core import settings as tensorboard
+from pate_tf.core import validation as tensorboard
 
 
 def test_settings_and_results_stand_in_the_table(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import functools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import exp, inf, pi, sqrt
@@ -105,7 +106,7 @@ class RandomisedResponse(Charge):
         others = noise.uniform_integers(np.full(len(votes), self.num_classes - 1))
         return np.where(is_kept, votes, others + (others >= votes))
 
-    @property
+    @functools.cached_property
     def pure_epsilon(self) -> float:
         """Epsilon: what one answer costs with delta 0."""
         return self.epsilon

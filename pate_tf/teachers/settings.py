@@ -11,8 +11,14 @@ import numpy as np
 
 from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.settings import Settings, described, setting
-from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS
+from pate_tf.core.validation import (
+    HIGHEST_RATE,
+    LARGEST_BATCH,
+    MOST_STEPS,
+    Settings,
+    described,
+    setting,
+)
 from pate_tf.data.named_function import Named, name_of
 
 BATCH_SIZE, LEARNING_RATE = 40, 0.005

@@ -19,9 +19,8 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import Partition, PrivateExamples
-from pate_tf.core.settings import write_result
 from pate_tf.core.source import PrivateSource, Records, keyed_sum, record_digests
-from pate_tf.core.validation import IntArray, whole_numbers
+from pate_tf.core.validation import IntArray, whole_numbers, write_result
 from pate_tf.data.data import Data, as_inputs
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.named_function import Named, name_of

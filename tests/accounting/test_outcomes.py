@@ -15,7 +15,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.mechanisms.noisy_max import laplace_tail
-from pate_tf.accounting.outcomes import (
+from pate_tf.accounting.noisy_max_costs import (
     additive_outcomes,
     geometric_rule,
     integer_rule,

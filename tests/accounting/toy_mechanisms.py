@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -40,7 +41,7 @@ class ToyNoisyMax(OneScale, AdditiveNoisyMax):
     def of_scale(cls, scale: float) -> Self:
         return cls(epsilon=2.0 / scale)
 
-    @property
+    @cached_property
     def pure_epsilon(self) -> float:
         return self.epsilon
 
@@ -94,7 +95,7 @@ class ToyGate(Mechanism):
         "dp event": "that library has none",
     }
 
-    @property
+    @cached_property
     def approximate(self) -> tuple[float, float]:
         return (self.epsilon, self.delta)
 
