@@ -138,9 +138,12 @@ def _run(
 def learn_little() -> None:
     """A setup: what is learnt of the pool, and between labels and a student, takes few steps."""
     from pate_tf.representations import contrastive
+    from pate_tf.students.kinds import consistency, supervised
 
     contrastive.STEPS = 20
     contrastive.STUDENT_STEPS = 30
+    for module in (consistency, supervised):
+        module.KIND = dataclasses.replace(module.KIND, max_steps=100, of_whole_table={})
 
 
 def limit_file_size(num_bytes: int) -> None:

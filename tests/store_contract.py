@@ -2,13 +2,11 @@
 
 import os
 import pathlib
-import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import warnings
 
 import pytest
@@ -226,23 +224,3 @@ class StoreContract:
             # A copy from before the kill lacks the debit, of which the registry heard.
             self.put_back(tmp_path / "copy", folder)
             self.refusal(folder)
-
-    def test_killed_at_random(self, folder):
-        generator, given = random.Random(3), {}
-        for _ in range(8):
-            child = self.start(folder, 10_000)
-            lines = []
-            until = time.monotonic() + 120
-            while len(lines) < len(given) + 3 and time.monotonic() < until:
-                lines.append(child.stdout.readline())
-            time.sleep(generator.uniform(0.0, 0.02))
-            child.kill()
-            lines += child.stdout.readlines()
-            child.stdout.close()
-            assert child.wait(60) == -signal.SIGKILL
-            for line in lines:
-                if line.endswith("\n"):
-                    number, label = map(int, line.split())
-                    assert given.setdefault(number, label) == label
-            self.after_a_kill(folder, given)
-        assert len(given) >= 24

@@ -106,10 +106,7 @@ def surface():
 
     commands = sorted(main.COMMANDS)
     with_flags = [
-        f"{name} {second}"
-        for name in commands
-        if "demo" not in name
-        for second in SUBCOMMANDS.get(name, ("",))
+        f"{name} {second}" for name in commands for second in SUBCOMMANDS.get(name, ("",))
     ]
     with ThreadPoolExecutor(2) as pool:
         flags = set[str]().union(*pool.map(flags_of, with_flags))

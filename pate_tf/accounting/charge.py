@@ -140,12 +140,12 @@ class ReleasedLabels(PoolLabels):
             )
         if self.noisy_counts is not None:
             counts = whole_numbers(self.noisy_counts, "noisy counts")
-            if counts.shape != (self.num_answered, self.num_classes):
+            if counts.shape != (len(self.labels), self.num_classes):
                 raise ValueError(
-                    f"released labels: expected noisy counts [{self.num_answered}, "
+                    f"released labels: expected noisy counts [{len(self.labels)}, "
                     f"{self.num_classes}], got {list(counts.shape)}"
                 )
-            object.__setattr__(self, "noisy_counts", frozen_view(counts))
+            object.__setattr__(self, "noisy_counts", counts)
             object.__setattr__(self, "weights", frozen_view(shares(counts)))
         if self.noisy_sums is not None:
             sums = whole_numbers(self.noisy_sums, "noisy sums")
@@ -154,7 +154,7 @@ class ReleasedLabels(PoolLabels):
                     f"released labels: expected noisy sums [num_features + 1, {self.num_classes}], "
                     f"got {list(sums.shape)}"
                 )
-            object.__setattr__(self, "noisy_sums", frozen_view(sums))
+            object.__setattr__(self, "noisy_sums", sums)
 
     @property
     def have_no_noise(self) -> bool:

@@ -16,7 +16,7 @@ from pate_tf.core import artifacts, validation
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger import Ledger, LedgerError, compose, distinct_rows
+from pate_tf.ledger import Ledger, compose, distinct_rows
 from pate_tf.ledger.journal import charges_of
 from pate_tf.release import votes
 
@@ -80,7 +80,6 @@ class VoteSource:
         cls, counts: VoteCounts, mechanism: Mechanism, *, source: PrivateSource | None = None
     ) -> "VoteSource":
         """Takes the votes of queries that one mechanism answers."""
-        counts.check_totals()
         return cls(
             groups=(AnsweredVotes(mechanism, counts),),
             num_charged={mechanism: mechanism.number_charged(counts.num_queries)},
@@ -153,7 +152,6 @@ def read_votes_file(
                 )
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()
-        everything.check_totals()
         indices = np.arange(everything.num_queries)
         if indices_file is not None:
             indices = artifacts.read_array(indices_file)
@@ -209,10 +207,6 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers if is_countable else ():
         for batch in votes.stored_counts(ledger):
-            try:
-                batch.counts.check_totals()
-            except ValueError as error:
-                raise LedgerError(f"{ledger.folder}: {error}") from error
             groups.setdefault((batch.mechanism, batch.counts.num_classes), []).append(batch)
             is_countable = is_countable and not batch.adaptive
     only = ledgers[0] if len(ledgers) == 1 else None

@@ -27,7 +27,7 @@ from pate_tf.accounting.mechanisms.base import (
 from pate_tf.core import validation
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.validation import IntArray
-from pate_tf.release.noise import SystemNoise, check_drawable, check_scales
+from pate_tf.release.noise import SystemNoise, check_drawable
 
 PASSED, VIOLATION = "passed", "violation"
 DEFAULT_DELTA: Final = 1e-5
@@ -310,10 +310,7 @@ def audit_mechanism(
     validation.between(0, 1, delta=delta)
     validation.whole(FEWEST, num_draws=num_draws)
     check_mechanism(mechanism)
-    if isinstance(mechanism, ReleasesFeatureSums):
-        check_scales(mechanism.noise_scales)
-    else:
-        check_drawable(mechanism)
+    check_drawable(mechanism)
     batch = batch_size(mechanism)
     charged: dict[Charge, int] = {mechanism: mechanism.number_charged(batch or 1)}
     claims = {each: smallest_epsilon(charged, each)[0] for each in {delta, *DELTAS}}

@@ -853,10 +853,7 @@ def sums(
 # Predictions of a published student.
 
 
-@functools.lru_cache(maxsize=1)
-def _student(folder: str) -> ServedStudent:
-    """Returns a student, loaded once a worker."""
-    return ServedStudent(pathlib.Path(folder))
+_student = functools.lru_cache(maxsize=1)(ServedStudent)  # loaded once a worker
 
 
 def _predict_span(
@@ -866,7 +863,7 @@ def _predict_span(
     number = num_bad = 0
     tables: list[dict[str, Any]] = []
     for block in source.blocks(span):
-        label, probabilities = _student(folder).answer(block.inputs)
+        label, probabilities = _student(pathlib.Path(folder)).answer(block.inputs)
         tables.append({"record": block.places, "label": label, "probabilities": probabilities})
         number, num_bad = number + len(block.places), num_bad + block.num_bad
     arrays = (
@@ -922,7 +919,7 @@ def predict(
         inputs = inputs or str(data.files.public)
     source = source_of(data, inputs, public, is_private=False)
     spans = source.spans()
-    _student(str(student))
+    _student(pathlib.Path(student))
     if not filesystems().exists(output):
         filesystems().mkdirs(output)
     predict_span = functools.partial(_predict_span, source, str(student), output)

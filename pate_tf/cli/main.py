@@ -23,7 +23,6 @@ usage: pate COMMAND [--flag=value ...]
 
 # By name, in the order of use: the module in `pate_tf.cli`, and what it does.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "demo": ("demo", "runs all steps on embedded data, in a minute; --silos: of five holders"),
     "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
     "run": ("whole_run", "does all of it: from two files to a published student"),
     "schema": ("schema", "drafts the schema of a table from its public file"),

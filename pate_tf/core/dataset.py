@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.validation import IntArray, frozen_view, labels_array, one_of, whole
+from pate_tf.core.validation import IntArray, frozen_view, one_of, whole, whole_numbers
 
 INPUT_KINDS = ("image", "tabular", "text")
 INPUT_TYPES = {
@@ -66,6 +66,7 @@ class Dataset:
             "float32" for images, "float32" for tabular features.
         schema: how a row of raw columns becomes these features, a `data.schema.Schema`; None where
             inputs are brought as they are. Not compared: it makes no other data set of them.
+        input_name: what a served model calls its input: "image" or "features".
     """
 
     name: str
@@ -79,12 +80,14 @@ class Dataset:
     input_type: str = ""
     num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     schema: Any = dataclasses.field(default=None, compare=False, repr=False)
+    input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)
         whole(2, num_classes=self.num_classes)
         whole(1, pool_size=self.pool_size)
         one_of(INPUT_KINDS, kind=self.kind)
+        object.__setattr__(self, "input_name", "image" if self.kind == "image" else "features")
         types = INPUT_TYPES[self.kind]
         augmentations = AUGMENTATIONS if self.kind == "image" else ("none",)
         usual = IMAGE_AUGMENTATION if self.kind == "image" else "none"
@@ -111,11 +114,6 @@ class Dataset:
             )
         if not (low < high).all():
             raise ValueError(f"value_range: expected low < high, got {self.value_range}")
-
-    @property
-    def input_name(self) -> str:
-        """What a served model calls its input: "image" or "features"."""
-        return "image" if self.kind == "image" else "features"
 
     @property
     def has_colours(self) -> bool:
@@ -243,9 +241,11 @@ def checked_labels(labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0
             The message never carries a label.
     """
     dataset = examples.dataset
-    checked = labels_array(labels, dataset.num_classes, f"labels of {dataset.name}", lowest=lowest)
+    checked = whole_numbers(
+        labels, f"labels of {dataset.name}", num_classes=dataset.num_classes, lowest=lowest
+    )
     if checked.shape != (len(examples),):
         raise ValueError(
             f"labels of {dataset.name}: expected one for each example, got another number"
         )
-    return frozen_view(checked)
+    return checked

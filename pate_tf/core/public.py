@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core.dataset import Dataset, Examples, check_inputs, checked_labels
-from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole, whole_numbers
+from pate_tf.core.validation import IntArray, frozen_view, whole, whole_numbers
 
 UNKNOWN = -1  # the sign of scikit-learn for "no label"
 
@@ -161,15 +161,15 @@ class PoolLabels:
 
     def __post_init__(self) -> None:
         whole(num_classes=self.num_classes)
-        labels = labels_array(self.labels, self.num_classes, "released labels")
+        labels = whole_numbers(self.labels, "released labels", num_classes=self.num_classes)
         indices = whole_numbers(self.query_indices, "query indices")
         if labels.ndim != 1 or indices.shape != labels.shape:
             raise ValueError(
                 f"released labels: expected labels and query indices of one length, got "
                 f"{list(labels.shape)} and {list(indices.shape)}"
             )
-        object.__setattr__(self, "labels", frozen_view(labels))
-        object.__setattr__(self, "query_indices", frozen_view(indices))
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "query_indices", indices)
         if self.weights is not None:
             weights = np.asarray(self.weights, np.float32)
             expected = (len(labels), self.num_classes)

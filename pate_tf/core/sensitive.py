@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pate_tf.core.dataset import Examples, checked_labels
 from pate_tf.core.source import PrivateSource, owner_name
-from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole, whole_numbers
+from pate_tf.core.validation import IntArray, frozen_view, whole, whole_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,9 @@ class VoteCounts:
         values: int64 `[num_queries, num_classes]`, read-only.
 
     Raises:
-        ValueError: if the values are not whole numbers of at least 0 in two dimensions. The message
-            never carries a value.
+        ValueError: unless every query has one vote of every teacher, and there is one, as every
+            guarantee assumes: whole numbers of at least 0 in two dimensions, rows of one sum. The
+            message never carries a value.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -73,19 +74,7 @@ class VoteCounts:
             )
         if values.size and values.min() < 0:
             raise ValueError("counts: expected numbers of at least 0, got negative ones")
-        object.__setattr__(self, "values", frozen_view(values))
-
-    def __repr__(self) -> str:
-        return f"VoteCounts(<{self.num_queries} queries, {self.num_classes} classes>)"
-
-    def check_totals(self) -> None:
-        """Checks that every query has one vote of every teacher, as every guarantee assumes.
-
-        Raises:
-            ValueError: if there are no votes, or queries differ in how many they have. The message
-                never carries a value.
-        """
-        totals = self.values.sum(axis=1)
+        totals = values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
             raise ValueError(
                 "counts: expected one vote of every teacher on every query, got rows with "
@@ -93,6 +82,10 @@ class VoteCounts:
             )
         if len(totals) and totals[0] < 1:
             raise ValueError("counts: expected at least one vote on every query, got none")
+        object.__setattr__(self, "values", values)
+
+    def __repr__(self) -> str:
+        return f"VoteCounts(<{self.num_queries} queries, {self.num_classes} classes>)"
 
     @property
     def num_queries(self) -> int:
@@ -140,7 +133,7 @@ class SumsByClass:
             raise ValueError(
                 f"sums: expected [num_features + 1, num_classes], got shape {list(values.shape)}"
             )
-        object.__setattr__(self, "values", frozen_view(values))
+        object.__setattr__(self, "values", values)
 
     def __repr__(self) -> str:
         return f"SumsByClass(<{self.values.shape[0]} numbers of {self.values.shape[1]} classes>)"
@@ -164,33 +157,24 @@ class Votes:
 
     def __post_init__(self) -> None:
         whole(num_classes=self.num_classes)
-        labels = labels_array(self.labels, self.num_classes, "votes")
+        labels = whole_numbers(self.labels, "votes", num_classes=self.num_classes)
         if labels.ndim != 2 or labels.shape[0] < 1:
             raise ValueError(
                 f"votes: expected [num_teachers, num_queries], got shape {list(labels.shape)}"
             )
-        object.__setattr__(self, "labels", frozen_view(labels))
+        object.__setattr__(self, "labels", labels)
 
     def __repr__(self) -> str:
+        num_teachers, num_queries = self.labels.shape
         return (
-            f"Votes(<{self.num_teachers} teachers, {self.num_queries} queries, "
-            f"{self.num_classes} classes>)"
+            f"Votes(<{num_teachers} teachers, {num_queries} queries, {self.num_classes} classes>)"
         )
-
-    @property
-    def num_teachers(self) -> int:
-        """Number of teachers, the rows."""
-        return int(self.labels.shape[0])
-
-    @property
-    def num_queries(self) -> int:
-        """Number of queries, the columns."""
-        return int(self.labels.shape[1])
 
     def counts(self) -> VoteCounts:
         """Counts the votes: int64 `[num_queries, num_classes]`; every row sums to num_teachers."""
-        counts = np.zeros((self.num_queries, self.num_classes), np.int64)
-        columns = np.arange(self.num_queries)
+        num_queries = self.labels.shape[1]
+        counts = np.zeros((num_queries, self.num_classes), np.int64)
+        columns = np.arange(num_queries)
         for teacher_labels in self.labels:
             counts[columns, teacher_labels] += 1
         return VoteCounts(counts)
@@ -239,7 +223,6 @@ class Partition:
                 "partition: expected at least one record a teacher, got a teacher without any; use "
                 "fewer teachers"
             )
-        assignment.flags.writeable = False
         object.__setattr__(self, "assignment", assignment)
 
     @property

@@ -122,11 +122,20 @@ def frozen_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return view
 
 
-def whole_numbers(values: npt.ArrayLike, what: str) -> IntArray:
-    """Returns `values` as a new int64 array.
+def whole_numbers(
+    values: npt.ArrayLike, what: str, *, num_classes: int | None = None, lowest: int = 0
+) -> IntArray:
+    """Returns `values` as a new int64 array that can't be written.
+
+    Args:
+        values: numbers of any shape.
+        what: begins the message.
+        num_classes: of labels: they must lie from `lowest` to `num_classes - 1`. None for numbers
+            of any size.
+        lowest: the least number that a label may be.
 
     Raises:
-        ValueError: if they are not finite whole numbers. The message begins with `what` and never
+        ValueError: if they are not finite whole numbers, or no such labels. The message never
             carries a value.
     """
     array = np.asarray(values)
@@ -141,22 +150,11 @@ def whole_numbers(values: npt.ArrayLike, what: str) -> IntArray:
             raise ValueError(f"{what}: expected numbers below 2**53, got larger ones")
     elif array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{what}: expected numbers below 2**63, got larger ones")
-    return array.astype(np.int64)
-
-
-def labels_array(
-    values: npt.ArrayLike, num_classes: int, what: str, *, lowest: int = 0
-) -> IntArray:
-    """Returns labels as a new int64 array.
-
-    Raises:
-        ValueError: if they are not whole numbers from `lowest` to `num_classes - 1`; as
-            `whole_numbers`.
-    """
-    array = whole_numbers(values, what)
-    if array.size and (array.min() < lowest or array.max() >= num_classes):
+    if num_classes is not None and not ((array >= lowest) & (array < num_classes)).all():
         raise ValueError(f"{what}: expected labels from {lowest} to {num_classes - 1}, got others")
-    return array
+    numbers = array.astype(np.int64)
+    numbers.flags.writeable = False
+    return numbers
 
 
 # Settings: dataclasses whose fields say what they mean, what they may be, and their flag.

@@ -73,8 +73,7 @@ def load_public(
         raise ValueError(
             f"{folder}: expected folders of at least 2 classes, or `classes`, got {len(names)}"
         )
-    labelled = _labelled_paths(folder, names)
-    paths = [*((path, UNKNOWN) for path in _images(folder)), *labelled]
+    paths = _image_paths(folder, names, has_unlabelled=True)
     shape = _shape([path for path, _ in paths], folder, size)
     inputs, labels = _read(paths, folder, shape=shape)
     dataset = Dataset(
@@ -105,7 +104,7 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
         ValueError: if there are no images, one is broken, or a folder has the name of no class. The
             message names no class and no file.
     """
-    paths = _labelled_paths(folder, public.dataset.class_names)
+    paths = _image_paths(folder, public.dataset.class_names)
     paths.sort(key=lambda each: (each[0].name, each[1]))
     if not paths:
         raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
@@ -121,25 +120,25 @@ def _folders(folder: pathlib.Path) -> set[str]:
     }
 
 
-def _labelled_paths(folder: pathlib.Path, classes: Sequence[str]) -> list[tuple[pathlib.Path, int]]:
+def _image_paths(
+    folder: pathlib.Path, classes: Sequence[str], *, has_unlabelled: bool = False
+) -> list[tuple[pathlib.Path, int]]:
+    """Returns images and the numbers of their classes; those beside the folders are unlabelled."""
     names = _folders(folder)
     if names - set(classes):
         raise ValueError(
             f"{folder}: expected folders of the classes {', '.join(classes[:12])} alone, got "
             f"another"
         )
+    places = [(folder / name, number) for number, name in enumerate(classes) if name in names]
+    if has_unlabelled:
+        places.insert(0, (folder, UNKNOWN))
     return [
         (path, number)
-        for number, name in enumerate(classes)
-        if name in names
-        for path in _images(folder / name)
+        for place, number in places
+        for path in sorted(place.iterdir())
+        if path.suffix.lower() in SUFFIXES and path.is_file()
     ]
-
-
-def _images(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(
-        path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()
-    )
 
 
 def _read(

@@ -7,6 +7,7 @@ schema and by itself alone, and a teacher's inputs can't change with another tea
 
 import dataclasses
 import datetime
+import functools
 import json
 import keyword
 import math
@@ -368,9 +369,7 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     return TableColumn(name=name, **values)
 
 
-def _quoted(value: Any) -> str:
-    """Returns a text or texts as TOML, which reads JSON's."""
-    return json.dumps(value, ensure_ascii=False)
+_quoted = functools.partial(json.dumps, ensure_ascii=False)  # TOML reads JSON's texts
 
 
 def _column_lines(column: TableColumn) -> list[str]:

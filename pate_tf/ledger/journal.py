@@ -333,6 +333,7 @@ class Store:
         self._charged: set[str] = set()
         self._acknowledged: set[str] = set()
         self._num_answers = 0
+        self._salt = b""
         self._noted: Head | None = None
         self._tail: Head | LedgerRow = self.head
         self._threads = threading.RLock()
@@ -351,7 +352,7 @@ class Store:
                 if not read_only:
                     folder.mkdir(parents=True, exist_ok=True)
                     folder.chmod(0o700)
-                    stack.enter_context(self._locked())
+                    stack.enter_context(self.exclusive(is_current=False))
                     # SQLite would give it the umask's mode; WAL files copy the mode of the file.
                     os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                     self._path.chmod(0o600)
@@ -435,7 +436,7 @@ class Store:
             LedgerError: if it was changed, is charged to another source, or rows are missing and
                 that was not acknowledged.
         """
-        with self._locked():
+        with self.exclusive(is_current=False):
             rows = self.catch_up()
             source = None if self.guard is None else dataclasses.asdict(self.guard.source)
             if self.opened is None:
@@ -462,7 +463,13 @@ class Store:
                 verify()
             else:
                 verify()
-                self._check_complete(acknowledge_reset=self._acknowledge_reset)
+                held = self.opened.digest, self._sequences, self._acknowledged
+                missing = None if self.guard is None else self.guard.missing_from(*held)
+                if missing is not None:
+                    if not self._acknowledge_reset:
+                        raise LedgerError(missing.reason)
+                    with self.transaction():
+                        self._append_missing(missing)
                 self._note(rows)  # a process that died after its last row left it unnoted
                 if source is not None and not self._has_source:
                     self.write("source", {"source": source})
@@ -482,16 +489,32 @@ class Store:
             )
 
     @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keeps other processes and threads from writing; brings this object up to date.
+    def exclusive(self, *, is_current: bool = True) -> Iterator[None]:
+        """Keeps every other process, thread and object out; a process that dies frees it.
+
+        Args:
+            is_current: whether this object is brought up to date first.
 
         Raises:
             LedgerError: if it was changed, or a copy of it went on.
         """
-        with self._locked():
-            rows = self.catch_up()
-            self._check_complete(acknowledge_reset=False)
-            self._note(rows)
+        if self._read_only:
+            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
+        with self._threads, contextlib.ExitStack() as stack:
+            if self.folder is not None:
+                path, flags = self.folder / f"{self.name}.lock", os.O_RDWR | os.O_CREAT
+                with self._reporting():
+                    lock = os.open(path, flags | os.O_CLOEXEC, 0o600)
+                    stack.callback(os.close, lock)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+            rows = self.catch_up() if is_current else []
+            if is_current and self.guard is not None and self.opened is not None:
+                held = self.opened.digest, self._sequences, self._acknowledged
+                missing = self.guard.missing_from(*held)
+                if missing is not None:
+                    raise LedgerError(missing.reason)
+            if is_current:
+                self._note(rows)
             yield
 
     @contextlib.contextmanager
@@ -651,7 +674,7 @@ class Store:
         for row in rows:
             details = row.details
             if row.kind == "opened":
-                self.opened = row
+                self.opened, self._salt = row, str(details["salt"]).encode()
             if details.get("source") is not None:  # the first row has it, but in older ledgers
                 fixed, source = PrivateSource(**details["source"]), self.source
                 # A file that was moved since is no other source.
@@ -670,7 +693,7 @@ class Store:
             elif row.kind in DEBITS:
                 charge, number = charge_of(row)
                 self.charges[charge] += number
-                self._charged.add(first_debit(row))
+                self._charged.add(str(details.get("carried_from", row.digest)))
             elif row.kind in ("opened", "budget") and "delta" in details:
                 budget, delta = details["epsilon_budget"], details["delta"]
                 is_higher = row.kind == "budget" and (
@@ -696,21 +719,13 @@ class Store:
             },
         )
 
-    def seal(self, content: bytes) -> bytes:
-        """Returns a digest of 32 bytes that can be made and checked with this store alone.
-
-        Keyed by the secret salt of the first row.
-        """
-        salt = "" if self.opened is None else str(self.opened.details["salt"])
-        return hmac.new(salt.encode(), content, hashlib.sha256).digest()
-
     def witness(self) -> bytes:
         """Returns a commitment to the last row, for another party to keep: 32 bytes.
 
-        It tells nothing of the row. Given back later, it finds out a store that lost the row; see
-        `holds_witness`.
+        Keyed by the secret salt of the first row, it tells nothing of the row. Given back later, it
+        finds out a store that lost the row; see `holds_witness`.
         """
-        return self.seal(f"witness {self.head.digest}".encode())
+        return hmac.digest(self._salt, f"witness {self.head.digest}".encode(), "sha256")
 
     def holds_witness(self, witness: bytes) -> bool:
         """Whether the store holds the row of a commitment, or may go on without it.
@@ -721,8 +736,8 @@ class Store:
         if witness.hex() in self._acknowledged:
             return True
         return any(
-            hmac.compare_digest(self.seal(f"witness {digest}".encode()), witness)
-            for digest in reversed(self._sequences)
+            hmac.compare_digest(hmac.digest(self._salt, content, "sha256"), witness)
+            for content in (f"witness {digest}".encode() for digest in reversed(self._sequences))
         )
 
     def acknowledge_witness(self, witness: bytes) -> bool:
@@ -753,20 +768,6 @@ class Store:
             if self.guard is None:
                 stack.callback(guard.close)
             return guard.source_spending(self.opened.digest, debits)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keeps every other process, thread and object out; a process that dies frees it."""
-        if self._read_only:
-            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
-        with self._threads, contextlib.ExitStack() as stack:
-            if self.folder is not None:
-                path, flags = self.folder / f"{self.name}.lock", os.O_RDWR | os.O_CREAT
-                with self._reporting():
-                    lock = os.open(path, flags | os.O_CLOEXEC, 0o600)
-                    stack.callback(os.close, lock)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -802,23 +803,11 @@ class Store:
                         "number": row.details["number"],
                         "num_queries": row.details.get("num_queries", 0),
                         "secure_noise": row.details.get("secure_noise", True),
-                        "carried_from": first_debit(row),
+                        "carried_from": row.details.get("carried_from", row.digest),
                     }
                 )
             noted.append((row.sequence, row.digest, debit))
         self.guard.note(self.opened.digest, noted)
-
-    def _check_complete(self, *, acknowledge_reset: bool) -> None:
-        """Checks that nothing is missing; once that is acknowledged, charges what is."""
-        if self.guard is None or self.opened is None:
-            return
-        missing = self.guard.missing_from(self.opened.digest, self._sequences, self._acknowledged)
-        if missing is None:
-            return
-        if not acknowledge_reset:
-            raise LedgerError(missing.reason)
-        with self.transaction():
-            self._append_missing(missing)
 
     def _append_missing(self, missing: Missing) -> None:
         """Appends what is missing, and charges what missing rows charged."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import hmac
 import math
 import pathlib
 from collections import Counter
@@ -268,9 +269,9 @@ class Ledger(Store):
             BudgetExceeded: if they don't; the message says how many would.
             LedgerError: if the charge has no finite guarantee.
         """
-        self._check_finite(charge)
         if self._fits(charge, number):
             return
+        self._check_finite(charge)
         affordable = self.affordable(charge) or 0
         charges = self.charges + Counter({charge: number})
         epsilon, _ = composition.moments_epsilon(charges, self.delta)
@@ -300,8 +301,8 @@ class Ledger(Store):
         return not math.isinf(composition.moments_epsilon(charges, self.delta)[0])
 
     def recognise(self, content: Mapping[str, Any]) -> str:
-        """Returns a digest of JSON values that can't be made without this ledger; see `seal`."""
-        return self.seal(canonical_json(dict(content)).encode()).hex()
+        """Returns a digest of JSON values that can't be made without this ledger's secret salt."""
+        return hmac.digest(self._salt, canonical_json(dict(content)).encode(), "sha256").hex()
 
     def stored_release(self) -> Mapping[str, Any] | None:
         """Returns what `store_release` stored last; None if there was no draw."""
@@ -376,7 +377,8 @@ class Ledger(Store):
             "past": was_released,
             "delta": self.delta,
         }
-        return self.write("debit", details).sequence
+        with self.transaction():
+            return self.append("debit", details).sequence
 
     def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
         """Returns the sequence of the debit that charged queries; None if they are to be charged.

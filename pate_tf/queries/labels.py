@@ -17,7 +17,7 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.charges import charge_from_dict, charges_from_list
 from pate_tf.core import artifacts, validation
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.core.validation import IntArray, Settings, frozen_view, setting, whole_numbers
+from pate_tf.core.validation import IntArray, Settings, setting, whole_numbers
 from pate_tf.data.named_function import Named
 from pate_tf.queries import strategies
 from pate_tf.queries.strategies import (
@@ -25,7 +25,6 @@ from pate_tf.queries.strategies import (
     STRATEGIES,
     FloatArray,
     choices_help,
-    find_strategy,
 )
 
 LABELS_FILE, COST_FILE = "labels.npz", "labels.json"
@@ -59,9 +58,6 @@ class Labels:
         labeller: whose ledger was charged, for `Student.publish`; None if unknown.
         linear_head: a model from raw inputs to logits with the weights that follow from feature
             sums, for the student of this name; None of other labels, and of stored ones.
-
-    Raises:
-        ValueError: if queries or neighbors have another shape.
     """
 
     pool: Pool
@@ -74,14 +70,6 @@ class Labels:
     seal: str | None = None
     labeller: Any = None
     linear_head: Any = None
-
-    def __post_init__(self) -> None:
-        number = self.released.num_queries
-        for name, axes in (("queries", [number]), ("neighbours", [number, None])):
-            if (values := getattr(self, name)) is not None:
-                checked = whole_numbers(values, name)
-                validation.shape(axes, **{name: checked})
-                object.__setattr__(self, name, frozen_view(checked))
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a pickle holds: no labeller, as its votes are private, and no model."""
@@ -218,10 +206,14 @@ class Labels:
             inferred = {
                 name: arrays[f"learnt_{name}"] for name in PARTS if f"learnt_{name}" in arrays
             }
+            asked: dict[str, Any] = dict.fromkeys(("queries", "neighbours"))
+            for name, axes in (("queries", [None]), ("neighbours", [None, None])):
+                if name in arrays or name == "queries":
+                    asked[name] = whole_numbers(arrays[name], name)
+                    validation.shape([released.num_queries, *axes[1:]], **{name: asked[name]})
             labels = cls(
                 pool=pool,
-                queries=arrays["queries"],
-                neighbours=arrays.get("neighbours"),
+                **asked,
                 released=released,
                 training_labels=PoolLabels(num_classes=released.num_classes, **inferred)
                 if inferred
@@ -269,7 +261,7 @@ def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> 
         ValueError: if a position is not in the pool.
     """
     places = queries if neighbours is None else np.column_stack([queries, neighbours])
-    if places.size and not 0 <= places.min() <= places.max() < len(pool):
+    if places.size and not 0 <= places.min() <= places.max() < len(pool.inputs):
         raise ValueError(
             f"queries: expected positions in a pool of {len(pool)}, got {places.min()} to "
             f"{places.max()}"
@@ -317,23 +309,22 @@ class QueryConfig(Settings):
     seed: int = 0
     num_neighbours: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rounds is not None:
-            validation.whole(1, self.num_queries, rounds=self.rounds)
-        if self.num_neighbours is not None:
-            validation.whole(0, num_neighbours=self.num_neighbours)
-
 
 def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
     """Raises ValueError, before anything is charged, unless strategy, pool and queries fit.
 
     `with_students` is whether the mechanism uses predictions of a student of earlier answers.
     """
-    strategy = find_strategy(config.strategy)
-    most = len(np.unique(_first_copies(pool))) if strategy.is_adaptive else len(pool)
+    if config.rounds is not None:
+        validation.whole(1, config.num_queries, rounds=config.rounds)
+    if config.num_neighbours is not None:
+        validation.whole(0, num_neighbours=config.num_neighbours)
+    validation.one_of(STRATEGIES, strategy=config.strategy)
+    strategy = STRATEGIES[config.strategy]
+    is_adaptive = strategy.score is not None
+    most = len(np.unique(_first_copies(pool))) if is_adaptive else len(pool.inputs)
     if config.num_queries > most:
-        distinct = " distinct inputs" if strategy.is_adaptive else ""
+        distinct = " distinct inputs" if is_adaptive else ""
         raise ValueError(
             f"num_queries: expected from 1 to the pool's {most}{distinct}, got {config.num_queries}"
         )
@@ -347,12 +338,12 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
         from pate_tf.representations.catalogue import check_representation
 
         check_representation(config.representation, pool.dataset)
-    if with_students and strategy.is_adaptive:
+    if with_students and is_adaptive:
         raise ValueError(
             f"strategy: expected one that fixes all queries in advance, for a mechanism that uses "
             f"a student of earlier answers, got {config.strategy}"
         )
-    if (config.rounds or 1) > 1 and not strategy.is_adaptive and not with_students:
+    if (config.rounds or 1) > 1 and not is_adaptive and not with_students:
         raise ValueError(
             f"rounds: expected 1 for strategy {config.strategy}, which does not depend on "
             f"answers, got {config.rounds}"
@@ -384,7 +375,7 @@ def ask_in_rounds(
         ValueError: as `check_queries`; nothing was asked then.
     """
     check_queries(config, pool, with_students=with_students)
-    strategy = find_strategy(config.strategy)
+    strategy = STRATEGIES[config.strategy]
     features = {"representation": config.representation} if strategy.uses_representation else {}
     default = ROUNDS_WITH_STUDENTS if with_students else strategy.rounds
     num_rounds = config.rounds or min(default, config.num_queries)
@@ -410,12 +401,12 @@ def ask_in_rounds(
         if not with_students:
             released = ask(queries)
             continue
-        if released is not None and released.num_answered:
+        if released is not None and len(released.labels):
             with choosing():
                 predictions = strategies.predictions(pool, released, config.seed)
         released = ask(queries[:end], None if predictions is None else predictions[queries[:end]])
     training_labels: PoolLabels = released
-    if released.num_answered and strategy.infer is not None:
+    if len(released.labels) and strategy.infer is not None:
         with choosing():
             training_labels = strategy.infer(pool, released, config.seed, **features)
     return Labels(

@@ -66,11 +66,6 @@ def predictions(pool: Pool, released: PoolLabels, seed: int) -> FloatArray:
     return scipy.special.softmax(outputs(student, pool.inputs).astype("float64"), axis=1)
 
 
-def student_confidence(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
-    """Returns a student's largest probability of any class (Papernot et al. 2017, appendix B.2)."""
-    return predictions(pool, released, seed).max(axis=1)
-
-
 def expert_scores(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
     """Returns `expert_order` of one-against-all experts of the labels, `[num_inputs]`.
 
@@ -305,7 +300,8 @@ STRATEGIES = {
         help="where a student of them is least confident",
         words="in rounds, where a student of the earlier noisy labels was least confident",
         choose=choose_random,
-        score=student_confidence,
+        # Papernot et al. 2017, appendix B.2.
+        score=lambda pool, released, seed: predictions(pool, released, seed).max(axis=1),
         rounds=5,
     ),
     "binary_experts": Strategy(

@@ -17,7 +17,7 @@ from pate_tf.accounting.charge import Charge, ReleasedLabels
 from pate_tf.accounting.charges import PlannedRelease
 from pate_tf.accounting.conversions import check_delta, default_delta
 from pate_tf.accounting.mechanisms import LATTICE, Mechanism
-from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.accounting.planning import DEFAULT_MARGIN
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
@@ -29,8 +29,9 @@ from pate_tf.ledger import Ledger, LedgerError, Spending
 from pate_tf.ledger.journal import DATABASE
 from pate_tf.queries import propagation
 from pate_tf.queries.labels import Labels, ask_in_rounds, asked_inputs
-from pate_tf.queries.strategies import find_strategy
+from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.release.feature_sums import FeatureSums, LabelSource
+from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import release_sums
 from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
 from pate_tf.release.pseudo_labels import labels_from_sums, released_with
@@ -258,7 +259,11 @@ class Labeller:
                 "directory: expected the folder of the one ledger that these teachers ever have, "
                 "got none: give Teachers.from_votes or from_models a directory"
             )
+        if settings.mechanism is not None and not isinstance(settings.mechanism, type):
+            check_mechanism(settings.mechanism)
         self._settings, self._budget, self._reporting = settings, budget, reporting
+        seed = settings.insecure_seed
+        self._noise = SystemNoise if seed is None else functools.partial(SeededNoise, seed)
         self._folder = artifacts.RunDirectory(directory).sensitive
         self._charged_to, self._student_runs = charged_to, student_runs
         self._ledger: Ledger | None = None
@@ -330,12 +335,7 @@ class Labeller:
         choices["num_queries"] = num_queries
         changes = {name: value for name, value in choices.items() if value is not None}
         settings = dataclasses.replace(self._settings, **changes)
-        return plan_release(settings, self._for_pool(pool), pool, delta=self.delta)
-
-    def _for_pool(self, pool: Pool) -> LabelSource:
-        if isinstance(self.source, Voter):
-            return self.source
-        return self.source.for_pool(pool)
+        return plan_release(settings, self._identified.for_pool(pool), pool, delta=self.delta)
 
     def label(
         self,
@@ -389,8 +389,8 @@ class Labeller:
         ledger, reporting = self._ledger, self._reporting
         if ledger is None:
             raise ValueError("labeller: expected an open one, got one that was closed")
-        source, queries = self._for_pool(pool), plan.queries
-        uses_representation = find_strategy(queries.strategy).uses_representation
+        source, queries = self._identified.for_pool(pool), plan.queries
+        uses_representation = STRATEGIES[queries.strategy].uses_representation
         if isinstance(source, FeatureSums) or uses_representation:
             with reporting.clock("training the representation"):
                 catalogue.encoder_of(pool, queries.representation, queries.seed)
@@ -405,7 +405,7 @@ class Labeller:
                 is_useful = is_useful and source.covers(pool.inputs)
                 number = propagation.default_number(pool, queries.num_queries) if is_useful else 0
             labels = self._label_by_votes(plan, pool, source, number, ledger)
-        if not len(labels):
+        if not len(labels.released.labels):
             reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
                 f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
@@ -440,14 +440,14 @@ class Labeller:
                     mechanism,
                     voter=voter,
                     ledger=ledger,
-                    noise=self._settings.noise(),
+                    noise=self._noise(),
                     noisy_winners=lambda counts, drawn: aggregation.noisy_winners(
                         tf.constant(counts), tf.constant(drawn)
                     ).numpy(),
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
-                    adaptive=find_strategy(queries.strategy).is_adaptive,
+                    adaptive=STRATEGIES[queries.strategy].score is not None,
                     num_later=queries.num_queries - len(indices),
                     predictions=predictions,
                 )
@@ -478,7 +478,7 @@ class Labeller:
                 table,
                 mechanism,
                 ledger=ledger,
-                noise=self._settings.noise(),
+                noise=self._noise(),
                 unit=sums.unit,
                 next_sums=next_sums,
             )

@@ -9,7 +9,6 @@ import abc
 import decimal
 import math
 import os
-from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import numpy as np
@@ -31,26 +30,17 @@ DRAWS_AT_ONCE: Final = 2**17
 
 
 def check_drawable(mechanism: Mechanism) -> None:
-    """Checks that a mechanism draws noise, and that its scale can be drawn exactly.
+    """Checks that a mechanism draws noise, and that its scales can be drawn exactly.
 
     Raises:
         ValueError: if it draws none, or a scale is not from 2**-30 to 2**30 votes.
     """
-    if "draw" in mechanism.lacks:
+    if "draw" in mechanism.lacks and not mechanism.releases_feature_sums:
         raise ValueError(
             f"mechanism: expected one that draws noise, got {mechanism.name}: "
             f"{mechanism.lacks['draw']}"
         )
-    check_scales(mechanism.noise_scales)
-
-
-def check_scales(scales: Mapping[str, float]) -> None:
-    """Checks that noise of scales in votes, by what they are called, can be drawn exactly.
-
-    Raises:
-        ValueError: if one is not from 2**-30 to 2**30.
-    """
-    for name, scale in scales.items():
+    for name, scale in mechanism.noise_scales.items():
         if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
             raise ValueError(f"{name}: expected a scale from 2**-30 to 2**30 votes, got {scale}")
 
@@ -84,7 +74,8 @@ class NoiseSource(abc.ABC):
         Raises:
             ValueError: if sigma is not from 2**-30 to 2**30.
         """
-        check_scales({"sigma": sigma})
+        if not SMALLEST_SCALE <= sigma <= LARGEST_SCALE:
+            raise ValueError(f"sigma: expected a scale from 2**-30 to 2**30, got {sigma}")
         return int(self.gaussian_integers(sigma, 1)[0])
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:

@@ -19,7 +19,7 @@ from pate_tf.core.sensitive import SumsByClass
 from pate_tf.core.validation import IntArray, frozen_view
 from pate_tf.ledger import Ledger
 from pate_tf.ledger.journal import canonical_json, fault_point
-from pate_tf.release.noise import NoiseSource, check_scales
+from pate_tf.release.noise import NoiseSource, check_drawable
 from pate_tf.release.votes import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
 
 RIDGE = 3.0  # standard deviations of the noise
@@ -260,9 +260,9 @@ def release_sums(
         BudgetExceeded: if they don't fit; then nothing is charged or drawn.
         LedgerError: if the ledger can't be used.
     """
-    check_scales(mechanism.noise_scales)
     if not isinstance(mechanism, ReleasesFeatureSums):
         raise lacking(mechanism, "sums of records", "sums")
+    check_drawable(mechanism)
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
             f"num_rounds: expected `next_sums` with several rounds and with them alone, got "
@@ -275,7 +275,8 @@ def release_sums(
             debit = ledger.open_debit(digests, secure_noise=noise.is_secure)
             if debit is None:
                 ledger.check_affordable(mechanism, 1)
-                check_owners(ledger, mechanism, 1, unit=unit)
+                if unit == "owner":
+                    check_owners(ledger, mechanism, 1)
                 fault_point("before_debit")
                 debit = ledger.debit(mechanism, digests, secure_noise=noise.is_secure)
             for digest in digests[len(noisy) :]:

@@ -19,25 +19,22 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.base import Target, check_mechanism
+from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.mechanisms.charged_once import MOST_ROUNDS
 from pate_tf.accounting.planning import (
     DEFAULT_MARGIN,
     planned_sums,
     profile_counts,
 )
+from pate_tf.core import validation
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import Settings, setting
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
 from pate_tf.queries.labels import QueryConfig, check_queries
-from pate_tf.queries.strategies import AUTO, find_strategy, recommended
+from pate_tf.queries.strategies import AUTO, STRATEGIES, find_strategy, recommended
 from pate_tf.release.noise import (
-    NoiseSource,
-    SeededNoise,
-    SystemNoise,
     check_drawable,
-    check_scales,
 )
 from pate_tf.teachers.voters import Voter
 
@@ -110,8 +107,6 @@ class LabelSettings(Settings):
         if self.strategy == AUTO:
             object.__setattr__(self, "strategy", None)
         has_noise = self.mechanism is not None and not isinstance(self.mechanism, type)
-        if has_noise:
-            check_mechanism(self.mechanism)
         if self.method == "pate" and (self.epsilon is None) != has_noise:
             got = "both" if has_noise else "neither"
             raise ValueError(
@@ -127,10 +122,6 @@ class LabelSettings(Settings):
                 "epsilon: expected a number with method feature_sums, which its noise follows "
                 "from, got none"
             )
-
-    def noise(self) -> NoiseSource:
-        """Returns the source of the privacy noise: the operating system, but for a seed."""
-        return SystemNoise() if self.insecure_seed is None else SeededNoise(self.insecure_seed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,14 +191,13 @@ class LabelPlan:
         return self.description or f"{self.mechanism.summary()}, {number} queries by {strategy}"
 
 
-def check_teachers(source: LabelSource, pool: Pool) -> None:
-    """Raises ValueError unless teachers or feature sums are of the data set of a pool."""
-    if difference := source.dataset.difference(pool.dataset):
-        what = "feature sums" if source.num_teachers is None else "teachers"
-        raise ValueError(
-            f"{what}: expected those for {pool.dataset.name}, got those for "
-            f"{source.dataset.name}: {difference}"
-        )
+def of_other_data(source: LabelSource, pool: Pool) -> ValueError:
+    """Returns the refusal of teachers or feature sums of another data set than a pool's."""
+    what = "feature sums" if source.num_teachers is None else "teachers"
+    return ValueError(
+        f"{what}: expected those for {pool.dataset.name}, got those for "
+        f"{source.dataset.name}: {source.dataset.difference(pool.dataset)}"
+    )
 
 
 def plan_release(
@@ -225,7 +215,8 @@ def plan_release(
         ValueError: if settings, pool and source don't fit each other, or nothing worth its cost
             can be had for the epsilon.
     """
-    check_teachers(source, pool)
+    if source.dataset != pool.dataset:
+        raise of_other_data(source, pool)
     method = "feature_sums" if source.num_teachers is None else "pate"
     if settings.method != method:
         raise ValueError(
@@ -248,7 +239,7 @@ def plan_release(
         queries = _queries(settings, source, number, strategy)
         plan = LabelPlan(mechanism=mechanism, queries=queries)
     queries, mechanism = plan.queries, plan.mechanism
-    chosen, neighbours = find_strategy(queries.strategy), queries.num_neighbours
+    chosen, neighbours = STRATEGIES[queries.strategy], queries.num_neighbours
     if mechanism.releases_feature_sums:
         raise ValueError(
             f"mechanism: expected one that answers queries with method pate, got {mechanism.name}; "
@@ -258,13 +249,13 @@ def plan_release(
     if not delta:
         check_pure(mechanism)
     check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
-    if chosen.is_adaptive and not source.covers(pool.inputs):
+    if chosen.score is not None and not source.covers(pool.inputs):
         raise ValueError(
             f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
             f"queries follow from earlier labels, got labels of a part of it"
         )
     compares = chosen.uses_representation and source.covers(pool.inputs)
-    if neighbours and not (compares and neighbours < len(pool)):
+    if neighbours and not (compares and neighbours < len(pool.inputs)):
         raise ValueError(
             f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
             f"pool's {len(pool)} inputs, and teachers that can label all of them, got {neighbours} "
@@ -277,11 +268,12 @@ def _queries(
     settings: LabelSettings, source: LabelSource, num_queries: int, strategy: str
 ) -> QueryConfig:
     """Returns the queries; by the source's representation where none is named and it is used."""
+    validation.one_of(STRATEGIES, strategy=strategy)
     representation = settings.representation
     if representation is None:
         if not isinstance(source, Voter):
             representation = source.representation
-        elif source.config is not None and find_strategy(strategy).uses_representation:
+        elif source.config is not None and STRATEGIES[strategy].uses_representation:
             representation = source.config.representation
         if representation is not None:
             from pate_tf.representations import catalogue
@@ -461,7 +453,7 @@ def _plan_of_sums(
         list(sums.cluster_counts) if pool.dataset.augmentation != "none" else (),
         num_rounds,
     )
-    check_scales(mechanism.noise_scales)
+    check_drawable(mechanism)
     sigma = mechanism.standard_deviation
     is_pure = mechanism.pure_epsilon is not None
     reason = (

@@ -22,6 +22,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.base import NoisyWinners
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.journal import batches_before, canonical_json, fault_point
 from pate_tf.release.noise import NoiseSource, check_drawable
@@ -129,16 +130,15 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]
     return digests
 
 
-def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, *, unit: str) -> None:
-    """Checks that a guarantee against replacing an owner is left, where owners are protected.
+def check_owners(ledger: Ledger, mechanism: Mechanism, number: int) -> None:
+    """Checks that a guarantee against replacing an owner is left.
 
     Raises:
         ValueError: if what has a delta of its own would use up so much that there is none.
     """
     charged = Counter(ledger.charges) + Counter({mechanism: number})
-    if unit != "owner" or all(charge.approximate is None for charge in charged):
-        return
-    if np.isinf(several_teachers_epsilon(charged, delta=ledger.delta)):
+    is_approximate = any(charge.approximate is not None for charge in charged)
+    if is_approximate and np.isinf(several_teachers_epsilon(charged, delta=ledger.delta)):
         raise ValueError(
             f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
             f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "
@@ -232,7 +232,8 @@ def release_votes(
     if new:
         number = mechanism.number_charged(len(new) + num_later)
         ledger.check_affordable(mechanism, number)
-        check_owners(ledger, mechanism, number, unit=unit)
+        if unit == "owner":
+            check_owners(ledger, mechanism, number)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
         counts = votes.counts() if isinstance(votes, Votes) else votes
@@ -241,17 +242,17 @@ def release_votes(
                 f"voter: expected counts [{len(new)}, {num_classes}], got "
                 f"{list(counts.values.shape)}"
             )
-        counts.check_totals()
         predicted = None if predictions is None else predictions[places]
         with ledger.exclusive():
             answered = ledger.stored_answers(new)  # by another process, meanwhile
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             if rows:
-                check_owners(ledger, mechanism, mechanism.number_charged(len(rows)), unit=unit)
+                if unit == "owner":
+                    check_owners(ledger, mechanism, mechanism.number_charged(len(rows)))
                 _charge_and_draw(
                     mechanism,
                     [new[row] for row in rows],
-                    counts.take(rows),
+                    counts.values[rows],
                     ledger=ledger,
                     noise=noise,
                     noisy_winners=noisy_winners,
@@ -282,7 +283,7 @@ def release_votes(
 def _charge_and_draw(
     mechanism: Mechanism,
     queries: Sequence[bytes],
-    counts: VoteCounts,
+    counts: IntArray,
     *,
     ledger: Ledger,
     noise: NoiseSource,
@@ -291,17 +292,17 @@ def _charge_and_draw(
     predictions: npt.NDArray[np.float64] | None,
 ) -> None:
     """Charges distinct queries, draws their labels, and stores counts and labels durably."""
-    mechanism.check_counts(counts.values)
+    mechanism.check_counts(counts)
     fault_point("before_debit")
     debit = ledger.debit(mechanism, queries, secure_noise=noise.is_secure)
     if predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
-        drawn = mechanism.draw_with(predictions, counts.values, noise, noisy_winners=noisy_winners)
+        drawn = mechanism.draw_with(predictions, counts, noise, noisy_winners=noisy_winners)
     else:
-        drawn = mechanism.draw(counts.values, noise, noisy_winners=noisy_winners)
+        drawn = mechanism.draw(counts, noise, noisy_winners=noisy_winners)
     fault_point("noise_drawn")
     path = ledger.folder / VOTES / f"{debit:09d}.npz"
     arrays = {
-        "counts": counts.values,
+        "counts": counts,
         "answered": np.array([label is not None for label in drawn.labels], np.bool_),
         "adaptive": np.array(adaptive),
     }

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.core import validation
-from pate_tf.core.validation import IntArray, check_name, frozen_view, labels_array
+from pate_tf.core.validation import IntArray, check_name, frozen_view, whole_numbers
 from pate_tf.net.messages import encode
 
 # Votes or feature sums are added up under secret sharing.
@@ -168,10 +168,10 @@ class RandomisedVotes(_Reply):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        labels = labels_array(self.labels, 2**16, "votes")
+        labels = whole_numbers(self.labels, "votes", num_classes=2**16)
         if labels.ndim != 1 or not labels.size:
             raise ValueError(f"votes: expected [num_queries], got shape {labels.shape}")
-        object.__setattr__(self, "labels", frozen_view(labels))
+        object.__setattr__(self, "labels", labels)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

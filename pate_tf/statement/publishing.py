@@ -18,7 +18,7 @@ from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels, asked_inputs
 from pate_tf.release.feature_sums import FeatureSums, LabelSource
 from pate_tf.release.noisy_sums import sums_in_ledger
-from pate_tf.release.plan import check_teachers
+from pate_tf.release.plan import of_other_data
 from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
 from pate_tf.serving.export import export_student, next_version, student_digest
@@ -90,16 +90,16 @@ def publish_model(
     Raises:
         ValueError: if the labels were not charged to the ledger, or the model can't be exported.
     """
-    check_teachers(teachers, labels.pool)
+    if teachers.dataset != labels.pool.dataset:
+        raise of_other_data(teachers, labels.pool)
     if ledger.ensemble_digest != teachers.digest:
         raise ValueError("teachers: expected those of the ledger that was charged, got others")
     check_charged(labels, ledger)
-    is_of_sums = labels.released.cost.charge.releases_feature_sums
     statement = LabelsStatement.of(
         labels.released,
         ledger,
         pool_name=labels.pool.dataset.name,
-        num_teachers=None if is_of_sums else teachers.num_teachers,
+        num_teachers=teachers.num_teachers,  # None of feature sums
         query_strategy=labels.strategy,
         choice=labels.choice,
         num_neighbours=labels.num_neighbours,

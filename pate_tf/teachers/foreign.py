@@ -16,7 +16,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import Votes
 from pate_tf.core.source import PrivateSource
-from pate_tf.core.validation import labels_array
+from pate_tf.core.validation import whole_numbers
 from pate_tf.models import classifier
 from pate_tf.models.definition import definition_of
 from pate_tf.teachers.voters import Progress, Voter, digest_for
@@ -169,7 +169,7 @@ def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> np
         return np.where(np.isnan(answer), -np.inf, answer).argmax(axis=1)
     if answer.shape != (len(inputs),):
         raise ValueError("answers of another shape")
-    return labels_array(answer, num_classes or 2**31, "labels")
+    return whole_numbers(answer, "labels", num_classes=num_classes or 2**31)
 
 
 def _in_batches(answers: Callable[[Any], Any], inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -118,6 +118,8 @@ def test_plans_at_delta_0_are_of_pure_mechanisms():
 
 def test_sums_at_delta_0_are_counts_in_clusters():
     target = Target(epsilon=1.0, delta=0.0, num_queries=1)
+    with pytest.raises(ValueError, match="unit: expected one of record, owner"):
+        Target(epsilon=1.0, delta=0.0, unit="person")
     counts = planned_sums(target, 60_000, 10, [10, 50])
     assert counts == LaplaceClusterCounts(scale=counts.scale, num_clusters=50)
     assert 0.999 < counts.pure_epsilon <= 1.0

@@ -35,15 +35,19 @@ MECHANISMS = [
 MOMENTS = DEFAULT_MOMENTS[::9]
 
 
-def two_votes_away(histogram: tuple[int, ...]) -> set[tuple[int, ...]]:
-    one = set(reference.neighbours(histogram))
-    return one.union(*map(reference.neighbours, one))
+def votes_away(histogram: tuple[int, ...], num_votes: int) -> set[tuple[int, ...]]:
+    found = {histogram}
+    for _ in range(num_votes):
+        found = found.union(*map(reference.neighbours, found))
+    return found
 
 
-def pairs(mechanism: Mechanism, votes: int, classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Laws of the label on every pair of histograms that two moved votes part."""
+def pairs(
+    mechanism: Mechanism, votes: int, classes: int, moved: int = 2
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Laws of the label on every pair of histograms that so many moved votes part."""
     histograms = list(reference.sorted_histograms(votes, classes))
-    near = [(one, other) for one in histograms for other in sorted(two_votes_away(one))]
+    near = [(one, other) for one in histograms for other in sorted(votes_away(one, moved))]
     first, second = (
         mechanism.outcome_probabilities(np.array([pair[side] for pair in near])) for side in (0, 1)
     )
@@ -112,12 +116,12 @@ def test_the_threshold_test_is_charged_for_a_largest_count_two_votes_away(thresh
     test_alone = ConfidentGaussianNoisyMax(threshold=threshold, sigma_threshold=sigma, sigma=1e9)
     laws = []
     for one in reference.sorted_histograms(6, 3):
-        for other in two_votes_away(one):
+        for other in votes_away(one, 2):
             passed = [float(ndtr((max(counts) - threshold) / sigma)) for counts in (one, other)]
             law, twin = (np.array([share, 1.0 - share]) for share in passed)
             laws += [(law, twin), (twin, law)]
     assert (largest_alpha(laws) <= several_teachers_alpha(test_alone, MOMENTS, 2) + 1e-9).all()
-    jumps = [abs(max(a) - max(b)) for a in [(4, 1, 1)] for b in two_votes_away(a)]
+    jumps = [abs(max(a) - max(b)) for a in [(4, 1, 1)] for b in votes_away(a, 2)]
     assert max(jumps) == 2
 
 
@@ -143,24 +147,13 @@ def test_group_privacy_by_brute_force():
             assert all(hockey_stick(one, other, found) <= delta for one, other in ends)
 
 
-def votes_away(histogram: tuple[int, ...], num_votes: int) -> set[tuple[int, ...]]:
-    found = {histogram}
-    for _ in range(num_votes):
-        found = found.union(*map(reference.neighbours, found))
-    return found
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 @pytest.mark.parametrize("num_teachers", [3, 5])
 def test_no_pair_of_histograms_so_many_votes_away_costs_more(mechanism, num_teachers):
-    histograms = list(reference.sorted_histograms(6, 3))
-    near = [(one, other) for one in histograms for other in votes_away(one, num_teachers)]
-    first, second = (
-        mechanism.outcome_probabilities(np.array([pair[side] for pair in near])) for side in (0, 1)
-    )
-    laws = [*zip(first, second, strict=True), *zip(second, first, strict=True)]
+    laws = pairs(mechanism, 6, 3, num_teachers)
     bound = several_teachers_alpha(mechanism, MOMENTS, num_teachers)
     assert (largest_alpha(laws) <= bound * (1.0 + 1e-7) + 1e-9).all()
     for delta in (1e-1, 1e-3):
         epsilon = several_teachers_epsilon({mechanism: 1}, delta=delta, num_teachers=num_teachers)
         assert all(hockey_stick(*pair, epsilon) <= delta * (1.0 + 1e-7) for pair in laws)
+    assert several_teachers_epsilon({mechanism: 0}, delta=1e-3) == 0.0

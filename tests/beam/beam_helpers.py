@@ -1,8 +1,12 @@
-"""A synthetic table in several formats, and what one process makes of it."""
+"""A synthetic table in several formats, and what one process makes of it.
+
+Run with a folder of that table and a run folder, it is a process that adds its records up.
+"""
 
 import csv
 import os
 import pathlib
+import sys
 
 import numpy as np
 
@@ -132,3 +136,11 @@ def object_store(root: pathlib.Path):
                     os.remove(local(one))
 
     return ObjectStore
+
+
+if __name__ == "__main__":
+    from pate_tf import beam
+
+    here, run = map(pathlib.Path, sys.argv[1:])
+    data = DataSource(files=FileSource(public=here / "public.csv", schema=here / "schema.toml"))
+    beam.sums(data, directory=run, private=str(here / "records-*.csv"), pool_size=40)

@@ -1,9 +1,12 @@
 """Pipelines of Apache Beam give to the last bit what one process gives."""
 
 import ast
+import contextlib
 import dataclasses
+import functools
 import pathlib
 import shutil
+import signal
 import traceback
 from importlib import metadata
 
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from script_processes import die_at_rename, limit_file_size, run_script
 
 import pate_tf
 
@@ -142,14 +146,6 @@ BAD = (
 )
 
 
-class Notes:
-    """What a run tells of itself."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.reporting = Reporting(note=self.texts.append, warn=self.texts.append)
-
-
 def test_records_that_do_not_fit_are_refused_or_left_out(here, data, alone, tmp_path):
     rows = list(ROWS)
     for place, bad in enumerate(BAD):
@@ -172,18 +168,18 @@ def test_how_many_records_do_not_fit_is_told_in_sensitive_alone(here, data, tmp_
     shown, stored = [], []
     for name, first in (("fits", ROWS[0]), ("does not", ["old", *ROWS[0][1:]])):
         helpers.write_csv(tmp_path / "rows.csv", [first, *ROWS[1:]])
-        notes = Notes()
+        texts = []
         found = pipelines.sums(
             data,
             directory=tmp_path / name,
             private=str(tmp_path / "rows.csv"),
             pool_size=40,
             bad_rows="drop",
-            reporting=notes.reporting,
+            reporting=Reporting(note=texts.append, warn=texts.append),
         )
         stored.append(found.description["left_out"])
-        shown.append(([text.replace(name, "") for text in notes.texts], found.num_records))
-        assert "sensitive/feature_sums/description.json" in notes.texts[0]
+        shown.append(([text.replace(name, "") for text in texts], found.num_records))
+        assert "sensitive/feature_sums/description.json" in texts[0]
     assert stored == [0, 1] and shown[0] == shown[1] and shown[0][1] == len(ROWS)
 
 
@@ -292,7 +288,38 @@ def test_the_constraints_hold_for_beam_and_silos_together():
     assert checked > 50
 
 
-# Several processes, and one that is killed.
+# Several processes, and those that are killed or have a full disk.
+
+
+FEW = [
+    functools.partial(die_at_rename, 0, before=False),
+    functools.partial(limit_file_size, 9_000),
+]
+MANY = [
+    *(
+        functools.partial(die_at_rename, number // 2, before=number % 2 == 0)
+        for number in range(24)
+    ),
+    *(functools.partial(limit_file_size, 20**number) for number in range(5)),
+]
+
+
+@pytest.mark.parametrize(
+    "setups", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_runs_that_are_stopped_leave_nothing_half_and_end_in_the_same_sums(
+    here, data, alone, tmp_path, setups
+):
+    codes = []
+    for setup in setups:
+        command = ("tests/beam/beam_helpers.py", str(here), "run")
+        codes.append(run_script(*command, folder=tmp_path, setup=setup).code)
+        with contextlib.suppress(ValueError):  # there are none
+            assert_same(FeatureSums.load(tmp_path / "run"), alone["record"])
+    assert {1, -signal.SIGKILL} <= {*codes} <= {0, 1, -signal.SIGKILL}
+    assert_same(summed(data, tmp_path / "run", here / "records-*.csv"), alone["record"])
+    assert not list(tmp_path.rglob("*beam*")) and not list(tmp_path.rglob(".writing-*"))
+
 
 PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 

@@ -17,7 +17,6 @@ from benchmarks.paper import __main__ as paper
 from pate_tf.core import artifacts
 
 NOTES = REPOSITORY / "docs" / "notes"
-CHEAP = ("no_privacy", "noisy_means", "linear_head", "dp_sgd", "scattering_head", "private_knn")
 FAST = ("teachers", "figure2", "figure3", "forests", "data_independent", "costs")
 LONG = pytest.mark.long
 # The script, its flags, and how many lines its tables have at least.
@@ -31,24 +30,12 @@ COMMANDS = {
     ),
     "instead": (
         "instead/__main__.py",
-        ("--quick", "--epsilons", "8", "--methods", *CHEAP),
-        len(CHEAP),
-        (),
-    ),
-    "instead, library": (
-        "instead/__main__.py",
-        ("--quick", "--epsilons", "8", "--methods", *(set(METHODS) - {*CHEAP})),
-        len(METHODS) - len(CHEAP),
+        ("--quick", "--epsilons", "8", "--methods", *METHODS),
+        len(METHODS),
         LONG,
     ),
-    "silos": ("silos.py", ("--quick",), 4 + 2 + 6, ()),
-    "scale": ("scale.py", ("--sizes", "400", "--only", "teachers", "ledger"), 2, ()),
-    "scale, the rest": (
-        "scale.py",
-        ("--sizes", "400", "--only", "pool", "neighbors", "beam", "without_beam"),
-        4,
-        LONG,
-    ),
+    "silos": ("silos.py", ("--quick",), 4 + 2 + 6, LONG),
+    "scale": ("scale.py", ("--sizes", "400"), 6, LONG),
     "speed": ("speed.py", ("--quick", "analysis", "ledger", "silos"), 2 + 1 + 1, ()),
     "speed, the rest": (
         "speed.py",

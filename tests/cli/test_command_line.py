@@ -82,16 +82,6 @@ def test_logs_are_for_those_who_ask(given_verbosity, expected):
     assert values["verbosity"].value == expected
 
 
-def test_flag_errors_are_one_line_and_exit_code_2(capsys):
-    assert end(command_line.parse_flags, ["script", "--nosuch=1"]) == 2
-    assert capsys.readouterr().err.startswith("error: Unknown command line flag 'nosuch'")
-
-
-def test_stray_arguments_are_flag_errors(capsys):
-    assert end(command_line.parse_flags, ["script", "mnist", "250"]) == 2
-    assert capsys.readouterr().err == "error: expected flags only, got 'mnist 250'\n"
-
-
 @pytest.mark.parametrize(("verbosity", "shown"), [(-1, False), (0, True)])
 def test_a_quiet_start_hides_even_what_c_writes(verbosity, shown, capfd, monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")

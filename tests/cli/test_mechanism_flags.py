@@ -22,48 +22,6 @@ def report_of(folder):
     return json.loads((folder / "report.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sigma=100"], "sigma: expected --lap_scale for laplace_noisy_max, got --sigma"),
-        (
-            ["--mechanism=gaussian_noisy_max", "--lap_scale=50"],
-            "lap_scale: expected --sigma for gaussian_noisy_max, got --lap_scale",
-        ),
-        (
-            ["--mechanism=permute_and_flip", "--sigma_threshold=9"],
-            "sigma_threshold: expected --lap_scale for permute_and_flip",
-        ),
-        (
-            ["--mechanism=confident_gaussian_noisy_max", "--lap_scale=5"],
-            "lap_scale: expected --threshold and --sigma_threshold and --sigma for confident",
-        ),
-    ],
-)
-def test_a_parameter_of_another_mechanism_is_refused_before_anything_is_charged(
-    teachers, flags, message
-):
-    ended = run_script("train_student.py", *HERE, *flags, folder=teachers)
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith(f"error: {message}") and ended.err.count("\n") == 1
-    assert not (teachers / "run/sensitive/ledger.sqlite3").exists()
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--mechanism=plurality"],
-        ["--mechanism=toy_noisy_max"],
-        ["--mechanism=confident_gaussian_noisy_max", "--threshold=nan"],
-        ["--mechanism=confident_gaussian_noisy_max", "--threshold=inf"],
-        ["--mechanism=gaussian_noisy_max", "--sigma=0"],
-    ],
-)
-def test_what_is_not_offered_or_out_of_range_is_a_wrong_flag(teachers, flags):
-    ended = run_script("train_student.py", *HERE, *flags, folder=teachers)
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
-
-
 def test_a_student_of_queries_that_teachers_agree_on(teachers):
     flags = ("--mechanism=confident_gaussian_noisy_max", "--threshold=9", "--sigma_threshold=1")
     ended = run_script("train_student.py", *HERE, *flags, "--sigma=1", folder=teachers)

@@ -1,13 +1,15 @@
 """`pate silo`, `aggregator` and `coordinator` as typed: processes on loopback, over TLS."""
 
 import json
+import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
-from script_processes import REPOSITORY
+from script_processes import REPOSITORY, run_script
 
 from pate_tf.data import catalogue
 from pate_tf.net.certificates import write_demo_certificates
@@ -23,11 +25,11 @@ def command(name, *flags):
 
 
 def said(name, *flags, code=0):
-    ended = subprocess.run(
-        command(name, *flags), capture_output=True, text=True, timeout=300, cwd=REPOSITORY
-    )
-    assert code in (None, ended.returncode), ended.stderr
-    return ended.stderr if code else ended.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (name, *map(str, flags))
+        ended = run_script("pate_tf/cli/main.py", *arguments, folder=pathlib.Path(folder))
+    assert code in (None, ended.code), ended.err
+    return ended.err if code else ended.out
 
 
 def refused(name, *flags):
@@ -143,7 +145,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
 
 @pytest.mark.long
 def test_the_demonstration(tmp_path):
-    assert "epsilon 1.000 for each record" in said("demo", str(tmp_path / "demo"), "--silos")
+    demo = [sys.executable, "-m", "pate_tf.cli.demo", "--silos", str(tmp_path / "demo")]
+    ended = subprocess.run(demo, capture_output=True, text=True, timeout=300, check=True)
+    assert "epsilon 1.000 for each record" in ended.stdout
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert (report["silos"], report["aggregators"]) == (5, 4)
     assert (report["method"], report["unit"]) == ("feature_sums", "record")

@@ -66,7 +66,7 @@ def test_the_demo_runs_outside_of_the_checkout(installed, tmp_path, demo):
     # A folder of the user's own by the name of a script must not get in the way.
     (tmp_path / "analysis").mkdir()
     (tmp_path / "analysis" / "__init__.py").write_text("raise ImportError('the wrong analysis')")
-    printed = (str(installed / "bin" / "pate"), "demo")
+    printed = ("-m", "pate_tf.cli.demo")
     command = ("-c", SMALL) if demo == "small" else printed
     ended = run(installed, sys.executable, *command, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr

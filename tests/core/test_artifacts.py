@@ -29,33 +29,20 @@ def open_umask():
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("old", [None, b"old"])
-def test_a_failed_write_leaves_the_old_file_or_none(tmp_path, error, old):
-    path = tmp_path / "file"
-    if old is not None:
-        path.write_bytes(old)
-    with pytest.raises(error), artifacts.atomic_file(path) as file:
-        file.write(b"half of the new con")
-        file.flush()
-        raise error
-    assert [entry.read_bytes() for entry in tmp_path.iterdir()] == ([] if old is None else [old])
-
-
-@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("old", [None, "old"])
-def test_a_failed_folder_leaves_the_old_one_or_none(tmp_path, error, old):
-    path = tmp_path / "folder"
+def test_a_failed_write_leaves_the_old_or_nothing(tmp_path, error, kind, old):
+    path = tmp_path / "target"
+    content = path if kind == "file" else path / "file"
     if old is not None:
-        path.mkdir()
-        (path / "file").write_text(old)
-    with pytest.raises(error), artifacts.atomic_folder(path) as temporary:
-        (temporary / "file").write_text("new")
+        content.parent.mkdir(exist_ok=True)
+        content.write_text(old)
+    with pytest.raises(error), getattr(artifacts, f"atomic_{kind}")(path) as opened:
+        write = opened.write if kind == "file" else (opened / "file").write_bytes
+        write(b"half of the new con")
         raise error
-    if old is None:
-        assert os.listdir(tmp_path) == []
-    else:
-        assert os.listdir(tmp_path) == ["folder"]
-        assert (path / "file").read_text() == old
+    assert os.listdir(tmp_path) == ([] if old is None else ["target"])
+    assert old is None or content.read_text() == old
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -206,7 +206,7 @@ def reads_private_data(side):
         lambda: private(np.zeros((SECRET, 2)), [0], np.zeros(SECRET, int)),
         lambda: sensitive.VoteCounts([[-SECRET, 0]]),
         lambda: sensitive.VoteCounts([[SECRET + 0.5, 0]]),
-        lambda: sensitive.VoteCounts([[SECRET, 0], [1, 0]]).check_totals(),
+        lambda: sensitive.VoteCounts([[SECRET, 0], [1, 0]]),
         lambda: sensitive.SumsByClass([[SECRET + 0.5]]),
         lambda: sensitive.Votes([[SECRET]], 10),
         lambda: sensitive.Votes([[-SECRET]], 10),

@@ -31,7 +31,7 @@ OF_OTHERS = {
     # of benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
     *("stored", "output_dir"),
-    # of `pate demo`
+    # of the demonstration
     "silos",
     # of Apache Beam
     *("runner", "direct_num_workers", "direct_running_mode", "flink_master"),

@@ -1,5 +1,6 @@
 """Kills labelling processes at every step, races them, and starves them of disk."""
 
+import functools
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import time
 
 import pytest
 from ledger_helpers import MECHANISM, answers_of, label, open_ledger
+from script_processes import limit_file_size
 
 from pate_tf.ledger import Ledger
 
@@ -39,11 +41,12 @@ def environment(**variables):
     return os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | variables
 
 
-def start_child(folder, released, first, last, batch, *budget, **variables):
+def start_child(folder, released, first, last, batch, *budget, setup=None, **variables):
     arguments = [str(value) for value in (folder, released, first, last, batch, *budget)]
     return subprocess.Popen(
         [sys.executable, CHILD, *arguments],
         env=environment(**variables),
+        preexec_fn=setup,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -99,9 +102,10 @@ def test_killed_at_every_step_of_a_labelling_transaction(tmp_path, point):
         assert answers_of(label(ledger, 5, 15)) == first
 
 
-def kill_at_random(tmp_path, num_kills, seed):
+@pytest.mark.parametrize("num_kills", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_random_kills(tmp_path, num_kills):
     folder, released = tmp_path / "sensitive", tmp_path / "released"
-    generator = random.Random(seed)
+    generator = random.Random(num_kills)
     killed = 0
     for _ in range(num_kills):
         lines = len(read_released(released))
@@ -124,8 +128,22 @@ def kill_at_random(tmp_path, num_kills, seed):
     read_released(released)
 
 
-def test_random_kills(tmp_path):
-    kill_at_random(tmp_path, 10, seed=1)
+@pytest.mark.parametrize("num_bytes", [500, 20_000, 45_000, 100_000, 300_000])
+@pytest.mark.parametrize("num_before", [0, 5])
+def test_a_full_disk_is_one_line_and_loses_no_charge(tmp_path, num_bytes, num_before):
+    folder, released = tmp_path / "sensitive", tmp_path / "released"
+    if num_before:
+        with open_ledger(folder) as ledger:
+            label(ledger, 0, num_before)
+    full = functools.partial(limit_file_size, num_bytes)
+    child = start_child(folder, released, num_before, 100_000, 7, setup=full)
+    error = child.communicate(timeout=120)[1].splitlines()[-1]
+    assert child.returncode == 1 and error.startswith("pate_tf.ledger.journal.LedgerError: ")
+    check_after_crash(folder, released)
+    with open_ledger(folder) as ledger:
+        before = ledger.spent().num_queries
+        label(ledger, 200_000, 200_007)
+        assert ledger.spent().num_queries == before + 7 >= num_before + 7
 
 
 def test_eight_processes_until_refusal(tmp_path):

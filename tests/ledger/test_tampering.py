@@ -17,6 +17,7 @@ def original(tmp_path_factory):
     with open_ledger(folder, epsilon_budget=20.0) as ledger:
         for start in range(0, 60, 20):
             label(ledger, start, start + 20)
+        shutil.copytree(folder, folder.parent / "killed")  # its rows lie in SQLite's log
     return folder
 
 
@@ -125,24 +126,22 @@ def test_an_emptied_or_foreign_file_is_refused(folder):
     assert refused(folder)
 
 
-def test_flipped_bytes_are_refused_or_harmless(original, truth, tmp_path):
-    """300 offsets over the database, and every byte of the head."""
-    content = (original / "ledger.sqlite3").read_bytes()
-    head = (original / "ledger.head.json").read_bytes()
+@pytest.mark.parametrize("name", ["ledger.sqlite3", "ledger.sqlite3-wal", "ledger.head.json"])
+def test_a_flipped_bit_is_refused_or_harmless(original, truth, tmp_path, name):
+    """Of the log that a killed process left, SQLite forgets what is after the first wrong sum."""
+    source = original.parent / "killed" if name.endswith("wal") else original
+    content = (source / name).read_bytes()
     generator = random.Random(5)
-    # Half in the first header and pages' heads, where a byte means most.
-    offsets = [generator.randrange(100) for _ in range(100)]
-    offsets += [generator.randrange(len(content)) for _ in range(200)]
-    flips = [("ledger.sqlite3", content, offset) for offset in offsets]
-    flips += [("ledger.head.json", head, offset) for offset in range(len(head))]
+    offsets = range(len(content))
+    if len(content) > 300:  # a third in the first header and pages' heads, where it means most
+        offsets = [generator.randrange(100) for _ in range(100)]
+        offsets += [generator.randrange(len(content)) for _ in range(200)]
     num_refused = 0
-    for number, (name, bytes_before, offset) in enumerate(flips):
+    for number, offset in enumerate(offsets):
         folder = tmp_path / str(number)
-        folder.mkdir()
-        shutil.copy(original / "ledger.sqlite3", folder)
-        shutil.copy(original / "ledger.head.json", folder)
-        changed = bytearray(bytes_before)
-        changed[offset] ^= generator.randrange(1, 256)
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*-shm"))
+        changed = bytearray(content)
+        changed[offset] ^= 1 << generator.randrange(8)
         (folder / name).write_bytes(changed)
         try:
             seen = observe(folder)
@@ -152,7 +151,7 @@ def test_flipped_bytes_are_refused_or_harmless(original, truth, tmp_path):
         else:
             assert seen == truth, f"{name} at {offset}: silently wrong"
         shutil.rmtree(folder)
-    assert num_refused > 100
+    assert num_refused > len(offsets) // 4
 
 
 def test_a_head_that_lags_by_one_row_is_brought_up_to_date(folder, truth):

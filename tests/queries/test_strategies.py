@@ -24,7 +24,7 @@ def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
     one, other = np.flatnonzero(labels == 1)[0], np.flatnonzero(labels == 2)[0]
     inputs[150:160] = (inputs[one] + inputs[other]) / 2
     indices = np.arange(100)
-    scores = strategies.student_confidence(
+    scores = strategies.STRATEGIES["uncertain"].score(
         Pool(pool.dataset, inputs), released_labels(indices, labels[:100]), 0
     )
     assert scores.shape == (200,)

@@ -55,11 +55,21 @@ OF_MODELS = [
 ]
 OF_NUMBERS = [
     ask("--sigma=100", told="sigma: expected --lap_scale"),
+    ask("--mechanism=gaussian_noisy_max", told="lap_scale: expected --sigma for gaussian"),
+    ask("--mechanism=permute_and_flip", "--sigma_threshold=9", told="expected --lap_scale for"),
+    ask("--mechanism=confident_gaussian_noisy_max", told="lap_scale: expected --threshold and"),
+    ask("--target_epsilon=1", told="lap_scale: expected without --epsilon"),
     Case(
         script=STUDENT,
-        flags=("--teachers_dir=run", "--mechanism=gaussian_noisy_max", "--lap_scale=50"),
-        told="lap_scale: expected --sigma",
+        flags=("--teachers_dir=run", "--target_epsilon=0.01"),
+        told="epsilon: expected one that labels at least half",
     ),
+    ask("--delta=1e-2", told="delta: expected at most one over the number of records"),
+    ask("--nb_teachers=11", told="nb_teachers: "),
+    ask("--stdnt_share=597", told="stdnt_share: expected"),
+    ask("--stdnt_share=9", told="queries: expected from 1 to the pool's 9"),
+    ask("--model=nosuch", told="model: expected one of"),
+    ask("--new_budget_i_understand", "--epsilon_budget=1", told="got no --delta"),
     teach("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
     ask("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
     *(
@@ -86,6 +96,16 @@ OF_NUMBERS = [
     analyse("--moments=100000", told="moments: expected in [1, 4096]"),
     analyse("--nb_labels=1000000", told="nb_labels: expected a whole number from 1 to 100000"),
     analyse("--release=", told="release=: value should be one of", code=2),
+]
+OF_FLAGS = [
+    *(
+        teach(flag, code=2)
+        for flag in ("--nosuch=1", "--nb_teachers=0", "--deeper=perhaps", "--learning_rate=nan")
+    ),
+    *(teach(flag, code=2) for flag in ("--batch_size=-1", "--seed=2147483648", "digits")),
+    *(ask(f"--{name}=0", code=2) for name in ("lap_scale", "epsilon_budget", "queries", "nosuch")),
+    *(ask(f"--mechanism={name}", code=2) for name in ("plurality", "toy_noisy_max")),
+    ask("--query_strategy=by_true_label", code=2),
 ]
 OF_PLACES = [
     *(
@@ -188,6 +208,7 @@ GROUPS = {
     "data": OF_DATA,
     "models": OF_MODELS,
     "numbers": OF_NUMBERS,
+    "flags": OF_FLAGS,
     "places": OF_PLACES,
     "ledgers": OF_LEDGERS,
     "first_release": OF_THE_FIRST_RELEASE,

@@ -1,11 +1,6 @@
 """Silos and batches for tests."""
 
 import contextlib
-import os
-import pathlib
-import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -111,26 +106,6 @@ def silo(folder, *, model=teacher, noise=None, clock=time.time, acknowledge_rese
         clock=clock,
         acknowledge_reset=acknowledge_reset,
     )
-
-
-FAULT_POINTS = (
-    *("round_opened", "silo_debited", "silo_drawn", "silo_stored", "silo_answered"),
-    *("reply_arrived", "reply_stored", "silo_submitted", "round_closed"),
-)
-
-
-def check_killed_at(point, script, *arguments):
-    """Runs a script of this folder, which is killed at a point."""
-    here = pathlib.Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parents[1])])
-    ended = subprocess.run(
-        [sys.executable, here / script, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": paths, "PATE_TF_FAULT_POINT": point},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 def answer_until(silo, batch, point):

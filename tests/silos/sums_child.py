@@ -1,8 +1,10 @@
-"""A process with five silos that add up feature sums, for tests that kill it.
+"""A process with five silos that vote or add up feature sums, for tests that kill it.
 
-Usage: sums_child.py FOLDER. FOLDER/total gets what opened.
+Usage: sums_child.py FOLDER KIND. Each line of FOLDER/released is what came of a round.
 """
 
+import itertools
+import json
 import pathlib
 import sys
 import types
@@ -11,7 +13,16 @@ import numpy as np
 import silo_helpers
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloSums
+from pate_tf.silos import (
+    Asking,
+    Coordinator,
+    Member,
+    Policy,
+    Silo,
+    SiloRoster,
+    SiloSums,
+    SiloTeacher,
+)
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.messages import QueryBatch, sums_query
 from pate_tf.silos.protocol import Keys
@@ -22,6 +33,8 @@ ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
 POOL = types.SimpleNamespace(dataset=types.SimpleNamespace(num_classes=silo_helpers.NUM_CLASSES))
 OTHERS = {"num_features": 3, "least_silos": 4, "colluding": 1, "num_parties": 4, "threshold": 1}
 RELEASE = SecureFeatureSums.for_epsilon(0.5, delta=1e-6, **OTHERS)
+MECHANISMS = {"votes": None, "secret votes": silo_helpers.SECURE, "sums": RELEASE}
+VOTING = {"epsilon_budget": 1e9, "allowed": ("randomised_response", "secure_histogram")}
 
 
 def sums_of(name):
@@ -72,14 +85,17 @@ def batch(number=1, *, query=None, mechanism=None, **fields):
     )
 
 
-def coordinator(folder, silos=..., **asking):
+def coordinator(folder, silos=..., *, kind="sums", **asking):
     """A coordinator with its silos, all on their folders."""
-    silos = [open_silo(folder, name) for name in NAMES] if silos is ... else silos
+    if silos is ...:
+        voter = SiloTeacher(silo_helpers.teacher, num_classes=silo_helpers.NUM_CLASSES)
+        content = {} if kind == "sums" else {"sums": voter, **VOTING}
+        silos = [open_silo(folder, name, **content) for name in NAMES]
     running = Coordinator(
         roster(folder),
         folder=folder / "coordinator",
         silos=silos,
-        asking=Asking(mechanism=RELEASE, **asking),
+        asking=Asking(mechanism=MECHANISMS[kind], **asking),
         aggregators=aggregators(folder),
     )
     return running, silos
@@ -90,8 +106,19 @@ def total(running):
     return running.result_of_sums(running.open_total(POOL, ENCODER))
 
 
+def released(running, kind, number):
+    """What is released once so many queries were asked, by query; of sums there is one."""
+    if kind == "sums":
+        return {"total": total(running).tolist()}
+    labels = running.ask(silo_helpers.pool(number), np.arange(number))
+    values = labels.labels if labels.noisy_counts is None else labels.noisy_counts
+    return dict(zip(map(str, labels.query_indices), values.tolist(), strict=True))
+
+
 if __name__ == "__main__":
-    folder = pathlib.Path(sys.argv[1])
-    running, _ = coordinator(folder)
-    with running:
-        np.save(folder / "total.npy", total(running))
+    folder, kind = pathlib.Path(sys.argv[1]), sys.argv[2]
+    running, _ = coordinator(folder, kind=kind)
+    with running, open(folder / "released", "a") as out:
+        print("asking", flush=True)
+        for number in itertools.count(3, 3):
+            print(json.dumps(released(running, kind, number)), file=out, flush=True)

@@ -1,7 +1,7 @@
 """Random interleavings of asking, replying, replaying, altering, killing, and clocks that disagree.
 
 A kill is an error at a point where a real one strikes, and a new object on the same folder:
-`test_sums_of_silos` kills processes at the same points.
+`test_silo_crashes` kills processes at the same points.
 """
 
 import itertools

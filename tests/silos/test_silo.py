@@ -12,16 +12,18 @@ from silo_helpers import (
     RANDOMISED,
     SECURE,
     batch,
+    policy,
     queries,
     silo,
     teacher,
 )
 
 from pate_tf.accounting.local import RandomisedResponse
+from pate_tf.audit.mechanism import epsilon_lower_bound
 from pate_tf.ledger import SensitiveWarning
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SeededNoise
-from pate_tf.silos import sealing
+from pate_tf.silos import Silo, SiloTeacher, sealing
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
 
 
@@ -171,3 +173,34 @@ def test_whether_a_silo_answers_does_not_depend_on_its_teacher(model, mechanism,
     assert sizes[0] == sizes[1]
     if mechanism is SECURE:
         assert np.array_equal(voted[1], np.zeros(200))
+
+
+# Of one audit: that its lower bound is above the epsilon of the law that was drawn from.
+FALSE_ALARM = 1e-7
+AUDITED = RandomisedResponse(num_classes=10, epsilon=1.0)
+
+
+def audited(number):
+    """A lower bound on the epsilon of an answer, from so many of each of two constant teachers."""
+    counts = []
+    for vote in (3, 7):
+        inputs = np.arange(number, dtype=np.float32)[:, np.newaxis]
+        asked = batch(0, 0, inputs=inputs, mechanism=AUDITED, num_classes=10)
+        model = SiloTeacher(lambda inputs, vote=vote: np.full(len(inputs), vote), num_classes=10)
+        limits = policy(epsilon_budget=1e9, queries_per_day=number, most_per_batch=number)
+        with Silo(limits, model, folder=None) as answering:
+            counts.append(np.bincount(answering.answer(asked).labels, minlength=10))
+            assert answering.account.charges == {AUDITED: number}
+    confidence = 1.0 - FALSE_ALARM / 20
+    bounds = epsilon_lower_bound(counts, counts[::-1], number, delta=0.0, confidence=confidence)
+    return bounds.max()
+
+
+@pytest.mark.parametrize("number", [40_000, pytest.param(500_000, marks=pytest.mark.long)])
+def test_no_more_leaks_than_is_charged_and_half_the_noise_is_noticed(monkeypatch, number):
+    # Six standard deviations of the smaller one of two frequencies; the other is larger.
+    slack = 12.0 / math.sqrt(number * AUDITED.other)
+    assert AUDITED.epsilon - slack <= audited(number) <= AUDITED.epsilon
+    twice = dataclasses.replace(AUDITED, epsilon=2.0).threshold
+    monkeypatch.setattr(RandomisedResponse, "threshold", twice)
+    assert audited(number) > AUDITED.epsilon
