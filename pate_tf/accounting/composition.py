@@ -71,13 +71,15 @@ class Charge(ABC):
     pure_epsilon: float | None = None
     bounded_range: float | None = None
 
-    @abstractmethod
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
 
         l times the Renyi divergence of order l + 1; infinite where there is no finite one, zero for
-        what `approximate` says all about.
+        what `approximate` says all about. Here that of randomised response at `pure_epsilon`.
         """
+        if self.pure_epsilon is None:
+            return np.full_like(moments, inf)
+        return pure_alpha(self.pure_epsilon, moments)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:

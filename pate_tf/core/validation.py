@@ -176,7 +176,7 @@ class Setting:
         group: heading of the flag in `--help`; empty for the class's own.
         flag: name of the flag; None for the field's name.
         choices: what a text may be; None for any.
-        least: smallest number.
+        least: smallest number; of a whole number, a whole one.
         most: largest number.
         above: bound below a number, which it must exceed.
         below: bound above a number, which it must stay below.
@@ -207,6 +207,8 @@ class Setting:
             ends += "]" if self.most is not None else ")"
             low, high = -math.inf if low is None else low, math.inf if high is None else high
             between(low, high, ends=ends, **{name: value})
+            if isinstance(self.least, int):
+                whole(self.least, **{name: value})
 
 
 def setting(default: Any = MISSING, **facts: Any) -> Any:

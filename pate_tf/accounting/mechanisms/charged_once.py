@@ -18,7 +18,6 @@ from pate_tf.accounting.conversions import (
     gaussian_dp_delta,
     gaussian_dp_epsilon,
     least,
-    pure_alpha,
 )
 from pate_tf.accounting.mechanisms.base import (
     Answers,
@@ -197,19 +196,15 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
         """About sqrt(2) scales."""
         return sqrt(2.0) * self.scale
 
-    @functools.cached_property
-    def pure_epsilon(self) -> float:
-        """Returns 2 / scale, rounded up."""
-        return nextafter(CHANGED / self.scale, inf)
+    def __post_init__(self) -> None:
+        """Raises ValueError if a value is out of range; `pure_epsilon` is 2 / scale, rounded up."""
+        super().__post_init__()
+        object.__setattr__(self, "pure_epsilon", nextafter(CHANGED / self.scale, inf))
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
         """The scale, in records."""
         return {"scale": self.scale}
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of randomised response at `pure_epsilon`, [num_moments]."""
-        return pure_alpha(self.pure_epsilon, moments)
 
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
         """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
@@ -353,6 +348,11 @@ class BatchGate(Mechanism):
     charged_per_batch: ClassVar[bool] = True
     query_strategy: ClassVar[str] = "medoids"
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if a value is out of range."""
+        super().__post_init__()
+        object.__setattr__(self, "approximate", (self.epsilon, self.delta))
+
     def pass_numerator(self, distance: int) -> int:
         """Returns t in [0, 2**128]: labels leave if a uniform integer below 2**128 is below t.
 
@@ -370,11 +370,6 @@ class BatchGate(Mechanism):
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns zeros, [num_moments]: `approximate` says all about it."""
         return np.zeros_like(moments)
-
-    @functools.cached_property
-    def approximate(self) -> tuple[float, float]:
-        """Epsilon and delta."""
-        return self.epsilon, self.delta
 
     def check_counts(self, counts: IntArray) -> None:
         """Checks that there is one vote of every teacher on every query.
@@ -609,7 +604,8 @@ class StabilityGateOrHistogram(BatchGate):
         Raises:
             ValueError: if too little of epsilon would be left to the counts.
         """
-        total, delta = StabilityGate.for_target(target, counts).approximate
+        gate = StabilityGate.for_target(target, counts)
+        total, delta = gate.epsilon, gate.delta
         number, num_teachers = target.num_queries, int(counts[0].sum())
 
         def member(of_labels: float) -> StabilityGateOrHistogram:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 from math import ceil, exp, floor, inf, log2, nextafter, sqrt
 from typing import ClassVar, Self
 
@@ -192,10 +192,10 @@ class ExponentialMechanism(PureNoisyMax):
         with np.errstate(over="ignore"):
             return 1.0 / (1.0 + np.exp(self.gamma * gaps))
 
-    @cached_property
-    def bounded_range(self) -> float:
-        """2 gamma: the ratio of two outcomes changes by what their two counts change."""
-        return 2.0 * self.gamma
+    def __post_init__(self) -> None:
+        """The ratio of two outcomes changes by what their two counts change: `bounded_range`."""
+        super().__post_init__()
+        object.__setattr__(self, "bounded_range", 2.0 * self.gamma)
 
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns min(D*, gamma^2 l (l+1) / 2): the log ratio spans at most 2 gamma."""
