@@ -32,7 +32,7 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.mechanisms.base import UNITS, ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
-from pate_tf.core.validation import IntArray, Settings, setting
+from pate_tf.core.validation import IntArray, Settings, setting, whole
 
 PATE, FEATURE_SUMS = "pate", "feature_sums"
 DEFAULT_NUM_TEACHERS: Final = 100
@@ -185,7 +185,11 @@ def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntAr
         num_teachers: at least 1.
         num_classes: at least 1.
         profile: in (0, 1].
+
+    Raises:
+        ValueError: if a number is below 1.
     """
+    whole(num_teachers=num_teachers, num_classes=num_classes)
     margin = round(profile * num_teachers) if num_classes > 1 else num_teachers
     each, left = divmod(num_teachers - margin, num_classes)
     counts = np.full((1, num_classes), each, np.int64)

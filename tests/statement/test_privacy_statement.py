@@ -72,7 +72,7 @@ def sums(**changes):
     """Of feature sums, which have neither teachers nor queries."""
     kind = base.MECHANISMS["gaussian_feature_sums"]
     facts = {
-        "mechanism": kind(**{kind.scale_name: 8.4512}),
+        "mechanism": kind(sigma=8.4512),
         "num_teachers": None,
         "num_records": 4_930,
     }
