@@ -60,6 +60,7 @@ def test_expected_labels_are_those_of_a_simulation(kind):
     counts = np.repeat(profile_counts(settings.num_teachers, settings.num_classes, 0.3), 20, axis=0)
     candidate = planned_candidate(kind, settings, 20)
     planned, outlook = candidate.mechanism, candidate.outlooks[0]
+    assert (counts.sum(axis=1) == settings.num_teachers).all()
     noise, repetitions = SeededNoise(11), 300 if kind is StabilityGate else 60
     drawn = [planned.draw(counts, noise).labels for _ in range(repetitions)]
     for expected, simulated in zip(

@@ -1,13 +1,12 @@
 """The audit of a run folder: honest folders of every kind pass, every tampering is a violation."""
 
 import csv
+import functools
 import json
 import os
 import pathlib
 import shutil
 import sqlite3
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -483,22 +482,19 @@ def test_the_exit_code_says_what_was_found(tables, tmp_path):
     shutil.copytree(tables[0], tmp_path / "tables")
     run = tmp_path / "tables/run"
 
-    def code(*arguments):
-        command = [sys.executable, "-m", "pate_tf.cli.main", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    ended = code("audit", "run", f"--train_dir={run}")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "PASSED" in ended.stdout and (run / "sensitive/audit/run.json").exists()
+    audit = functools.partial(run_script, "pate_tf/cli/main.py", "audit", folder=tmp_path)
+    ended = audit("run", f"--train_dir={run}")
+    assert ended.code == 0, ended.out + ended.err
+    assert "PASSED" in ended.out and (run / "sensitive/audit/run.json").exists()
     page = (run / "released/privacy_report.html").read_text()
     assert "Checks of the run folder" in page
     assert audit_run(run).outcome == PASSED
     ledger_row(run)
-    ended = code("audit", "run", f"--train_dir={run}")
-    assert ended.returncode == 1 and "violation    ledger: broken" in ended.stdout
-    assert "Traceback" not in ended.stderr
+    ended = audit("run", f"--train_dir={run}")
+    assert ended.code == 1 and "violation    ledger: broken" in ended.out
+    assert "Traceback" not in ended.err
     for arguments in (["run"], ["run", f"--train_dir={tmp_path}/none"], ["canaries"]):
-        assert code("audit", *arguments).returncode == 2
+        assert audit(*arguments).code == 2
 
 
 def test_the_page_holds_the_statement_and_loads_nothing(tables):

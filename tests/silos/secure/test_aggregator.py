@@ -50,14 +50,8 @@ def batch(tmp_path):
 def by_party(number, content, step, batch, **changes):
     """A aggregator's signed message; the terms' batch or the signing keys may be others."""
     keys, terms, *_ = batch
-    fields = {
-        "step": step,
-        "terms": terms,
-        "aggregator": number,
-        "keys": keys[number - 1],
-        **changes,
-    }
-    return signed(content, **fields)
+    fields = {"step": step, "terms": terms, "aggregator": number, "keys": keys[number - 1]}
+    return signed(content, **{**fields, **changes})
 
 
 @pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
@@ -93,14 +87,21 @@ def test_a_party_killed_before_its_word_is_written_draws_again_unheard(
     assert np.array_equal(opened.noisy_counts, again.noisy_counts)
 
 
-def test_secrets_are_gone_once_a_batch_is_released(tmp_path, batch):
-    _, terms, sealed, aggregators = batch
+def test_secrets_are_gone_once_released_and_none_is_told_without_all_noise(
+    tmp_path, batch, monkeypatch
+):
+    keys, terms, sealed, aggregators = batch
     run_until(aggregators, terms, sealed, Step.AGREE)
     assert len(list(tmp_path.rglob("batch.secret"))) == 4
     open_histogram(terms, sealed, asked(aggregators))
     assert list(tmp_path.rglob("batch.secret")) == []
     for path in tmp_path.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0 or path.name == "lock" or path.parent == tmp_path
+    silent = some_terms(keys, batch_id="no-noise")
+    sealed = sealed_votes(some_labels(silent, 3), silent)
+    monkeypatch.setattr(journal.sealing, "seal", lambda *_, **__: bytes(100))
+    with pytest.raises(ValueError, match="sealed"):
+        run_until(aggregators, silent, sealed, Step.REVEAL)
 
 
 def test_a_journal_that_was_put_back_or_lost_is_refused(tmp_path, batch):
