@@ -30,9 +30,9 @@ GAMMA = 0.05
 GAMMAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 NUM_QUERIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 MECHANISMS: Sequence[Mechanism] = (
-    PermuteAndFlip.of_scale(20.0),
-    LaplaceNoisyMax.of_scale(20.0),
-    ExponentialMechanism.of_scale(20.0),
+    PermuteAndFlip(scale=20.0),
+    LaplaceNoisyMax(scale=20.0),
+    ExponentialMechanism(scale=20.0),
     GaussianHistogram(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
     GaussianNoisyMax(sigma=40.0),

@@ -1,144 +1,21 @@
-"""What can be charged, and what charges cost: `Charge` and `Cost`.
-
-A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
-data-dependent cost is another one (`pate_tf.accounting.charges`). Whatever composes costs, the
-ledger first of all, asks a charge alone and never what kind it is.
-"""
+"""What released labels cost, and the labels: `Cost` and `ReleasedLabels`."""
 
 from __future__ import annotations
 
 import dataclasses
 import decimal
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from math import inf
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.conversions import FloatArray, pure_composition_epsilon
-from pate_tf.core import validation
+from pate_tf.accounting.composition import Charge as Charge
+from pate_tf.accounting.composition import lacking as lacking
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
 Kind = TypeVar("Kind")
-
-
-class Charge(ABC):
-    """Anything that can be charged: a frozen value that says what one of it costs.
-
-    One costs a part with moments (`alphas`) and, of some, a part that is merely (epsilon, delta)
-    differentially private (`approximate`). Both hold in the worst case over all data and neighbours
-    and in both directions, also where it was chosen by looking at earlier outputs.
-
-    Attributes:
-        name: in records.
-        answers: whether it is charged for answers to queries, rather than for something else.
-        releases_counts: whether noisy counts leave with labels, with Gaussian noise of standard
-            deviation `noise_scales["sigma"]`, in votes.
-        charged_per_batch: whether a whole batch is charged once, instead of each of its queries.
-        releases_feature_sums: whether it adds up what is known of records, and asks no teacher.
-        counted: what one and several of them are called.
-        labels_in_words: what its labels are called.
-        lacks: what it can't do, and why, in words that end a sentence. Every member of a family
-            has all that the family asks for, or says here why not; a test holds it to that.
-    """
-
-    name: ClassVar[str]
-    answers: ClassVar[bool] = False
-    charged_per_batch: ClassVar[bool] = False
-    releases_counts: ClassVar[bool] = False
-    releases_feature_sums: ClassVar[bool] = False
-    counted: ClassVar[tuple[str, str]]
-    labels_in_words: ClassVar[str] = "noisy labels"
-    lacks: ClassVar[Mapping[str, str]] = {}
-
-    @abstractmethod
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
-
-        l times the Renyi divergence of order l + 1; infinite where there is no finite one, zero for
-        what `approximate` says all about.
-        """
-
-    @property
-    def approximate(self) -> tuple[float, float] | None:
-        """The (epsilon, delta) of the part that has no finite moments; None without one."""
-        return None
-
-    @property
-    def pure_epsilon(self) -> float | None:
-        """The epsilon at which one is differentially private with delta 0; None without one."""
-        return None
-
-    @property
-    def bounded_range(self) -> float | None:
-        """How far the log ratios of its outcomes span at most; None if nothing is known."""
-        return None
-
-    @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        """Of Gaussian mechanisms that cost no less than one of this together; none if empty.
-
-        Each is a standard deviation over the sensitivity in Euclidean distance.
-        """
-        return ()
-
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Scales of the noise that it draws, in votes, by what they are called."""
-        return {}
-
-    def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns epsilon of `number` of these alone, by another theorem than moments.
-
-        Of a pure epsilon the optimal composition of pure mechanisms; else infinite.
-        """
-        if self.pure_epsilon is None:
-            return inf
-        return pure_composition_epsilon(self.pure_epsilon, number, delta)
-
-    def number_charged(self, num_queries: int) -> int:
-        """Returns how many are charged for a batch of num_queries new queries.
-
-        One for a whole batch, or a release of feature sums, unless there are none; one for what
-        answers no queries.
-        """
-        validation.whole(0, num_queries=num_queries)
-        if not self.answers:
-            return 1
-        is_once = self.charged_per_batch or self.releases_feature_sums
-        return min(num_queries, 1) if is_once else num_queries
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields; see `pate_tf.accounting.charges.charge_from_dict`."""
-        return {"name": self.name, **dataclasses.asdict(cast(Any, self))}
-
-    def summary(self) -> str:
-        """Returns name and parameters, such as `gaussian_noisy_max, sigma 40`."""
-        parameters = dataclasses.asdict(cast(Any, self)).items()
-        return ", ".join([self.name, *(f"{name} {value:g}" for name, value in parameters)])
-
-    def several(self, number: int) -> str:
-        """Returns so many of it in words, such as `20 queries of laplace_noisy_max, gamma 0.1`."""
-        return f"{number:,} {self.counted[number != 1]} of {self.summary()}"
-
-    @abstractmethod
-    def in_words(self) -> str:
-        """Returns what is done with the votes, in sentences for a privacy statement."""
-
-
-def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueError:
-    """Returns the refusal of something that a charge can't do.
-
-    Args:
-        charge: the charge, or its class.
-        expected: what was asked for, after "one with".
-        what: the key of `lacks`.
-    """
-    reason = charge.lacks.get(what, f"it defines no {what}")
-    return ValueError(f"expected one with {expected}, got {charge.name}: {reason}")
 
 
 def from_fields(kind: Callable[..., Kind], values: Mapping[str, Any]) -> Kind:

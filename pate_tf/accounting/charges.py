@@ -8,16 +8,17 @@ from math import ceil, expm1, inf
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
+import scipy
 
 from pate_tf.accounting.charge import Charge, from_fields
-from pate_tf.accounting.conversions import FloatArray, ndtri
+from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.local import SILO_CHARGES
 from pate_tf.accounting.mechanisms import base
 from pate_tf.accounting.mechanisms.base import Mechanism
 from pate_tf.accounting.moments import check_bound
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core import validation
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.validation import Settings, setting
 
 DEFAULT_PROFILE: Final = 0.8
 RELEASES: Final = ("log_cost", "smooth_sensitivity")
@@ -166,7 +167,7 @@ class CostRelease(Charge):
     @property
     def shift(self) -> float:
         """Of B1, b there: standard deviations added, so that the true cost is seldom undercut."""
-        return -float(ndtri(self.failure))
+        return -float(scipy.special.ndtri(self.failure))
 
     def alpha(self, moment: float) -> float:
         """Returns what one draw costs at a moment, whatever the data: data-independent.

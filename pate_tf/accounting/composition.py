@@ -1,4 +1,8 @@
-"""What charges cost together: moment by moment, and by theorems of their own.
+"""What can be charged, and what charges cost together: by moments, and by other theorems.
+
+A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
+data-dependent cost is another one (`pate_tf.accounting.charges`). Whatever composes costs, the
+ledger first of all, asks a charge alone and never what kind it is.
 
 Charges with moments add up at each moment; those that are only (epsilon, delta) differentially
 private add their epsilons and deltas to that (basic composition), or their losses where that gives
@@ -7,30 +11,139 @@ less (`pate_tf.accounting.composition`). All of it holds for charges of any kind
 
 from __future__ import annotations
 
+import dataclasses
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import expm1, fsum, inf, log, log1p, nextafter, sqrt
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
+import scipy
 
-from pate_tf.accounting.charge import Charge, lacking
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     LATTICE,
     SAFETY_MARGIN,
     FloatArray,
-    betaln,
     epsilon_from_alphas,
-    float_above,
     gaussian_dp_epsilon,
     least,
-    logsumexp,
     pure_alpha,
     pure_composition_epsilon,
 )
 from pate_tf.core import validation
+
+
+class Charge(ABC):
+    """Anything that can be charged: a frozen value that says what one of it costs.
+
+    One costs a part with moments (`alphas`) and, of some, a part that is merely (epsilon, delta)
+    differentially private (`approximate`). Both hold in the worst case over all data and neighbours
+    and in both directions, also where it was chosen by looking at earlier outputs.
+
+    Attributes:
+        name: in records.
+        answers: whether it is charged for answers to queries, rather than for something else.
+        releases_counts: whether noisy counts leave with labels, with Gaussian noise of standard
+            deviation `noise_scales["sigma"]`, in votes.
+        charged_per_batch: whether a whole batch is charged once, instead of each of its queries.
+        releases_feature_sums: whether it adds up what is known of records, and asks no teacher.
+        counted: what one and several of them are called.
+        labels_in_words: what its labels are called.
+        approximate: the (epsilon, delta) of the part that has no finite moments; None without one.
+        pure_epsilon: at which one is differentially private with delta 0; None without one.
+        bounded_range: how far the log ratios of its outcomes span at most; None if not known.
+        lacks: what it can't do, and why, in words that end a sentence. Every member of a family
+            has all that the family asks for, or says here why not; a test holds it to that.
+    """
+
+    name: ClassVar[str]
+    answers: ClassVar[bool] = False
+    charged_per_batch: ClassVar[bool] = False
+    releases_counts: ClassVar[bool] = False
+    releases_feature_sums: ClassVar[bool] = False
+    counted: ClassVar[tuple[str, str]]
+    labels_in_words: ClassVar[str] = "noisy labels"
+    lacks: ClassVar[Mapping[str, str]] = {}
+    approximate: tuple[float, float] | None = None
+    pure_epsilon: float | None = None
+    bounded_range: float | None = None
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
+
+        l times the Renyi divergence of order l + 1; infinite where there is no finite one, zero for
+        what `approximate` says all about. Here that of randomised response at `pure_epsilon`.
+        """
+        if self.pure_epsilon is None:
+            return np.full_like(moments, inf)
+        return pure_alpha(self.pure_epsilon, moments)
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """Of Gaussian mechanisms that cost no less than one of this together; none if empty.
+
+        Each is a standard deviation over the sensitivity in Euclidean distance.
+        """
+        return ()
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """Scales of the noise that it draws, in votes, by what they are called."""
+        return {}
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns epsilon of `number` of these alone, by another theorem than moments.
+
+        Of a pure epsilon the optimal composition of pure mechanisms; else infinite.
+        """
+        if self.pure_epsilon is None:
+            return inf
+        return pure_composition_epsilon(self.pure_epsilon, number, delta)
+
+    def number_charged(self, num_queries: int) -> int:
+        """Returns how many are charged for a batch of num_queries new queries.
+
+        One for a whole batch, or a release of feature sums, unless there are none; one for what
+        answers no queries.
+        """
+        validation.whole(0, num_queries=num_queries)
+        if not self.answers:
+            return 1
+        is_once = self.charged_per_batch or self.releases_feature_sums
+        return min(num_queries, 1) if is_once else num_queries
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields; see `pate_tf.accounting.charges.charge_from_dict`."""
+        return {"name": self.name, **dataclasses.asdict(cast(Any, self))}
+
+    def summary(self) -> str:
+        """Returns name and parameters, such as `gaussian_noisy_max, sigma 40`."""
+        parameters = dataclasses.asdict(cast(Any, self)).items()
+        return ", ".join([self.name, *(f"{name} {value:g}" for name, value in parameters)])
+
+    def several(self, number: int) -> str:
+        """Returns so many of it in words, such as `20 queries of laplace_noisy_max, gamma 0.1`."""
+        return f"{number:,} {self.counted[number != 1]} of {self.summary()}"
+
+    @abstractmethod
+    def in_words(self) -> str:
+        """Returns what is done with the votes, in sentences for a privacy statement."""
+
+
+def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueError:
+    """Returns the refusal of something that a charge can't do.
+
+    Args:
+        charge: the charge, or its class.
+        expected: what was asked for, after "one with".
+        what: the key of `lacks`.
+    """
+    reason = charge.lacks.get(what, f"it defines no {what}")
+    return ValueError(f"expected one with {expected}, got {charge.name}: {reason}")
+
 
 # Composition of (epsilon, delta) guarantees with each other and with moments.
 #
@@ -70,19 +183,17 @@ def composed_epsilon(
     validation.between(0, 1, ends="[)", delta=delta)
     basic = inf
     if alphas is None and sum((Fraction(used) for _, used in guarantees), Fraction(0)) <= delta:
-        basic = _up(fsum(epsilon for epsilon, _ in guarantees))
+        basic = fsum(epsilon for epsilon, _ in guarantees)
         if basic == 0.0:
             return 0.0
-    losses, weights, certain_loss = privacy_losses(guarantees)
-    if certain_loss > delta:
-        return basic
+        basic = nextafter(basic, inf)
+    profile = privacy_profile(guarantees, alphas)
 
     def holds(epsilon: float) -> bool:
-        """Theorem G5: delta of epsilon, from losses of the guarantees and moments of the rest."""
-        remaining = float(weights @ moments_delta(epsilon - losses, alphas))
-        spent = certain_loss + (1.0 - certain_loss) * remaining
-        return spent * (1.0 + SAFETY_MARGIN) <= delta
+        return profile(epsilon) * (1.0 + SAFETY_MARGIN) <= delta
 
+    if profile(inf) > delta:
+        return basic
     high = 1.0
     while not holds(high):
         high *= 2.0
@@ -94,65 +205,69 @@ def composed_epsilon(
     return min(least(holds, low, high, within=SAFETY_MARGIN) * (1.0 + SAFETY_MARGIN), basic)
 
 
-def moments_delta(epsilons: FloatArray, alphas: FloatArray | None) -> FloatArray:
-    """Returns the delta of the moments alone at each epsilon, also below zero.
+def privacy_profile(
+    guarantees: Sequence[Guarantee], alphas: FloatArray | None
+) -> Callable[[float], float]:
+    """Returns delta as a function of epsilon, of all guarantees and all moments together.
 
-    e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020); of an epsilon
-    below zero by the same for its reflection.
-    """
-    if alphas is None:
-        return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0)
-    costs, size = np.where(np.isnan(alphas), inf, alphas), np.abs(epsilons)
-    fixed = costs - DEFAULT_MOMENTS * np.log1p(1.0 / DEFAULT_MOMENTS) - np.log1p(DEFAULT_MOMENTS)
-    exponents = np.min(fixed[None, :] - np.outer(size, DEFAULT_MOMENTS), axis=1)
-    direct = np.exp(np.minimum(exponents, 0.0))
-    reflected = -np.expm1(-size) + np.exp(-size) * direct
-    return np.asarray(np.where(epsilons < 0.0, reflected, direct))
-
-
-def privacy_losses(guarantees: Sequence[Guarantee]) -> tuple[FloatArray, FloatArray, float]:
-    """Theorem G4: finite losses, their probabilities given that one occurs, and that of infinity.
-
-    Where there are too many losses, those that lie close together count as the largest of them,
-    which can only raise delta.
+    From the losses of the guarantees (Theorem G4: finite ones, their probabilities given that one
+    occurs, and that of infinity) and the moments of everything else (Theorem G5). Where there are
+    too many losses, those that lie close together count as the largest of them, which can only
+    raise delta. Arguments as of `composed_epsilon`.
     """
     survived = fsum(log1p(-used) if used < 1.0 else -inf for _, used in guarantees)
-    certain_loss = min(_up(-expm1(survived)) * (1.0 + SAFETY_MARGIN), 1.0)
+    certain_loss = -expm1(survived)
+    if certain_loss > 0.0:
+        certain_loss = min(nextafter(certain_loss, inf) * (1.0 + SAFETY_MARGIN), 1.0)
+
+    def merged(losses: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        possible = weights > 0.0
+        losses, weights = losses[possible], weights[possible]
+        if len(losses) <= MOST_LOSSES:
+            return losses, weights
+        lowest = float(losses.min())
+        width = (float(losses.max()) - lowest) / (MOST_LOSSES - 1)
+        if width == 0.0:
+            return losses[:1], np.array([weights.sum()])
+        places = np.floor((losses - lowest) / width).astype(np.int64)
+        largest = np.full(MOST_LOSSES + 1, -np.inf)
+        np.maximum.at(largest, places, losses)
+        total = np.bincount(places, weights, MOST_LOSSES + 1).astype(np.float64)
+        used = total > 0.0
+        return largest[used], total[used]
+
     losses, weights = np.zeros(1), np.ones(1)
     for epsilon, number in sorted(Counter(epsilon for epsilon, _ in guarantees).items()):
         wins = np.arange(number + 1)
         new_losses: FloatArray = np.asarray(epsilon * (2.0 * wins - number), np.float64)
         # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). Its rounding is far below
         # SAFETY_MARGIN for as many as there can be.
-        exponents = -betaln(number - wins + 1, wins + 1) - log1p(number)
+        exponents = -scipy.special.betaln(number - wins + 1, wins + 1) - log1p(number)
         exponents -= wins * np.log1p(np.exp(-epsilon)) + (number - wins) * np.logaddexp(0, epsilon)
-        new_losses, new_weights = _merged(new_losses, np.exp(exponents))
-        losses, weights = _merged(
+        new_losses, new_weights = merged(new_losses, np.exp(exponents))
+        losses, weights = merged(
             np.add.outer(losses, new_losses).ravel(), np.outer(weights, new_weights).ravel()
         )
-    return losses, weights, certain_loss
 
+    def delta_of(epsilon: float) -> float:
+        above = epsilon - losses
+        if epsilon == inf:
+            return certain_loss
+        if alphas is None:
+            deltas = np.maximum(-np.expm1(np.minimum(above, 0.0)), 0.0)
+        else:
+            # e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020); of
+            # an epsilon below zero by the same for its reflection.
+            costs, size = np.where(np.isnan(alphas), inf, alphas), np.abs(above)
+            fixed = costs - DEFAULT_MOMENTS * np.log1p(1.0 / DEFAULT_MOMENTS)
+            fixed = fixed - np.log1p(DEFAULT_MOMENTS)
+            exponents = np.min(fixed[None, :] - np.outer(size, DEFAULT_MOMENTS), axis=1)
+            direct = np.exp(np.minimum(exponents, 0.0))
+            reflected = -np.expm1(-size) + np.exp(-size) * direct
+            deltas = np.where(above < 0.0, reflected, direct)
+        return certain_loss + (1.0 - certain_loss) * float(weights @ deltas)
 
-def _merged(losses: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    possible = weights > 0.0
-    losses, weights = losses[possible], weights[possible]
-    if len(losses) <= MOST_LOSSES:
-        return losses, weights
-    lowest = float(losses.min())
-    width = (float(losses.max()) - lowest) / (MOST_LOSSES - 1)
-    if width == 0.0:
-        return losses[:1], np.array([weights.sum()])
-    places = np.floor((losses - lowest) / width).astype(np.int64)
-    largest = np.full(MOST_LOSSES + 1, -np.inf)
-    np.maximum.at(largest, places, losses)
-    total = np.bincount(places, weights, MOST_LOSSES + 1).astype(np.float64)
-    used = total > 0.0
-    return largest[used], total[used]
-
-
-def _up(value: float) -> float:
-    """Returns the next larger float; zero stays zero."""
-    return nextafter(value, inf) if value > 0.0 else 0.0
+    return delta_of
 
 
 Charges = Mapping[Charge, int]
@@ -199,15 +314,18 @@ def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None
     added, used = total_approximate(charges)
     if used > Fraction(delta):
         return inf, None
+    basic = float(added)
+    if Fraction(basic) < added:
+        basic = nextafter(basic, inf)
     if not alphas.any():
-        return float_above(added), None
+        return basic, None
     if not used:
         return epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)
     left = float((Fraction(delta) - used) * (1 - Fraction(SAFETY_MARGIN)))
     if not left > 0.0:
         return inf, None
     epsilon, moment = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, left)
-    return nextafter(epsilon + float_above(added), inf), moment
+    return nextafter(epsilon + basic, inf), moment
 
 
 def pure_epsilon(charges: Charges) -> float:
@@ -233,26 +351,6 @@ def check_pure(charge: Charge) -> None:
         )
 
 
-def closed_form_epsilon(charges: Charges, delta: float) -> float:
-    """Returns epsilon by a theorem other than moments; infinite where there is none.
-
-    A single charge's own composition theorem; the losses of charges without moments; of several
-    pure ones the sum.
-    """
-    if not delta:
-        return pure_epsilon(charges)
-    if any(charge.approximate is not None for charge in charges):
-        guarantees = approximate_guarantees(charges)
-        if len(guarantees) > MOST_APPROXIMATE:
-            return inf
-        alphas = total_alphas(charges, DEFAULT_MOMENTS)
-        return composed_epsilon(guarantees, delta=delta, alphas=alphas if alphas.any() else None)
-    if len(charges) != 1:
-        return pure_epsilon(charges)
-    ((charge, number),) = charges.items()
-    return charge.composed_epsilon(number, delta=delta)
-
-
 def approximate_guarantees(charges: Charges) -> list[Guarantee]:
     """Returns a guarantee for each charge without moments; no more than MOST_APPROXIMATE + 1."""
     guarantees: list[Guarantee] = []
@@ -265,20 +363,40 @@ def approximate_guarantees(charges: Charges) -> list[Guarantee]:
     return guarantees
 
 
-def smallest_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
-    """Returns the smallest epsilon known, and its moment; None where a closed form gave it."""
+def smallest_epsilon(
+    charges: Charges, delta: float, *, enough: float = 0.0
+) -> tuple[float, float | None]:
+    """Returns the smallest epsilon known, and its moment; None where another theorem gave it.
+
+    Other theorems are a single charge's own composition theorem, the losses of charges without
+    moments, and of several pure ones the sum.
+
+    Args:
+        charges: how many of each charge.
+        delta: in [0, 1).
+        enough: an epsilon by moments up to here is returned without trying the others, which are
+            slow for many queries.
+    """
     epsilon, moment = moments_epsilon(charges, delta)
-    closed_form = closed_form_epsilon(charges, delta)
-    return (closed_form, None) if closed_form < epsilon else (epsilon, moment)
+    if epsilon <= enough or not delta:
+        return epsilon, moment
+    if any(charge.approximate is not None for charge in charges):
+        guarantees, composed = approximate_guarantees(charges), inf
+        if len(guarantees) <= MOST_APPROXIMATE:
+            alphas = total_alphas(charges, DEFAULT_MOMENTS)
+            others = alphas if alphas.any() else None
+            composed = composed_epsilon(guarantees, delta=delta, alphas=others)
+    elif len(charges) != 1:
+        composed = pure_epsilon(charges)
+    else:
+        ((charge, number),) = charges.items()
+        composed = charge.composed_epsilon(number, delta=delta)
+    return (composed, None) if composed < epsilon else (epsilon, moment)
 
 
 def fits(charges: Charges, delta: float, epsilon_budget: float) -> bool:
     """Whether the total cost stays within the budget."""
-    # The closed forms are slow for many queries, and moments alone decide most batches.
-    return (
-        moments_epsilon(charges, delta)[0] <= epsilon_budget
-        or closed_form_epsilon(charges, delta) <= epsilon_budget
-    )
+    return smallest_epsilon(charges, delta, enough=epsilon_budget)[0] <= epsilon_budget
 
 
 def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
@@ -456,7 +574,9 @@ def group_epsilon(
         epsilon = one_teacher_epsilon(float(np.exp(log(delta) - depth)))
         if epsilon == inf:
             return inf
-        holds = logsumexp(epsilon * np.arange(num_steps)) * (1.0 + SAFETY_MARGIN) <= depth
+        holds = (
+            scipy.special.logsumexp(epsilon * np.arange(num_steps)) * (1.0 + SAFETY_MARGIN) <= depth
+        )
         return epsilon if holds else inf
 
     low, high = 0.0, 1.0

@@ -5,14 +5,13 @@ Every result errs upward: what is returned is never below the epsilon it stands 
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable
-from fractions import Fraction
-from math import exp, expm1, factorial, floor, inf, log, nextafter, sqrt
+from math import exp, expm1, factorial, floor, inf, log, sqrt
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from numpy.typing import ArrayLike, NDArray
 
 from pate_tf.core import validation
@@ -24,46 +23,10 @@ from pate_tf.core import validation
 LATTICE: Final = 2**20
 
 
-# SciPy's special functions, imported when one is first called: they take a fifth of the memory of
-# a process that needs none of them, such as a silo that randomises its own votes.
-
-
-def _lazily(name: str) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> Any:
-        return getattr(importlib.import_module("scipy.special"), name)(*arguments, **options)
-
-    return call
-
-
-betainc = _lazily("betainc")
-betaln = _lazily("betaln")
-erfc = _lazily("erfc")
-expit = _lazily("expit")
-log_ndtr = _lazily("log_ndtr")
-logsumexp = _lazily("logsumexp")
-ndtr = _lazily("ndtr")
-ndtri = _lazily("ndtri")
-softmax = _lazily("softmax")
-
-
 FloatArray = NDArray[np.float64]
 
 SERIES_RADIUS = 0.5
 SERIES_COEFFICIENTS = tuple(1.0 / factorial(k) for k in range(15, 1, -1))
-
-
-def exp_remainder(x: FloatArray) -> FloatArray:
-    """Returns e^x - 1 - x, at full relative accuracy also near zero; infinite on overflow."""
-    with np.errstate(over="ignore"):
-        remainder = np.asarray(np.expm1(x) - x)
-    small = np.abs(x) < SERIES_RADIUS
-    near = x[small]
-    series = np.full_like(near, SERIES_COEFFICIENTS[0])
-    for coefficient in SERIES_COEFFICIENTS[1:]:
-        series *= near
-        series += coefficient
-    remainder[small] = series * near * near
-    return remainder
 
 
 def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
@@ -74,8 +37,21 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
     Proposition C1). Infinite on overflow.
     """
     order = moments + 1.0
+
+    def remainder(x: FloatArray) -> FloatArray:
+        """e^x - 1 - x, at full relative accuracy also near zero."""
+        value = np.asarray(np.expm1(x) - x)
+        small = np.abs(x) < SERIES_RADIUS
+        near = x[small]
+        series = np.full_like(near, SERIES_COEFFICIENTS[0])
+        for coefficient in SERIES_COEFFICIENTS[1:]:
+            series *= near
+            series += coefficient
+        value[small] = series * near * near
+        return value
+
     with np.errstate(invalid="ignore", over="ignore"):
-        value = exp_remainder(order * log_ratio) - order * exp_remainder(log_ratio)
+        value = remainder(order * log_ratio) - order * remainder(log_ratio)
     return np.where(np.isnan(value), np.inf, np.maximum(value, 0.0))
 
 
@@ -96,26 +72,6 @@ def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
         - np.log1p(np.exp(-epsilon))
     )
     return np.asarray(np.where(epsilon * (moments + 1.0) < 30.0, near, far))
-
-
-def bounded_range_alpha(width: float, moments: FloatArray) -> FloatArray:
-    """Returns the largest alpha of any mechanism whose log ratios lie within a range of `width`.
-
-    With e^{-w/2} and e^{w/2} the two ratios there and p = Pr[the first], ln of the moment is
-    l ln(p e^{-w/2} + (1-p) e^{w/2}) + ln(p e^{lw/2} + (1-p) e^{-lw/2}): concave in p, and largest
-    where its derivative vanishes (docs/proofs/worst_case.md, Theorem W9). Shape [num_moments].
-    Infinite on overflow, and for a width below 0.01, where digits would be lost; rounded up by
-    1e-9.
-    """
-    if width < 0.01:
-        return np.full_like(moments, np.inf)
-    falling = -np.expm1(-width)
-    with np.errstate(over="ignore", invalid="ignore"):
-        rising = np.expm1(moments * width)
-        # Both brackets over their value at p = 0: 1 - p falling and 1 + p rising.
-        p = (1.0 / falling - moments / rising) / (moments + 1.0)
-        total = moments * np.log1p(-p * falling) + np.log1p(p * rising)
-    return np.asarray(np.where(np.isfinite(total), total * (1.0 + 1e-9), np.inf))
 
 
 Number = TypeVar("Number", int, float)
@@ -154,12 +110,6 @@ def least(
             break
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def float_above(value: Fraction) -> float:
-    """Returns the least float that is not below a fraction."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else nextafter(nearest, inf)
 
 
 def check_moments(moments: ArrayLike) -> FloatArray:
@@ -229,12 +179,15 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     if not mu < inf or not delta:
         return inf
 
-    def exceeds(epsilon: float) -> bool:
-        first = float(log_ndtr(-epsilon / mu + mu / 2.0))
-        second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2.0))
-        return second >= first or first + log(-expm1(second - first)) > log(delta)
+    def holds(epsilon: float) -> bool:
+        first = float(scipy.special.log_ndtr(-epsilon / mu + mu / 2.0))
+        second = epsilon + float(scipy.special.log_ndtr(-epsilon / mu - mu / 2.0))
+        return second < first and first + log(-expm1(second - first)) <= log(delta)
 
-    return _least_total(exceeds, mu * mu / 2.0 + mu * sqrt(2.0 * log(1.0 / delta)))
+    if holds(0.0):
+        return 0.0
+    high = mu * mu / 2.0 + mu * sqrt(2.0 * log(1.0 / delta))
+    return least(holds, 0.0, high) * (1.0 + SAFETY_MARGIN)
 
 
 def gaussian_dp_delta(mu: float, epsilon: float) -> float:
@@ -247,8 +200,8 @@ def gaussian_dp_delta(mu: float, epsilon: float) -> float:
         return 0.0
     if not mu < inf:
         return 1.0
-    first = float(log_ndtr(-epsilon / mu + mu / 2.0))
-    second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2.0))
+    first = float(scipy.special.log_ndtr(-epsilon / mu + mu / 2.0))
+    second = epsilon + float(scipy.special.log_ndtr(-epsilon / mu - mu / 2.0))
     # Logarithms are rounded by their own size.
     lost = SAFETY_MARGIN * (1.0 + abs(first))
     left = 1.0 - exp(min(second - first, 0.0))
@@ -268,31 +221,28 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     if not (delta and num_queries):
         return num_queries * epsilon
 
-    def exceeds(total: float) -> bool:
-        least = floor((total / epsilon + num_queries) / 2.0) + 1
-        if least > num_queries:
-            return False
-        here = float(betainc(least, num_queries - least + 1, expit(epsilon)))
-        there = float(betainc(least, num_queries - least + 1, expit(-epsilon)))
+    ratios = np.array([epsilon, -epsilon])
+
+    def holds(total: float) -> bool:
+        wins = floor((total / epsilon + num_queries) / 2.0) + 1
+        if wins > num_queries:
+            return True
+        tails = scipy.special.betainc(wins, num_queries - wins + 1, scipy.special.expit(ratios))
+        here, there = map(float, tails)
         matched = exp(total + log(there)) if there > 0.0 else 0.0
-        return here * (1.0 + SAFETY_MARGIN) - matched * (1.0 - SAFETY_MARGIN) > delta
+        return here * (1.0 + SAFETY_MARGIN) - matched * (1.0 - SAFETY_MARGIN) <= delta
 
-    return min(_least_total(exceeds, num_queries * epsilon), num_queries * epsilon)
-
-
-def _least_total(exceeds: Callable[[float], bool], high: float) -> float:
-    """Returns an epsilon in [0, high] that does not exceed delta, next to one that does."""
-    low = 0.0
-    if not exceeds(low):
+    if holds(0.0):
         return 0.0
-    return least(lambda epsilon: not exceeds(epsilon), low, high) * (1.0 + SAFETY_MARGIN)
+    total = least(holds, 0.0, num_queries * epsilon) * (1.0 + SAFETY_MARGIN)
+    return min(total, num_queries * epsilon)
 
 
 # Which delta means something: one rule, and the default that follows it.
 
 
 DEFAULT_DELTA: Final = 1e-5
-# Of a release's delta, for `core.settings.setting`.
+# Of a release's delta, for `core.validation.setting`.
 DELTA: Final[dict[str, Any]] = {
     "least": 0.0,
     "below": 1.0,

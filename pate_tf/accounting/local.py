@@ -55,6 +55,7 @@ class RandomisedResponse(Charge):
         """Raises ValueError if a parameter is out of its range."""
         validation.whole(2, MOST_CLASSES, num_classes=self.num_classes)
         validation.between(LEAST_EPSILON, MOST_EPSILON, ends="[]", epsilon=self.epsilon)
+        object.__setattr__(self, "pure_epsilon", self.epsilon)  # of one answer, with delta 0
 
     @property
     def threshold(self) -> int:
@@ -104,11 +105,6 @@ class RandomisedResponse(Charge):
         is_kept = noise.words(len(votes)) < np.uint64(self.threshold)
         others = noise.uniform_integers(np.full(len(votes), self.num_classes - 1))
         return np.where(is_kept, votes, others + (others >= votes))
-
-    @property
-    def pure_epsilon(self) -> float:
-        """Epsilon: what one answer costs with delta 0."""
-        return self.epsilon
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns l times the Renyi divergence of order l + 1 of two votes, [num_moments]."""

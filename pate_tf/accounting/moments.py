@@ -28,7 +28,8 @@ from pate_tf.accounting.conversions import SAFETY_MARGIN, FloatArray, check_mome
 from pate_tf.accounting.conversions import epsilon_from_alphas as epsilon_from_alphas
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import DataDependent, Tail
-from pate_tf.accounting.outcomes import IntArray, NeighbourOutcomes
+from pate_tf.accounting.noisy_max_costs import NeighbourOutcomes
+from pate_tf.core.validation import IntArray
 
 # Exact two-sided moments: outcome probabilities at the counts and at every neighbour.
 #

@@ -1,17 +1,298 @@
-"""What a noisy maximum costs: bounds at the counts, and the worst case over all of them."""
+"""Noisy maxima: the law of the label, what it costs at the counts, and in the worst case of all.
+
+Counts are int64 [num_queries, num_classes]; gaps are differences of counts and may be negative.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise, product
-from math import ceil, floor, log2, sqrt
+from math import ceil, floor, inf, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy
+from numpy.typing import ArrayLike, NDArray
 
-from pate_tf.accounting.conversions import FloatArray, excess, exp_remainder, ndtr, pure_alpha
+from pate_tf.accounting.conversions import (
+    DEFAULT_MOMENTS,
+    LATTICE,
+    FloatArray,
+    excess,
+)
+from pate_tf.core.validation import IntArray
+
+NODES = 24
+UNDERFLOW = 760.0
+LARGEST_EXPONENT = 24.0
+
+
+# The law of the label.
+
+
+class Quadrature(NamedTuple):
+    """How the probabilities of the largest noisy count are summed, for a law of the noise.
+
+    Attributes:
+        points: noisy counts, [num_points].
+        log_weights: of the points, [num_points].
+        below: what each class wins where every noisy count is below the points.
+        ties: points and weights on (0, 1) of the priority that breaks a tie; a single point where
+            ties have probability zero.
+        log_law: from distances, real between the kinks, and a priority to ln Pr[noise = distance]
+            and ln(Pr[noise < distance] + priority * Pr[noise = distance]), of that shape.
+    """
+
+    points: FloatArray
+    log_weights: FloatArray
+    below: float
+    ties: tuple[FloatArray, FloatArray]
+    log_law: Callable[[FloatArray, float], tuple[FloatArray, FloatArray]]
+
+
+@lru_cache(maxsize=4096)
+def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
+    """Returns points in [0, length - 1] and weights that sum smooth f(0) + ... + f(length - 1).
+
+    Every integer for up to NODES of them; else the Gauss rule of the discrete Chebyshev
+    polynomials, exact to degree 2 NODES - 1.
+    """
+    if length <= NODES:
+        return np.arange(length, dtype=np.float64), np.ones(length)
+    k = np.arange(1, NODES, dtype=np.float64)
+    squares = k**2 * (float(length) ** 2 - k**2) / (4.0 * (4.0 * k**2 - 1.0))
+    off = np.diag(np.sqrt(squares), 1)
+    points, vectors = np.linalg.eigh(np.diag(np.full(NODES, (length - 1) / 2.0)) + off + off.T)
+    return points, vectors[0] ** 2 * length
+
+
+@lru_cache(maxsize=64)
+def geometric_rule(gamma: float, nodes: int) -> tuple[FloatArray, FloatArray]:
+    """Returns s and w with sum_i p^i f(p^i) = sum w f(s), p = e^-gamma, f of degree < 2 nodes.
+
+    The Gauss rule of the little q-Legendre polynomials.
+    """
+    n = np.arange(nodes, dtype=np.float64)
+
+    def miss(power: FloatArray) -> FloatArray:
+        return -np.expm1(-gamma * power)
+
+    def step(lower: FloatArray, shift: FloatArray) -> FloatArray:
+        scale = np.exp(-gamma * lower) / miss(2.0 * lower + 1.0)
+        return scale * miss(shift) / (1.0 + np.exp(-gamma * shift))
+
+    rising, falling = step(n, n + 1.0), step(n, n)
+    off = np.diag(np.sqrt(rising[:-1] * falling[1:]), 1)
+    points, vectors = np.linalg.eigh(np.diag(rising + falling) + off + off.T)
+    return np.clip(points, 1e-300, 1.0), vectors[0] ** 2 / -np.expm1(-gamma)
+
+
+def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
+    """Returns the quadrature of Pr[k] = (1 - p)/(1 + p) p^|k|, p = e^-gamma.
+
+    Integers near the counts, Gauss points between, and both geometric tails. Ties are broken by
+    random priority.
+
+    Args:
+        gamma: inverse scale, per vote.
+        values: every count that is in use, relative to the largest one of the histogram,
+            ascending and distinct.
+        num_classes: number of classes.
+        total: sum of the counts of all classes, relative to the largest one.
+    """
+    fall, rise = np.exp(-gamma), -np.expm1(-gamma)
+
+    def log_law(distances: FloatArray, priority: float) -> tuple[FloatArray, FloatArray]:
+        decay = -gamma * np.abs(distances)
+        behind = decay - np.log1p(fall)
+        ahead = np.log1p(-np.exp(behind) * (1.0 - priority * rise))
+        log_cdf = np.where(distances < 0, behind + np.log(fall + priority * rise), ahead)
+        return log(rise) - np.log1p(fall) + decay, log_cdf
+
+    top = int(values[-1])
+    bottom = max(int(values[0]), top - ceil(UNDERFLOW / gamma))
+    longest = max(1, int(LARGEST_EXPONENT / (gamma * max(4, num_classes))))
+    kinks = np.unique(np.append(values[values >= bottom], bottom))
+    pieces = [(float(top), *integer_rule(1))]
+    for start, stop in pairwise(kinks):
+        count = ceil(int(stop - start) / longest)
+        edges = start + (stop - start) * np.arange(count + 1) // count
+        pieces += [
+            (float(left), *integer_rule(int(right - left))) for left, right in pairwise(edges)
+        ]
+    weights = np.concatenate([w for _, _, w in pieces])
+    falls, tail_weights = geometric_rule(gamma, num_classes // 2 + 1)
+    with np.errstate(divide="ignore"):
+        log_weights = np.log(np.concatenate([weights, tail_weights / falls]))
+    points = np.concatenate([left + nodes for left, nodes, _ in pieces])
+    points = np.append(points, top + 1.0 - np.log(falls) / gamma)
+    below = 0.0
+    if bottom == values[0]:
+        above = total - num_classes * bottom + num_classes
+        below = float(np.exp(-gamma * above - num_classes * np.log1p(fall))) / num_classes
+    # Exact for the product of the distribution functions of num_classes - 1 others.
+    ties, tie_weights = np.polynomial.legendre.leggauss(num_classes // 2 + 1)
+    return Quadrature(points, log_weights, below, ((ties + 1.0) / 2.0, tie_weights / 2.0), log_law)
+
+
+def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
+    """Returns the quadrature of the normal law of standard deviation sigma.
+
+    Composite Gauss-Legendre points wherever a winning density can be found; ties have probability
+    zero. Arguments as of `discrete_laplace`.
+    """
+    del total
+
+    def log_law(distances: FloatArray, priority: float) -> tuple[FloatArray, FloatArray]:
+        del priority
+        scaled = distances / sigma
+        return -(scaled**2) / 2.0 - log(sigma * sqrt(2.0 * np.pi)), scipy.special.log_ndtr(scaled)
+
+    top = float(values[-1])
+    low = max(float(values[0]), top - 60.0 * sigma) - 10.0 * sigma
+    high = top + 14.0 * sigma
+    pieces = ceil((high - low) / sigma * max(1.0, sqrt(num_classes) / 4.0))
+    width = (high - low) / pieces
+    points, weights = np.polynomial.legendre.leggauss(NODES)
+    starts = low + width * np.arange(pieces)
+    grid = (starts[:, None] + (points + 1.0) * width / 2.0).ravel()
+    log_weights = np.tile(np.log(weights * width / 2.0), pieces)
+    return Quadrature(grid, log_weights, 0.0, (np.full(1, 0.5), np.ones(1)), log_law)
+
+
+# From values, num_classes and total, as of `discrete_laplace`, to the quadrature of a law of noise.
+AdditiveNoise = Callable[[IntArray, int, int], Quadrature]
+
+
+class NeighbourOutcomes(NamedTuple):
+    """The law of the label at one histogram and at each of its neighbours.
+
+    A column is a group of `multiplicity` classes of equal probability under both laws. The last
+    two columns are the class that loses a vote and the class that gains one.
+
+    Attributes:
+        here: probability of each class of the group, [num_neighbours, num_groups].
+        there: the same at the neighbour.
+        multiplicity: classes in the group, [num_neighbours, num_groups].
+    """
+
+    here: FloatArray
+    there: FloatArray
+    multiplicity: FloatArray
+
+
+def neighbour_outcomes(
+    noise: AdditiveNoise, values: IntArray, multiplicity: IntArray
+) -> NeighbourOutcomes:
+    """Returns the laws at a histogram and at every neighbour.
+
+    Neighbours that differ only in which of several equal classes moves are listed once.
+    Where the ratio of two distribution functions overflows, a probability may come out as NaN.
+
+    Args:
+        noise: the law of the noise on each count.
+        values: distinct counts, ascending, [num_groups].
+        multiplicity: number of classes with that count, [num_groups].
+    """
+    behind = values - values[-1]
+    num_classes, total = int(np.sum(multiplicity)), int(np.sum(behind * multiplicity))
+    kinks = np.unique(np.concatenate([behind - 1, behind, behind + 1]))
+    grid = noise(kinks, num_classes, total)
+    distances = grid.points - behind[:, None]
+    moved = np.stack([distances, distances + 1.0, distances - 1.0])
+    size = len(values)
+    here = np.full(size, grid.below)
+    others = np.full((size, size, size), grid.below)
+    losers, gainers = np.full((size, size), grid.below), np.full((size, size), grid.below)
+    for priority, weight in zip(*grid.ties, strict=True):
+        density, (cdf, after_loss, after_gain) = grid.log_law(moved, priority)
+        weighted = grid.log_weights + density
+        won, lost_and_won, gained_and_won = weight * np.exp(weighted + (multiplicity @ cdf - cdf))
+        here += np.sum(won, axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            easier, harder = np.exp(after_loss - cdf), np.exp(after_gain - cdf)
+            for group in range(size):
+                others[group] += (won * easier[group]) @ harder.T
+            losers += lost_and_won @ harder.T
+            gainers += easier @ gained_and_won.T
+    lose, gain = (index.ravel() for index in np.indices((size, size)))
+    possible = (values[lose] > 0) & ((lose != gain) | (multiplicity[lose] > 1))
+    lose, gain = lose[possible], gain[possible]
+    rows = np.arange(len(lose))
+    remaining = np.tile(multiplicity.astype(np.float64), (len(lose), 1))
+    np.subtract.at(remaining, (rows, lose), 1.0)
+    np.subtract.at(remaining, (rows, gain), 1.0)
+    single = np.ones((len(lose), 2))
+    return NeighbourOutcomes(
+        here=np.column_stack([np.tile(here, (len(lose), 1)), here[lose], here[gain]]),
+        there=np.column_stack([others[lose, :, gain], losers[lose, gain], gainers[lose, gain]]),
+        multiplicity=np.column_stack([remaining, single]),
+    )
+
+
+SMALLEST_PROBABILITY = 1e-290
+
+
+@dataclass(frozen=True)
+class NeighbourLaws:
+    """Sensitive: the exact laws at a histogram and its neighbours, and how exact they are.
+
+    Attributes:
+        outcomes: the laws.
+        limit: the mechanism's largest log ratio of any outcome; infinite without one.
+        rare: a probability below which underflow may have lost part of it.
+        margin: relative excess that covers what the laws leave out of a cost.
+    """
+
+    outcomes: NeighbourOutcomes = dataclasses.field(repr=False)
+    limit: float = inf
+    rare: float = SMALLEST_PROBABILITY
+    margin: float = 0.0
+
+
+def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
+    """Returns the law of the largest noisy count, [num_queries, num_classes].
+
+    Classes with the same count form a group of equal probability.
+    """
+    rows, inverse = np.unique(counts, axis=0, return_inverse=True)
+    laws = np.empty(rows.shape)
+    for row, law in zip(rows, laws, strict=True):
+        values, group, multiplicity = np.unique(row, return_inverse=True, return_counts=True)
+        behind = values - values[-1]
+        grid = noise(behind, len(row), int(np.sum(behind * multiplicity)))
+        distances = grid.points - behind[:, None]
+        won = np.full(len(values), grid.below)
+        for priority, weight in zip(*grid.ties, strict=True):
+            density, cdf = grid.log_law(distances, priority)
+            others = multiplicity @ cdf - cdf
+            won += np.sum(np.exp(density + grid.log_weights + others), axis=1) * weight
+        law[:] = won[group]
+    return laws[inverse.ravel()]
+
+
+def listed_outcomes(row: IntArray, law: Callable[[IntArray], FloatArray]) -> NeighbourOutcomes:
+    """Returns the laws at a histogram [num_classes] and at every neighbour, a column a class.
+
+    Args:
+        row: int64 [num_classes], at least two classes.
+        law: from counts [num_queries, num_classes] to the law of the label, same shape.
+    """
+    _, first = np.unique(row, return_index=True)
+    last = len(row) - 1 - np.unique(row[::-1], return_index=True)[1]
+    lose, gain = (index.ravel() for index in np.meshgrid(first, last, indexing="ij"))
+    possible = (row[lose] > 0) & (lose != gain)
+    lose, gain = lose[possible], gain[possible]
+    moves = np.arange(len(lose))
+    neighbours = np.tile(row, (len(lose), 1))
+    neighbours[moves, lose] -= 1
+    neighbours[moves, gain] += 1
+    here, there = law(row[None, :]), law(neighbours)
+    return NeighbourOutcomes(np.tile(here, (len(lose), 1)), there, np.ones(neighbours.shape))
+
 
 # Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
 #
@@ -44,10 +325,7 @@ def _pair_excess(
     largest = np.zeros((len(here), len(moments)))
     directions = [(there, winner, -ratios)] + [(here, -winner, ratios)] * reverse
     for law, winner_ratio, other_ratios in directions:
-        # `excess` of every winner, in place: these are long arrays.
-        total = exp_remainder(np.outer(winner_ratio, moments + 1.0))
-        total -= np.outer(exp_remainder(winner_ratio), moments + 1.0)
-        np.maximum(total, 0.0, out=total)
+        total = excess(winner_ratio[:, None], moments)
         total *= (1.0 - np.sum(law, axis=1))[:, None]
         total += law @ excess(other_ratios[:, None], moments)
         np.maximum(largest, np.where(np.isnan(total), np.inf, total), out=largest)
@@ -143,6 +421,7 @@ def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArr
 
 
 _EVERY = 4
+PER_DOUBLING = 512  # scales that the worst case is computed for
 _CHUNK = 2**13
 
 
@@ -151,28 +430,33 @@ class Evaluated(NamedTuple):
 
     Attributes:
         pairs: probabilities where the vote has not moved, and after the move, [num_pairs, 2, 3].
-        at_knots: `excesses` at the moments of `chord_knots`, [num_knots, num_pairs].
+        at_knots: `excesses` at the knots, [num_knots, num_pairs].
+        knots: indices of the moments at which every pair is evaluated, [num_knots].
     """
 
     pairs: FloatArray
     at_knots: FloatArray
+    knots: NDArray[np.int64]
 
 
 def evaluated(pairs: FloatArray, moments: FloatArray) -> Evaluated:
-    """Returns the pairs with their moments at the knots of `moments`."""
-    return Evaluated(pairs, excesses(pairs, moments[chord_knots(len(moments))]))
+    """Returns the pairs with their moments at every fourth of `moments` and the last."""
+    knots = np.unique(np.append(np.arange(0, len(moments), _EVERY), len(moments) - 1))
+    return Evaluated(pairs, excesses(pairs, moments[knots]), knots)
 
 
 def between_moments(
-    moments: FloatArray, grid: FloatArray, certified: FloatArray, cap: FloatArray
+    moments: FloatArray, certified: ArrayLike, cap: Callable[[FloatArray], FloatArray]
 ) -> FloatArray:
-    """Returns bounds at any moments from bounds at a grid of moments, and at most the cap.
+    """Returns bounds at any moments from bounds at `DEFAULT_MOMENTS`, and at most the cap.
 
     The cost of every pair of laws is convex in l and 0 at l = 0, and so is the largest of them:
     chords bound it from above. Beyond the last moment the cap alone does.
     """
-    chords = np.interp(moments, np.append(0.0, grid), np.append(0.0, certified), right=np.inf)
-    return np.asarray(np.minimum(chords, cap))
+    bounds = np.minimum(certified, cap(DEFAULT_MOMENTS))
+    grid = np.append(0.0, DEFAULT_MOMENTS)
+    chords = np.interp(moments, grid, np.append(0.0, bounds), right=np.inf)
+    return np.asarray(np.minimum(chords, cap(moments)))
 
 
 def largest_excess(parts: list[Evaluated], moments: FloatArray) -> FloatArray:
@@ -187,7 +471,7 @@ def largest_excess(parts: list[Evaluated], moments: FloatArray) -> FloatArray:
     """
     pairs = np.concatenate([part.pairs for part in parts])
     at_knots = np.concatenate([part.at_knots for part in parts], axis=1)
-    knots = chord_knots(len(moments))
+    knots = parts[0].knots
     largest = np.zeros(len(moments))
     largest[knots] = np.max(at_knots, axis=1)
     logs = np.log1p(at_knots)
@@ -205,11 +489,6 @@ def largest_excess(parts: list[Evaluated], moments: FloatArray) -> FloatArray:
             rivals[leaders] = True
             largest[inner] = np.max(excesses(pairs[rivals], moments[inner]), axis=1)
     return largest
-
-
-def chord_knots(num_moments: int) -> NDArray[np.int64]:
-    """Returns the indices of the moments at which every pair is evaluated."""
-    return np.unique(np.append(np.arange(0, num_moments, _EVERY), num_moments - 1))
 
 
 def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
@@ -246,7 +525,6 @@ SMALLEST_SIGMA, LARGEST_SIGMA = 0.5, 2.0**14
 GAUSSIAN_ROUNDING = 1e-10
 
 _GROUPS = (1.0, 4.0)  # l / sigma up to which one box serves
-_SIGMAS_PER_DOUBLING = 512
 _KEPT_VARIANCE = 0.994
 _GRID_STEP = 0.8 * sqrt(1.0 - _KEPT_VARIANCE)
 _MIXING_ERROR = 4e-13  # 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalised, of two variables
@@ -255,86 +533,70 @@ _NODES = 24
 _BEYOND = 12.0
 
 
-def gaussian_noisy_max_alphas(
-    sigma: float, moments: tuple[float, ...], lattice_step: float
-) -> FloatArray:
-    """Returns a bound on the cost of one label, whatever the counts, [num_moments].
+@lru_cache(maxsize=256)
+def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
+    """Returns a bound on the cost of one label, whatever the counts, at `DEFAULT_MOMENTS`.
 
     Holds for any number of classes, both directions, any way to break ties, and the noise that is
-    drawn: a discrete Gaussian on a lattice. Never above l (l+1) / sigma^2, which is returned for
-    l > 4 sigma and for sigma outside of 0.5 .. 2^14. sigma is rounded down to a geometric grid:
-    more noise never costs more (Lemma W7).
+    drawn: a discrete Gaussian on multiples of 1 / LATTICE votes. Infinite for l > 4 sigma. Lengths
+    are in standard deviations here.
 
     Args:
-        sigma: standard deviation of the noise, in votes.
-        moments: positive and ascending.
-        lattice_step: of the noise, in votes.
+        sigma: standard deviation of the noise, in votes, 0.5 to 2^14.
     """
-    cap = np.array(moments) * (np.array(moments) + 1.0) / sigma**2
-    if not SMALLEST_SIGMA <= sigma <= LARGEST_SIGMA:
-        return cap
-    below = 2.0 ** (floor(log2(sigma) * _SIGMAS_PER_DOUBLING) / _SIGMAS_PER_DOUBLING)
-    return np.asarray(np.minimum(_gaussian_alphas(min(below, sigma), moments, lattice_step), cap))
-
-
-@lru_cache(maxsize=256)
-def _gaussian_alphas(
-    sigma: float, moments: tuple[float, ...], lattice_step: float
-) -> tuple[float, ...]:
-    """Returns the bound at every moment, infinite above the last group."""
-    orders = np.array(moments)
-    alphas = np.full(len(orders), np.inf)
+    ndtr, alphas = scipy.special.ndtr, np.full_like(DEFAULT_MOMENTS, np.inf)
     scale = sigma * sqrt(_KEPT_VARIANCE)
-    shift, slack = 1.0 / scale, 2.0 * lattice_step / scale
+    shift, slack = 1.0 / scale, 2.0 / LATTICE / scale
+
+    def positions(x: FloatArray, y: FloatArray) -> FloatArray:
+        """Pairs at all (x, y): the first above, the second below the laws on the lattice."""
+        laws = []
+        for a, b, more in ((x, y, slack), (x - shift, y + shift, -slack)):
+            neither = np.outer(ndtr(more - a), ndtr(more - b))
+            outcomes = (_wins(a + more, b), _wins(b + more, a).T, neither)
+            laws.append(np.stack([outcome.ravel() for outcome in outcomes], axis=1))
+        return np.stack(laws, axis=1)
+
     lowest = 0.0
-    for highest in _GROUPS:
-        some = (orders * shift > lowest) & (orders * shift <= highest)
-        lowest = highest
-        if np.any(some):
-            alphas[some] = _group_alphas(shift, slack, orders[some], highest)
+    for reach in _GROUPS:
+        in_group = (DEFAULT_MOMENTS * shift > lowest) & (DEFAULT_MOMENTS * shift <= reach)
+        lowest, orders = reach, DEFAULT_MOMENTS[in_group]
+        if not orders.size:
+            continue
+        # Rounded down to the lattice, so that points of the grid are points of the lattice.
+        step = floor(_GRID_STEP / slack) * slack
+        near = ceil((reach + _RARE + shift) / step)
+        a_far = near + ceil((sqrt(2.0) * _RARE + 2.0 * shift) / step) + 1
+        b_far = near + ceil((sqrt(2.0) * _RARE + 2.0 * reach) / step) + 1
+        close: FloatArray = np.arange(-near, near + 1.0) * step
+        a_leads: FloatArray = np.arange(near + 1.0, a_far + 1.0) * step
+        b_leads: FloatArray = np.arange(near + 1.0, b_far + 1.0) * step
+        inside = [positions(np.append(close, a_leads), close), positions(close, b_leads)]
+        # Two classes alone, whose means are `gaps` apart.
+        gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
+        moved = gaps - 2.0 * shift
+        here = [
+            ndtr((gaps + slack) / sqrt(2.0)),
+            ndtr((slack - gaps) / sqrt(2.0)),
+        ]
+        there = [
+            ndtr((moved - slack) / sqrt(2.0)),
+            ndtr((-slack - moved) / sqrt(2.0)),
+        ]
+        race = np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
+        bounds = []
+        for pairs in (inside, [race]):
+            # The enclosed probabilities of a pair may add up to more than 1.
+            total = max(float(np.max(np.sum(part[:, 0], axis=1))) for part in pairs)
+            parts = [evaluated(part, orders) for part in pairs]
+            bounds.append(np.log1p(largest_excess(parts, orders) + max(total - 1.0, 0.0)))
+        whole = orders * (orders + 1.0) * shift**2
+        rare = 4.0 * float(ndtr(slack - _RARE))
+        near_two = np.maximum(bounds[1], whole / 2.0) - orders * np.log1p(-rare)
+        outside = np.logaddexp(near_two, whole + np.log(rare))
+        rounding = (2.0 * orders + 1.0) * (_MIXING_ERROR + GAUSSIAN_ROUNDING)
+        alphas[in_group] = np.maximum(bounds[0], outside) + rounding
     return tuple(alphas.tolist())
-
-
-def _group_alphas(shift: float, slack: float, moments: FloatArray, reach: float) -> FloatArray:
-    """Returns the bound where moments * shift <= reach; lengths in standard deviations."""
-    # Rounded down to the lattice, so that points of the grid are points of the lattice.
-    step = floor(_GRID_STEP / slack) * slack
-    near = ceil((reach + _RARE + shift) / step)
-    a_far = near + ceil((sqrt(2.0) * _RARE + 2.0 * shift) / step) + 1
-    b_far = near + ceil((sqrt(2.0) * _RARE + 2.0 * reach) / step) + 1
-    close: FloatArray = np.arange(-near, near + 1.0) * step
-    a_leads: FloatArray = np.arange(near + 1.0, a_far + 1.0) * step
-    b_leads: FloatArray = np.arange(near + 1.0, b_far + 1.0) * step
-    parts = [
-        evaluated(_positions(shift, slack, np.append(close, a_leads), close), moments),
-        evaluated(_positions(shift, slack, close, b_leads), moments),
-    ]
-    gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
-    race = [evaluated(_two_classes(shift, slack, gaps), moments)]
-    bounds = []
-    for group in (parts, race):
-        # The enclosed probabilities of a pair may add up to more than 1.
-        total = max(float(np.max(np.sum(part.pairs[:, 0], axis=1))) for part in group)
-        bounds.append(np.log1p(largest_excess(group, moments) + max(total - 1.0, 0.0)))
-    inside, two = bounds
-    whole = moments * (moments + 1.0) * shift**2
-    rare = 4.0 * float(ndtr(slack - _RARE))
-    outside = np.logaddexp(
-        np.maximum(two, whole / 2.0) - moments * np.log1p(-rare), whole + np.log(rare)
-    )
-    return np.asarray(
-        np.maximum(inside, outside) + (2.0 * moments + 1.0) * (_MIXING_ERROR + GAUSSIAN_ROUNDING)
-    )
-
-
-def _positions(shift: float, slack: float, x: FloatArray, y: FloatArray) -> FloatArray:
-    """Returns pairs at all (x, y): the first above, the second below the laws on the lattice."""
-    laws = []
-    for a, b, more in ((x, y, slack), (x - shift, y + shift, -slack)):
-        neither = np.outer(ndtr(more - a), ndtr(more - b))
-        outcomes = (_wins(a + more, b), _wins(b + more, a).T, neither)
-        laws.append(np.stack([outcome.ravel() for outcome in outcomes], axis=1))
-    return np.stack(laws, axis=1)
 
 
 def _wins(mine: FloatArray, others: FloatArray) -> FloatArray:
@@ -347,15 +609,8 @@ def _wins(mine: FloatArray, others: FloatArray) -> FloatArray:
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     points = (np.arange(pieces)[:, None] + (nodes + 1.0) / 2.0).ravel()
     density = np.exp(-((points - mine[:, None]) ** 2) / 2.0) / np.sqrt(2.0 * np.pi)
-    return np.asarray((density * np.tile(weights / 2.0, pieces)) @ ndtr(points[:, None] - others))
-
-
-def _two_classes(shift: float, slack: float, gaps: FloatArray) -> FloatArray:
-    """Returns pairs of two classes alone, whose means are `gaps` apart, [num_pairs, 2, 2]."""
-    moved = gaps - 2.0 * shift
-    here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]
-    there = [ndtr((moved - slack) / sqrt(2.0)), ndtr((-slack - moved) / sqrt(2.0))]
-    return np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
+    before = scipy.special.ndtr(points[:, None] - others)
+    return np.asarray((density * np.tile(weights / 2.0, pieces)) @ before)
 
 
 # The tight worst case of the noisy maximum with discrete Laplace noise.
@@ -370,138 +625,94 @@ def _two_classes(shift: float, slack: float, gaps: FloatArray) -> FloatArray:
 
 SMALLEST_GAMMA, LARGEST_GAMMA = 0.004, 10.0
 LAPLACE_ROUNDING = 1e-7
-
-_GAMMAS_PER_DOUBLING = 512
 _WINDOW, _LEAST_WINDOW, _LARGEST_COUNT = 30.0, 14.0, 1500.0
 _HALVINGS = 8
 _TOLERANCE = 2e-3
 
 
-def laplace_noisy_max_alphas(gamma: float, moments: tuple[float, ...]) -> FloatArray:
-    """Returns a bound on the cost of one label, whatever the counts, [num_moments].
+@lru_cache(maxsize=256)
+def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
+    """Returns a bound on the cost of one label, whatever the counts, at `DEFAULT_MOMENTS`.
 
     Holds for any number of classes, for both directions, and for every order of the classes that
-    breaks ties and does not look at the counts. Never above D*(l) of 2 gamma, which is returned
-    where numbers overflow and for gamma outside of 0.004 .. 10. gamma is rounded up to a geometric
-    grid: more noise never costs more (Lemma W3).
-
-    Args:
-        gamma: inverse scale of the noise, per vote.
-        moments: positive and ascending.
-    """
-    cap = pure_alpha(2.0 * gamma, np.array(moments))
-    if not SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA:
-        return cap
-    above = 2.0 ** (ceil(log2(gamma) * _GAMMAS_PER_DOUBLING) / _GAMMAS_PER_DOUBLING)
-    return np.asarray(np.minimum(_laplace_alphas(max(above, gamma), moments), cap))
-
-
-@lru_cache(maxsize=256)
-def _laplace_alphas(gamma: float, moments: tuple[float, ...]) -> tuple[float, ...]:
-    orders = np.array(moments)
-    largest = np.maximum(_beyond(gamma, orders), largest_excess(_inside(gamma, orders), orders))
-    return tuple((np.log1p(largest) * (1.0 + LAPLACE_ROUNDING)).tolist())
-
-
-def _window(gamma: float) -> int:
-    """Returns the largest gap x - y that is looked at one by one."""
-    return ceil(max(_LEAST_WINDOW / gamma, min(_WINDOW / gamma, _LARGEST_COUNT))) + 2
-
-
-def _inside(gamma: float, moments: FloatArray) -> list[Evaluated]:
-    """Returns pairs among whose mixtures are the pairs of all positions inside the window.
+    breaks ties and does not look at the counts.
 
     Where x - y is held, the laws are affine in (z, z^2), z = p^x: a curve that lies within the
     triangles of some of its points and of where their tangents meet (Lemma W5). A piece is halved
-    where its tangents meet above what true positions reach.
+    where its tangents meet above what true positions reach. With x - y outside of the window one
+    outcome lacks at most q, and Theorem T2 applies to that q.
+
+    Args:
+        gamma: inverse scale of the noise, per vote, 0.004 to 10.
     """
-    gaps = np.arange(-_window(gamma), _window(gamma) + 1.0)
-    parts = [evaluated(_one_against_the_others(gamma), moments)]
+    orders, fall = DEFAULT_MOMENTS, float(np.exp(-gamma))
+    # The largest gap x - y that is looked at one by one.
+    window = ceil(max(_LEAST_WINDOW / gamma, min(_WINDOW / gamma, _LARGEST_COUNT))) + 2
+
+    def geometric_tail(gaps: FloatArray) -> FloatArray:
+        """Pr[G - Z >= gaps] for gaps >= 0."""
+        spread = -np.expm1(-gamma) * (1.0 + gaps) + fall + fall * fall / (1.0 + fall)
+        return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + fall))
+
+    gap = np.array(window - 3.0)
+    miss = 2.0 * float(_difference_tail(gamma, gap)) + 2.0 * float(geometric_tail(gap))
+    # max(f1(Eq), f2(q)) - 1 of Theorem T2.
+    other = miss * np.exp(2.0 * gamma)
+    above, below = [other, 1.0 - other, 0.0], [miss, 1.0 - miss, 0.0]
+    outside = np.max(excesses(np.array([[above, below], [below, above]]), orders), axis=1)
+    # One of the two classes infinitely far behind.
+    others = geometric_tail(np.arange(window + 1.0))
+    laws = np.column_stack([1.0 - others, np.zeros_like(others), others])
+    pairs = np.stack([laws[:-1], laws[1:]], axis=1)
+    parts = [evaluated(np.concatenate([pairs, pairs[:, ::-1]]), orders)]
+    gaps = np.arange(-window, window + 1.0)
     for ties_to_a in (True, False):
-        race = _Race(gamma, ties_to_a)
-        low, high = 0.0 * gaps, race.fall ** np.maximum(0.0, gaps - 1.0)
-        parts += [evaluated(race.pairs(gaps, z, z * z), moments) for z in (low, high)]
+        race = partial(_race_pairs, gamma, ties_to_a)
+        low, high = 0.0 * gaps, fall ** np.maximum(0.0, gaps - 1.0)
+        parts += [evaluated(race(gaps, z, z * z), orders) for z in (low, high)]
         reached = np.max(np.concatenate([part.at_knots for part in parts], axis=1), axis=1)
         place = gaps
         for halvings in range(_HALVINGS + 1):
             middle = (low + high) / 2.0
-            above = evaluated(race.pairs(place, middle, low * high), moments)
-            split = np.any(above.at_knots > reached[:, None] * (1.0 + _TOLERANCE), axis=0)
+            meet = evaluated(race(place, middle, low * high), orders)
+            split = np.any(meet.at_knots > reached[:, None] * (1.0 + _TOLERANCE), axis=0)
             split &= halvings < _HALVINGS
-            parts.append(Evaluated(above.pairs[~split], above.at_knots[:, ~split]))
+            parts.append(Evaluated(meet.pairs[~split], meet.at_knots[:, ~split], meet.knots))
             if not np.any(split):
                 break
             place, low, middle, high = place[split], low[split], middle[split], high[split]
-            parts.append(evaluated(race.pairs(place, middle, middle * middle), moments))
+            parts.append(evaluated(race(place, middle, middle * middle), orders))
             reached = np.maximum(reached, np.max(parts[-1].at_knots, axis=1))
             place = np.tile(place, 2)
             low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
-    return parts
+    largest = np.maximum(outside, largest_excess(parts, orders))
+    return tuple((np.log1p(largest) * (1.0 + LAPLACE_ROUNDING)).tolist())
 
 
-def _beyond(gamma: float, moments: FloatArray) -> FloatArray:
-    """Returns a bound on the excess of all positions outside of the window, [num_moments].
+def _difference_tail(gamma: float, gaps: FloatArray) -> FloatArray:
+    """Returns Pr[Z - Z' >= gaps] of two discrete Laplace variables for gaps >= 0."""
+    p = float(np.exp(-gamma))
+    spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) - np.expm1(-gamma) * gaps
+    return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + p) ** 2)
 
-    There one outcome lacks at most q, and Theorem T2 applies to that q.
+
+def _race_pairs(
+    gamma: float, ties_to_a: bool, gaps: FloatArray, z: FloatArray, squares: FloatArray
+) -> FloatArray:
+    """Returns pairs at x - y = gaps where (z, squares) = (p^x, p^2x), all [num_pairs].
+
+    Classes a and b are at x and y before a vote moves from a to b; the others at 0 and above. With
+    independent discrete Laplace Z, Z' and geometric G on 0, 1, ...: a wins if x + Z is at least G
+    and above y + Z' (or equal, if ties go to a), b wins likewise, else another class wins.
     """
-    race = _Race(gamma, True)
-    gap = float(_window(gamma))
-    miss = 2.0 * float(race.difference_tail(np.array(gap - 3.0))) + 2.0 * float(
-        race.geometric_tail(np.array(gap - 3.0))
-    )
-    # max(f1(Eq), f2(q)) - 1 of Theorem T2.
-    other = miss * np.exp(2.0 * gamma)
-    above, below = [other, 1.0 - other, 0.0], [miss, 1.0 - miss, 0.0]
-    return np.asarray(np.max(excesses(np.array([[above, below], [below, above]]), moments), axis=1))
+    p, rise = float(np.exp(-gamma)), float(-np.expm1(-gamma))
 
-
-def _one_against_the_others(gamma: float) -> FloatArray:
-    """Returns the pairs with one of the two classes infinitely far behind, inside the window."""
-    others = _Race(gamma, True).geometric_tail(np.arange(_window(gamma) + 1.0))
-    laws = np.column_stack([1.0 - others, np.zeros_like(others), others])
-    pairs = np.stack([laws[:-1], laws[1:]], axis=1)
-    return np.concatenate([pairs, pairs[:, ::-1]])
-
-
-@dataclass(frozen=True)
-class _Race:
-    """Classes a and b at x and y before a vote moves from a to b; the others at 0 and above.
-
-    With independent discrete Laplace Z, Z' and geometric G on 0, 1, ...: a wins if x + Z is at
-    least G and above y + Z' (or equal, if ties go to a), b wins likewise, else another class wins.
-    """
-
-    gamma: float
-    ties_to_a: bool
-
-    @property
-    def fall(self) -> float:
-        """The probability p = e^-gamma."""
-        return float(np.exp(-self.gamma))
-
-    @property
-    def rise(self) -> float:
-        """The probability 1 - p."""
-        return float(-np.expm1(-self.gamma))
-
-    def difference_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns Pr[Z - Z' >= gaps] for gaps >= 0."""
-        p = self.fall
-        spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) + self.rise * gaps
-        return np.asarray(np.exp(-self.gamma * gaps) * spread / (1.0 + p) ** 2)
-
-    def geometric_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns Pr[G - Z >= gaps] for gaps >= 0."""
-        p = self.fall
-        spread = self.rise * (1.0 + gaps) + p + p * p / (1.0 + p)
-        return np.asarray(np.exp(-self.gamma * gaps) * spread / (1.0 + p))
-
-    def _lost(self, lead: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Returns A1, A2 with Pr[x + Z >= m + Z', x + Z < G] = A1 p^x + A2 p^2x, lead = x - m."""
-        p, both = self.fall, self.rise * (1.0 + self.fall)
-        peak = self.rise / (1.0 + p)
+    def lost(lead: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """A1, A2 with Pr[x + Z >= m + Z', x + Z < G] = A1 p^x + A2 p^2x, lead = x - m."""
+        both = rise * (1.0 + p)
+        peak = rise / (1.0 + p)
         steps = np.maximum(lead + 1.0, 0.0) + p ** (np.abs(lead + 1.0) + 1.0) / both
-        cubed = -np.expm1(-3.0 * self.gamma) * (1.0 + p)
+        cubed = -np.expm1(-3.0 * gamma) * (1.0 + p)
         tail = np.where(
             lead >= -1.0,
             p**3 / both - p ** (lead + 5.0) / cubed,
@@ -509,20 +720,15 @@ class _Race:
         )
         return peak * (p * steps + tail), -peak * p ** (3.0 - lead) / ((1.0 + p) * both)
 
-    def _laws(self, gaps: FloatArray, z: FloatArray, squares: FloatArray) -> FloatArray:
-        """Returns the laws at x - y = gaps where (z, squares) = (p^x, p^2x), [num_pairs, 3]."""
-        needed = (0.0 if self.ties_to_a else 1.0) - gaps
-        smaller = self.difference_tail(np.maximum(needed, 1.0 - needed))
+    laws = []
+    for lead, first, second in ((gaps, z, squares), (gaps - 2.0, z / p, squares / p**2)):
+        needed = (0.0 if ties_to_a else 1.0) - lead
+        smaller = _difference_tail(gamma, np.maximum(needed, 1.0 - needed))
         a_before = np.where(needed > 0.0, smaller, 1.0 - smaller)
         b_before = np.where(needed > 0.0, 1.0 - smaller, smaller)
-        linear, square = self._lost(-needed)
-        a_lost = linear * z + square * squares
-        linear, square = self._lost(needed - 1.0)
-        b_lost = linear * z * self.fall**-gaps + square * squares * self.fall ** (-2.0 * gaps)
-        return np.stack([a_before - a_lost, b_before - b_lost, a_lost + b_lost], axis=-1)
-
-    def pairs(self, gaps: FloatArray, z: FloatArray, squares: FloatArray) -> FloatArray:
-        """Returns pairs at x - y = gaps where (z, squares) = (p^x, p^2x), all [num_pairs]."""
-        here = self._laws(gaps, z, squares)
-        there = self._laws(gaps - 2.0, z / self.fall, squares / self.fall**2)
-        return np.stack([here, there], axis=1)
+        linear, square = lost(-needed)
+        a_lost = linear * first + square * second
+        linear, square = lost(needed - 1.0)
+        b_lost = linear * first * p**-lead + square * second * p ** (-2.0 * lead)
+        laws.append(np.stack([a_before - a_lost, b_before - b_lost, a_lost + b_lost], axis=-1))
+    return np.stack(laws, axis=1)

@@ -14,6 +14,7 @@ from math import inf, isfinite
 from typing import ClassVar
 
 import numpy as np
+import scipy
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import (
@@ -22,7 +23,6 @@ from pate_tf.accounting.conversions import (
     FloatArray,
     epsilon_from_alphas,
     least,
-    logsumexp,
 )
 from pate_tf.core import validation
 
@@ -37,7 +37,7 @@ def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> Floa
     with np.errstate(divide="ignore"):
         weights = np.log([1.0 - rate, rate])
     exponents = np.stack([-(x**2), -((x - place) ** 2)]) / (2.0 * sigma**2)
-    return np.asarray(logsumexp(exponents + weights[:, None], axis=0))
+    return np.asarray(scipy.special.logsumexp(exponents + weights[:, None], axis=0))
 
 
 def _moment(moment: float, rate: float, sigma: float) -> float:
@@ -64,7 +64,11 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
     if not (high - low) / step < FINEST:
         return inf
     points = np.arange(low, high + step, step)
-    total = logsumexp(log_integrand(points)) + np.log(step) - 0.5 * np.log(2.0 * np.pi * sigma**2)
+    total = (
+        scipy.special.logsumexp(log_integrand(points))
+        + np.log(step)
+        - 0.5 * np.log(2.0 * np.pi * sigma**2)
+    )
     return float(max(total, 0.0))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Sequence
-from math import inf, nextafter
+from math import inf, nextafter, sqrt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,10 +31,8 @@ from pate_tf.accounting.mechanisms import (
     base,
 )
 from pate_tf.accounting.mechanisms.base import UNITS, ReleasesFeatureSums, Target
-from pate_tf.accounting.mechanisms.feature_sums import CHANGED
-from pate_tf.core import validation
-from pate_tf.core.settings import Settings, setting
-from pate_tf.core.validation import IntArray
+from pate_tf.accounting.mechanisms.charged_once import CHANGED
+from pate_tf.core.validation import IntArray, Settings, setting, whole
 
 PATE, FEATURE_SUMS = "pate", "feature_sums"
 DEFAULT_NUM_TEACHERS: Final = 100
@@ -166,20 +164,6 @@ class PlanSettings(Settings):
                 f"{self.num_queries}"
             )
 
-    def target(self, num_queries: int) -> Target:
-        """Returns what so many queries may cost."""
-        return Target(
-            epsilon=self.epsilon,
-            delta=self.delta or 0.0,
-            num_queries=num_queries,
-            unit=self.unit,
-        )
-
-    def counts(self, num_queries: int, share: float = 1.0) -> IntArray:
-        """Returns the assumed votes at a fraction of the margin; class 0 is correct."""
-        row = profile_counts(self.num_teachers, self.num_classes, self.margin * share)
-        return np.repeat(row, num_queries, axis=0)
-
     def in_words(self) -> str:
         """Returns what is assumed of votes, as a sentence."""
         return (
@@ -197,35 +181,21 @@ def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntAr
     The first class leads the others by the fraction `profile` of the teachers; what is left is
     spread evenly over all classes.
 
+    Args:
+        num_teachers: at least 1.
+        num_classes: at least 1.
+        profile: in (0, 1].
+
     Raises:
-        ValueError: unless 0 < profile <= 1, num_teachers >= 1 and num_classes >= 1.
+        ValueError: if a number is below 1.
     """
-    validation.between(0, 1, ends="(]", profile=profile)
-    validation.whole(1, num_teachers=num_teachers, num_classes=num_classes)
+    whole(num_teachers=num_teachers, num_classes=num_classes)
     margin = round(profile * num_teachers) if num_classes > 1 else num_teachers
     each, left = divmod(num_teachers - margin, num_classes)
     counts = np.full((1, num_classes), each, np.int64)
     counts[0, 0] += margin
     counts[0, 1 : 1 + left] += 1
     return -np.sort(-counts, axis=1)
-
-
-def expected_labels(mechanism: Mechanism, counts: IntArray) -> tuple[float, float]:
-    """Returns how many labels of class 0 are expected, and how many of any class.
-
-    Args:
-        mechanism: with its noise.
-        counts: votes by class, `[num_queries, num_classes]`.
-
-    Raises:
-        ValueError: if the mechanism has no known outcome law.
-    """
-    correct, labels = mechanism.expected_correct(counts), float(len(counts))
-    if mechanism.withholds:  # the sum over all classes that a label may be; equal columns once
-        _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
-        by_class = [mechanism.expected_correct(np.roll(counts, -label, axis=1)) for label in first]
-        labels = float(number @ np.array(by_class))
-    return correct, max(correct, min(labels, float(len(counts))))
 
 
 class Outlook(NamedTuple):
@@ -279,14 +249,35 @@ class Candidate:
 def planned_candidate(kind: type[Mechanism], settings: PlanSettings, num_queries: int) -> Candidate:
     """Returns a mechanism with the least noise within the target, and what to expect of it.
 
+    Class 0 is the correct one in the votes that are assumed.
+
     Raises:
         ValueError: if it can't be planned for; says why.
     """
-    target = settings.target(num_queries)
-    mechanism = kind.for_target(target, settings.counts(num_queries))
+    batches = [
+        np.repeat(
+            profile_counts(settings.num_teachers, settings.num_classes, settings.margin * share),
+            num_queries,
+            axis=0,
+        )
+        for share in MARGINS
+    ]
+    target = Target(
+        epsilon=settings.epsilon,
+        delta=settings.delta or 0.0,
+        num_queries=num_queries,
+        unit=settings.unit,
+    )
+    mechanism = kind.for_target(target, batches[0])
     outlooks = []
-    for share in MARGINS:
-        correct, labels = expected_labels(mechanism, settings.counts(num_queries, share))
+    for share, counts in zip(MARGINS, batches, strict=True):
+        correct, labels = mechanism.expected_correct(counts), float(num_queries)
+        if mechanism.withholds:  # the sum over all classes that a label may be; equal columns once
+            _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
+            rolled = [np.roll(counts, -label, axis=1) for label in first]
+            by_class = [mechanism.expected_correct(votes) for votes in rolled]
+            labels = float(number @ np.array(by_class))
+        labels = max(correct, min(labels, float(num_queries)))
         outlooks.append(Outlook(settings.margin * share, labels, correct))
     return Candidate(
         mechanism=mechanism, epsilon=target.epsilon_of(mechanism), outlooks=tuple(outlooks)
@@ -323,34 +314,6 @@ def planned_num_queries(settings: PlanSettings, kinds: Sequence[type[Mechanism]]
             if utility > best_utility:
                 best, best_utility = number, utility
     return best
-
-
-def ranked(
-    candidates: Sequence[Candidate], num_queries: int, num_in_batch: int
-) -> tuple[Candidate, ...]:
-    """Returns candidates, the recommended one first.
-
-    Those whose mean number of correct labels is within half a hundredth of the queries of the best
-    are ranked by the worst case. A gate, which labels all of a batch or none of it, comes first
-    only where nearly all labels arrive in the worst case too, and nothing else labels 95 % of the
-    queries correctly.
-    """
-    good = GOOD_SHARE * num_queries
-    single = [each for each in candidates if not each.mechanism.charged_per_batch]
-    correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
-    compared = [each for each in single if correct[each][0] >= good]
-    if not compared and num_queries <= num_in_batch:
-        opening = [each for each in candidates if each.outlooks[-1].expected_labels >= good]
-        compared = [each for each in candidates if each in single or each in opening]
-    compared = compared or single or list(candidates)
-    enough = max(np.mean(correct[each]) for each in compared) - EQUALLY_GOOD * num_queries
-
-    def rank(candidate: Candidate) -> tuple[bool, float]:
-        mean = float(np.mean(correct[candidate]))
-        is_best = candidate in compared and mean >= enough
-        return not is_best, -(correct[candidate][-1] if is_best else mean)
-
-    return tuple(sorted(candidates, key=rank))
 
 
 # Feature sums, or counts of records in clusters of the pool.
@@ -390,14 +353,14 @@ def planned_sums(
     scale = nextafter(CHANGED / target.epsilon, inf)
     while nextafter(CHANGED / scale, inf) > target.epsilon:
         scale = nextafter(scale, inf)
-    counts = LaplaceClusterCounts(scale=scale)
-    most = max(of_class * num_classes / (CLUSTER_RATIO * counts.standard_deviation), num_classes)
+    counts, deviation = LaplaceClusterCounts(scale=scale), sqrt(2.0) * scale
+    most = max(of_class * num_classes / (CLUSTER_RATIO * deviation), num_classes)
     fitting = [number for number in resolutions if num_classes <= number <= most]
     released: ReleasesFeatureSums
     if target.delta or not (fitting and num_records) or (num_rounds or 1) > 1:
-        features = target.least_noise(GaussianFeatureSums.of_scale)
+        features = GaussianFeatureSums.for_target(target, np.zeros((1, num_classes), np.int64))
         if num_rounds is None:
-            is_clear = of_class / features.standard_deviation >= ROUNDS_RATIO
+            is_clear = of_class / features.sigma >= ROUNDS_RATIO
             num_rounds = ROUNDS if is_clear else 1
         if num_rounds > 1:
             in_rounds = target.least_noise(
@@ -414,10 +377,10 @@ def planned_sums(
             return in_rounds
         if num_records is None or of_class >= features.fewest_of_class:
             return features
-        released, least = features, features.standard_deviation
+        released, least = features, features.sigma
     if fitting:
         released = dataclasses.replace(counts, num_clusters=max(fitting))
-        least = LEAST_RATIO * counts.standard_deviation
+        least = LEAST_RATIO * deviation
     if of_class < least:
         raise ValueError(
             f"epsilon: expected one at which records outweigh the noise, got {target.epsilon:g}: "
@@ -427,30 +390,40 @@ def planned_sums(
     return released
 
 
-def sums_outlooks(sums: ReleasesFeatureSums, settings: PlanSettings) -> tuple[Outlook, ...]:
-    """Returns what is expected of the labels that feature sums give a pool, by falling margins.
+def sums_candidate(settings: PlanSettings) -> Candidate:
+    """Returns what feature sums release within the target, and what to expect of their labels.
 
     An input's score of a class is its product with the noisy sum of that class: of its own class it
     is larger by margin times the records of a class, in the mean, and noise of standard deviation
     sigma is added to each score, as the input's vector has at most norm 1. Of several rounds it is
     what the first alone would leave. Of counts, the score is that of its cluster: larger by margin
     times the records of a cluster, with Laplace noise.
+
+    Raises:
+        ValueError: if noise would exceed the signal; says why.
     """
-    if settings.num_records is None:
-        return ()
-    scale, margin, num_sums = sums.standard_deviation, FEATURE_MARGIN, settings.num_classes
+    is_of_records = settings.unit == "record"
+    target = Target(epsilon=settings.epsilon, delta=settings.delta or 0.0, unit=settings.unit)
+    sums = planned_sums(
+        target,
+        settings.num_records if is_of_records else None,
+        settings.num_classes,
+        cluster_numbers(settings.pool_size, settings.num_classes) * settings.has_augmentation,
+        None if is_of_records else 1,
+    )
     law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
+    margin, num_sums = FEATURE_MARGIN, settings.num_classes
+    (scale,) = sums.noise_scales.values()
     if isinstance(sums, LaplaceClusterCounts):
-        scale, margin, num_sums = sums.scale, CLUSTER_MARGIN, sums.num_clusters
-        law = LaplaceNoisyMax(scale=_SCALE)
+        margin, num_sums, law = CLUSTER_MARGIN, sums.num_clusters, LaplaceNoisyMax(scale=_SCALE)
     outlooks = []
-    for share in MARGINS:
+    for share in MARGINS if settings.num_records is not None else ():
         counts = np.zeros((1, settings.num_classes), np.int64)
-        signal = margin * share * settings.num_records / num_sums / scale
+        signal = margin * share * (settings.num_records or 0) / num_sums / scale
         counts[0, 0] = round(min(signal, 100.0) * _SCALE)
         correct = float(law.outcome_probabilities(counts)[0, 0]) * settings.pool_size
         outlooks.append(Outlook(margin * share, float(settings.pool_size), correct))
-    return tuple(outlooks)
+    return Candidate(mechanism=sums, epsilon=target.epsilon_of(sums), outlooks=tuple(outlooks))
 
 
 # What came of it.
@@ -659,7 +632,11 @@ def plan(epsilon: float, **settings: Any) -> Plan:
 
     Each mechanism gets the least noise whose worst-case epsilon, over all data, keeps to the
     target. Compared are the expected numbers of correct labels that arrive, in the mean over the
-    margin that is assumed of the votes, half and a quarter of it (`MARGINS`); see `ranked`.
+    margin that is assumed of the votes, half and a quarter of it (`MARGINS`).
+
+    Mechanisms whose mean is within half a hundredth of the queries of the best are ranked by the
+    worst case. A gate, which labels all of a batch or none of it, comes first only where nearly all
+    labels arrive in the worst case too, and nothing else labels 95 % of the queries correctly.
 
     >>> import pate_tf
     >>> plan = pate_tf.plan(2.0, num_teachers=250, num_classes=10)
@@ -703,25 +680,30 @@ def plan(epsilon: float, **settings: Any) -> Plan:
             refusal = str(error)
     if not candidates:
         raise ValueError(f"mechanism: expected one that can be planned for: {refusal}")
-    target, is_of_records, sums, refusal = stated.target(1), stated.unit == "record", None, ""
+    good = GOOD_SHARE * number
+    single = [each for each in candidates if not each.mechanism.charged_per_batch]
+    correct = {each: [outlook.expected_correct for outlook in each.outlooks] for each in candidates}
+    compared = [each for each in single if correct[each][0] >= good]
+    if not compared and number <= num_in_batch:
+        opening = [each for each in candidates if each.outlooks[-1].expected_labels >= good]
+        compared = [each for each in candidates if each in single or each in opening]
+    compared = compared or single or candidates
+    enough = max(np.mean(correct[each]) for each in compared) - EQUALLY_GOOD * number
+
+    def rank(candidate: Candidate) -> tuple[bool, float]:
+        mean = float(np.mean(correct[candidate]))
+        is_best = candidate in compared and mean >= enough
+        return not is_best, -(correct[candidate][-1] if is_best else mean)
+
+    sums, refusal = None, ""
     try:
-        mechanism = planned_sums(
-            target,
-            stated.num_records if is_of_records else None,
-            stated.num_classes,
-            cluster_numbers(stated.pool_size, stated.num_classes) * stated.has_augmentation,
-            None if is_of_records else 1,
-        )
-        outlooks = sums_outlooks(mechanism, stated)
-        sums = Candidate(
-            mechanism=mechanism, epsilon=target.epsilon_of(mechanism), outlooks=outlooks
-        )
+        sums = sums_candidate(stated)
     except ValueError as error:
         refusal = str(error).removeprefix("epsilon: ").removeprefix("delta: ")
     return Plan(
         settings=stated,
         num_queries=number,
-        candidates=ranked(candidates, number, num_in_batch),
+        candidates=tuple(sorted(candidates, key=rank)),
         sums=sums,
         refusal=refusal,
     )

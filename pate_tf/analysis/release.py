@@ -32,6 +32,7 @@ from math import ceil, exp, isfinite
 from typing import Any, Final, cast
 
 import numpy as np
+import scipy
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import (
@@ -49,7 +50,6 @@ from pate_tf.accounting.conversions import (
     SAFETY_MARGIN,
     FloatArray,
     epsilon_from_alphas,
-    ndtri,
 )
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.accounting.moments import (
@@ -504,7 +504,7 @@ def _smooth_sensitivity(
     q, u = union_bound(bound_tail(plan.bound, mechanism), counts)
     costs = plan.num_queries * query_costs(plan.bound, mechanism, q, u, _MOMENTS)[0]
     caps = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, _MOMENTS)
-    b = -float(ndtri(plan.failure))
+    b = -float(scipy.special.ndtri(plan.failure))
     largest_betas: FloatArray = np.log1p(1.0 / _MOMENTS) / 2.0  # where l (e^{2 beta} - 1) = 1
     alphas = np.empty((len(_BETA_FRACTIONS), len(_SIGMAS), len(_MOMENTS)))
     for place, (moment, cost, cap) in enumerate(zip(_MOMENTS, costs, caps, strict=True)):

@@ -26,7 +26,7 @@ from pate_tf.analysis.votes import (
 )
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, ReportTable, RunReport
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.validation import Settings, setting
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
 from pate_tf.release.noise import NoiseSource, SystemNoise
 

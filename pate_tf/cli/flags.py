@@ -9,7 +9,7 @@ from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism, base
 from pate_tf.cli import command_line
-from pate_tf.core.settings import Setting, described, value_type
+from pate_tf.core.validation import Setting, described, value_type
 from pate_tf.data.data_source import FileSource
 
 FLAGS = flags.FLAGS
@@ -26,7 +26,7 @@ def define(
     advanced: Iterable[str] = (),
     **defaults: Any,
 ) -> None:
-    """Defines a flag for each setting of a dataclass (`pate_tf.core.settings`).
+    """Defines a flag for each setting of a dataclass (`pate_tf.core.validation`).
 
     A flag that another class defined before is shared: same name, same meaning.
 

@@ -30,7 +30,7 @@ from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
-from pate_tf.core.settings import described
+from pate_tf.core.validation import described
 from pate_tf.silos import serving
 from pate_tf.silos.roster import Member, Policy
 

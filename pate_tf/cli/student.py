@@ -19,7 +19,7 @@ from absl import flags
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
-from pate_tf.core.settings import PublicationSettings, setting
+from pate_tf.core.validation import PublicationSettings, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.queries.labels import QueryConfig
 from pate_tf.release.plan import Budget, LabelSettings

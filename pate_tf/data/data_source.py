@@ -8,8 +8,8 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import Reporting
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.settings import Settings, described, setting
 from pate_tf.core.source import PrivateSource
+from pate_tf.core.validation import Settings, described, setting
 from pate_tf.data import catalogue, image_folders, tables
 from pate_tf.data.schema import Schema, read_schema
 

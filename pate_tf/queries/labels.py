@@ -17,8 +17,7 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.charges import charge_from_dict, charges_from_list
 from pate_tf.core import artifacts, validation
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.core.settings import Settings, setting
-from pate_tf.core.validation import IntArray, whole_numbers
+from pate_tf.core.validation import IntArray, Settings, setting, whole_numbers
 from pate_tf.data.named_function import Named
 from pate_tf.queries import strategies
 from pate_tf.queries.strategies import (

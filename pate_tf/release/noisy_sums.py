@@ -14,7 +14,7 @@ import scipy.special
 from pate_tf.accounting.charge import Cost, lacking
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums
-from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
+from pate_tf.accounting.mechanisms.charged_once import RESIDUAL_NORM
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.core.validation import IntArray, frozen_view
 from pate_tf.ledger import Ledger

@@ -20,7 +20,7 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
+from pate_tf.accounting.mechanisms.charged_once import MOST_ROUNDS
 from pate_tf.accounting.planning import (
     DEFAULT_MARGIN,
     planned_sums,
@@ -28,7 +28,7 @@ from pate_tf.accounting.planning import (
 )
 from pate_tf.core import validation
 from pate_tf.core.public import Pool
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.validation import Settings, setting
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
 from pate_tf.queries.labels import QueryConfig, check_queries

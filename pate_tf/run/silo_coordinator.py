@@ -15,7 +15,7 @@ from typing import Any
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
-from pate_tf.core.settings import PublicationSettings, setting
+from pate_tf.core.validation import PublicationSettings, setting
 from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
 from pate_tf.queries.labels import QueryConfig

@@ -19,8 +19,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport, reporting
-from pate_tf.core.settings import PublicationSettings
-from pate_tf.core.validation import IntArray, whole_numbers
+from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.models import catalogue as models
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels

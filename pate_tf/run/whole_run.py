@@ -7,7 +7,7 @@ from pate_tf.accounting.conversions import DELTA, default_delta
 from pate_tf.accounting.planning import FEATURE_SUMS, PATE, plan
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
-from pate_tf.core.settings import PublicationSettings, setting
+from pate_tf.core.validation import PublicationSettings, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.release.plan import METHODS
 

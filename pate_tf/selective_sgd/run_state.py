@@ -16,8 +16,8 @@ from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.settings import Settings, setting
 from pate_tf.core.source import PRIVATE_RECORDS, PrivateSource, check_same_settings, private_digest
+from pate_tf.core.validation import Settings, setting
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.ledger import source_facts
 from pate_tf.selective_sgd.settings import TrainingSettings

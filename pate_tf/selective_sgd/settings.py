@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pate_tf.accounting.conversions import DEFAULT_DELTA
 from pate_tf.accounting.noisy_training import NoisyTraining, noise_for
-from pate_tf.core.settings import Settings, described, setting, value_type
-from pate_tf.core.validation import Fields
+from pate_tf.core.validation import Fields, Settings, described, setting, value_type
 from pate_tf.net.credentials import Roster
 
 PROTOCOLS = ("round_robin", "asynchronous", "synchronous")

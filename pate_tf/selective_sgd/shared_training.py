@@ -15,7 +15,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.settings import PublicationSettings
+from pate_tf.core.validation import PublicationSettings
 from pate_tf.data import catalogue as data_catalogue
 from pate_tf.data.named_function import Named
 from pate_tf.models.definition import model_definition

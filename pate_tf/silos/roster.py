@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.local import SILO_CHARGES, RandomisedResponse, SecureHistogram
 from pate_tf.core import artifacts, validation
-from pate_tf.core.settings import Settings, described, setting, value_type
-from pate_tf.core.validation import Fields, check_name
+from pate_tf.core.validation import Fields, Settings, check_name, described, setting, value_type
 from pate_tf.net.credentials import Roster
 from pate_tf.silos.messages import Mechanism, QueryBatch, Reason
 from pate_tf.silos.protocol import Identity

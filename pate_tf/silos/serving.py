@@ -7,8 +7,8 @@ from typing import Any
 
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.settings import Settings, setting
 from pate_tf.core.source import PrivateSource
+from pate_tf.core.validation import Settings, setting
 from pate_tf.data import catalogue
 from pate_tf.data.data import read_records
 from pate_tf.data.named_function import call_function, is_named_function

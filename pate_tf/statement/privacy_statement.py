@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, ClassVar, Final, Self
 
+import scipy
+
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.composition import pure_epsilon
-from pate_tf.accounting.conversions import expit
 from pate_tf.ledger import LedgerRow
 from pate_tf.ledger.journal import DEBITS, Store
 
@@ -318,7 +319,7 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
         epsilon: at least 0.
         delta: from 0 to 1.
     """
-    return float(1.0 - (1.0 - delta) * expit(-epsilon))
+    return float(1.0 - (1.0 - delta) * scipy.special.expit(-epsilon))
 
 
 # Values as JSON and back, driven by the types of fields.

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
-from pate_tf.core.settings import PublicationSettings
+from pate_tf.core.validation import PublicationSettings
 from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels, asked_inputs

@@ -16,8 +16,8 @@ from pate_tf.core import artifacts, sensitive
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicSplit
 from pate_tf.core.sensitive import Partition, PrivateExamples
-from pate_tf.core.settings import setting
 from pate_tf.core.source import PRIVATE_RECORDS, check_same_settings, private_digest
+from pate_tf.core.validation import setting
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.teachers.kinds import TrainedTeacher, load_ensemble
 from pate_tf.teachers.voters import StoredVotes, Voter

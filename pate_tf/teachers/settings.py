@@ -11,8 +11,7 @@ import numpy as np
 
 from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.settings import Settings, described, setting
-from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS
+from pate_tf.core.validation import Settings, described, setting
 from pate_tf.data.named_function import Named, name_of
 
 BATCH_SIZE, LEARNING_RATE = 40, 0.005
@@ -50,17 +49,20 @@ class TeacherSettings(Settings):
     max_steps: int | None = setting(
         None,
         least=1,
-        most=MOST_STEPS,
+        most=validation.MOST_STEPS,
         help=f"Training steps of each teacher. Default: {PASSES} passes over the teacher's own "
         f"records, at least {FEWEST_STEPS}.",
     )
     batch_size: int | None = setting(
-        None, least=1, most=LARGEST_BATCH, help=f"Examples a training step. Default: {BATCH_SIZE}."
+        None,
+        least=1,
+        most=validation.LARGEST_BATCH,
+        help=f"Examples a training step. Default: {BATCH_SIZE}.",
     )
     learning_rate: float | None = setting(
         None,
         above=0.0,
-        most=HIGHEST_RATE,
+        most=validation.HIGHEST_RATE,
         help="Learning rate of Adam; halfway it begins to fall. Default: "
         f"{LEARNING_RATE:g}. A compiled model has its own.",
     )

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -13,13 +14,13 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams_plugin
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import Partition, PrivateExamples
-from pate_tf.core.settings import write_result
 from pate_tf.core.source import PrivateSource, Records, keyed_sum, record_digests
 from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.data.data import Data, as_inputs
@@ -656,3 +657,29 @@ def write_accuracies(
     settings = {**config.to_dict(), "dataset": config.dataset.name}
     write_result(folder, settings, {"result/mean_accuracy": float(accuracies.mean())})
     artifacts.make_private(folder)
+
+
+def write_result(folder: pathlib.Path, settings: dict[str, Any], results: dict[str, float]) -> None:
+    """Writes one row of TensorBoard's HPARAMS page.
+
+    Args:
+        folder: of the row; rows in folders side by side are shown together.
+        settings: by name; numbers, text and booleans stay what they are, all else becomes text.
+        results: by name; each is a scalar at step 0 too.
+    """
+    values = {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in settings.items()
+    }
+    writer = tf.summary.create_file_writer(str(folder))
+    with writer.as_default(step=0):
+        hparams_plugin.hparams_config(
+            hparams=[hparams_plugin.HParam(name) for name in values],
+            metrics=[hparams_plugin.Metric(name) for name in results],
+        )
+        # Not the folder's path, which tells where somebody keeps their files; nor its name, by
+        # which TensorBoard would put the first versions of several students into one row.
+        hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))
+        for name, value in results.items():
+            tf.summary.scalar(name, value)
+    writer.close()

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from pate_tf.accounting.mechanisms.stability_gate import CERTAIN
+from pate_tf.accounting.mechanisms.charged_once import CERTAIN
 
 
 def exponential_below(epsilon):

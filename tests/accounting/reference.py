@@ -1,7 +1,7 @@
 """Slow twins of the accounting, written from docs/proofs and the papers, one query at a time.
 
 The plain twins use floats and loops (they are also what the benchmark compares with); the others
-use 50 digits. `ContinuousLaplaceNoise` is the law of the paper's Equation 1, which the golden
+use 50 digits. `continuous_laplace` is the law of the paper's Equation 1, which the golden
 values of the exact moments were computed for and the library never runs.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import mpmath as mp
 import numpy as np
 
-from pate_tf.accounting.outcomes import FloatArray, Grid, IntArray
+from pate_tf.accounting.noisy_max_costs import FloatArray, IntArray, Quadrature
 
 mp.mp.dps = 50
 
@@ -292,37 +292,32 @@ def mp_alphas(
     return forward, reverse
 
 
-class ContinuousLaplaceNoise:
+def continuous_laplace(gamma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
     """Equation 1 of the paper: Laplace noise of scale 1 / gamma."""
+    points, weights = np.polynomial.legendre.leggauss(40)
+    longest = 6.0 / (gamma * max(1.0, num_classes / 4.0))
+    all_points, all_weights = [], []
+    for start, stop in itertools.pairwise(values):
+        pieces = math.ceil((stop - start) / longest)
+        edges = np.linspace(start, stop, pieces + 1)
+        for left, right in itertools.pairwise(edges):
+            all_points.append(left + (points + 1.0) * (right - left) / 2.0)
+            all_weights.append(weights * (right - left) / 2.0)
+    falls, fall_weights = np.polynomial.legendre.leggauss(num_classes // 2 + 2)
+    falls, fall_weights = (falls + 1.0) / 2.0, fall_weights / 2.0
+    all_points.append(values[-1] - np.log(falls) / gamma)
+    all_weights.append(fall_weights / (gamma * falls))
+    below = math.exp(-gamma * (total - num_classes * values[0])) / 2.0**num_classes
 
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
+    def log_law(distances: FloatArray, priority: float) -> tuple[FloatArray, FloatArray]:
+        tail = np.exp(-gamma * np.abs(distances)) / 2.0
+        log_cdf = np.where(distances < 0, np.log(tail), np.log1p(-tail))
+        return math.log(gamma / 2.0) - gamma * np.abs(distances), log_cdf
 
-    def grid(self, values: IntArray, num_classes: int, total: int) -> Grid:
-        points, weights = np.polynomial.legendre.leggauss(40)
-        longest = 6.0 / (self.gamma * max(1.0, num_classes / 4.0))
-        all_points, all_weights = [], []
-        for start, stop in itertools.pairwise(values):
-            pieces = math.ceil((stop - start) / longest)
-            edges = np.linspace(start, stop, pieces + 1)
-            for left, right in itertools.pairwise(edges):
-                all_points.append(left + (points + 1.0) * (right - left) / 2.0)
-                all_weights.append(weights * (right - left) / 2.0)
-        falls, fall_weights = np.polynomial.legendre.leggauss(num_classes // 2 + 2)
-        falls, fall_weights = (falls + 1.0) / 2.0, fall_weights / 2.0
-        all_points.append(values[-1] - np.log(falls) / self.gamma)
-        all_weights.append(fall_weights / (self.gamma * falls))
-        below = math.exp(-self.gamma * (total - num_classes * values[0])) / 2.0**num_classes
-        return Grid(
-            np.concatenate(all_points), np.log(np.concatenate(all_weights)), below / num_classes
-        )
-
-    def log_density(self, distances: FloatArray) -> FloatArray:
-        return math.log(self.gamma / 2.0) - self.gamma * np.abs(distances)
-
-    def log_cdf(self, distances: FloatArray, priority: float) -> FloatArray:
-        tail = np.exp(-self.gamma * np.abs(distances)) / 2.0
-        return np.where(distances < 0, np.log(tail), np.log1p(-tail))
-
-    def ties(self, num_classes: int) -> tuple[FloatArray, FloatArray]:
-        return np.full(1, 0.5), np.ones(1)
+    return Quadrature(
+        np.concatenate(all_points),
+        np.log(np.concatenate(all_weights)),
+        below / num_classes,
+        (np.full(1, 0.5), np.ones(1)),
+        log_law,
+    )

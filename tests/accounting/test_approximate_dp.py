@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from pate_tf.accounting import composition
 from pate_tf.accounting.composition import (
     composed_epsilon,
-    moments_delta,
     moved_guarantee,
-    privacy_losses,
+    privacy_profile,
 )
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
@@ -23,7 +22,7 @@ from pate_tf.accounting.conversions import (
     pure_composition_epsilon,
 )
 from pate_tf.accounting.mechanisms import ExponentialMechanism
-from pate_tf.accounting.mechanisms.stability_gate import (
+from pate_tf.accounting.mechanisms.charged_once import (
     CERTAIN,
     pass_numerator,
     stability_distances,
@@ -40,9 +39,7 @@ def gates(*pairs):
 
 def composed_delta(composed, *, epsilon, alphas=None):
     """Theorem G5 with the library's losses and moments, rounded up."""
-    found, weights, certain = privacy_losses(composed)
-    remaining = float(weights @ moments_delta(epsilon - found, alphas))
-    return min((certain + (1.0 - certain) * remaining) * (1.0 + SAFETY_MARGIN), 1.0)
+    return min(privacy_profile(composed, alphas)(epsilon) * (1.0 + SAFETY_MARGIN), 1.0)
 
 
 def losses(composed):

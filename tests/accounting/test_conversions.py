@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pate_tf.accounting.conversions import (
     epsilon_from_alphas,
     excess,
-    exp_remainder,
     gaussian_dp_delta,
     gaussian_dp_epsilon,
     least,
@@ -90,16 +89,6 @@ def test_pure_composition_is_tight_and_on_the_safe_side(pure, queries, delta):
     if epsilon > 0:
         less = epsilon * (1 - mp.mpf("1e-6"))
         assert randomised_response_delta(less, pure, queries) > delta
-
-
-@EXAMPLES
-@given(st.floats(-40, 3.4), st.sampled_from([-1.0, 1.0]))
-def test_exp_remainder_keeps_every_digit(log_size, sign):
-    x = sign * math.exp(log_size)
-    expected = mp.exp(mp.mpf(x)) - 1 - mp.mpf(x)
-    assert float(exp_remainder(np.array([x]))[0]) == pytest.approx(
-        float(expected), rel=1e-14, abs=0.0
-    )
 
 
 @EXAMPLES

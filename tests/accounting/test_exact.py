@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from pate_tf.accounting.moments import (
     union_bound,
     vote_reach,
 )
-from pate_tf.accounting.outcomes import GaussianNoise, NeighbourOutcomes, neighbour_outcomes
+from pate_tf.accounting.noisy_max_costs import NeighbourOutcomes, gaussian, neighbour_outcomes
 
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
 MOMENTS = np.array([0.1, 0.5, 1.0, 3.0, 8.0, 30.0])
@@ -113,7 +114,9 @@ def test_the_paper_bound_dominates_the_forward_moment_of_the_continuous_law(univ
     mechanism = LaplaceNoisyMax(gamma=gamma)
     for histogram in reference.sorted_histograms(*universe):
         values, multiplicity = np.unique(histogram, return_counts=True)
-        laws = neighbour_outcomes(reference.ContinuousLaplaceNoise(gamma), values, multiplicity)
+        laws = neighbour_outcomes(
+            partial(reference.continuous_laplace, gamma), values, multiplicity
+        )
         forward, _ = directed_alphas(laws, MOMENTS, limit=2 * gamma, rare=1e-290)
         assert np.all(forward <= bounded("paper", mechanism, histogram) * ROUNDING)
 
@@ -168,7 +171,7 @@ def test_the_lattice_moves_a_gaussian_cost_by_less_than_sixteen_steps(histogram,
         here = np.tile(law(counts), (len(there), 1))
         lattice = np.maximum(*alphas_between(here, there, np.array([0.5, 2.0, 8.0])))
         values, multiplicity = np.unique(counts, return_counts=True)
-        laws = neighbour_outcomes(GaussianNoise(sigma), values, multiplicity)
+        laws = neighbour_outcomes(partial(gaussian, sigma), values, multiplicity)
         smooth = np.maximum(
             *directed_alphas(laws, np.array([0.5, 2.0, 8.0]), limit=math.inf, rare=1e-290)
         )

@@ -19,7 +19,7 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.mechanisms.stability_gate import (
+from pate_tf.accounting.mechanisms.charged_once import (
     BELOW,
     CERTAIN,
     PLANNED_CHANCE,
@@ -38,7 +38,7 @@ EPSILON, DELTA = 1.0, 0.03
 def of_counts(share, num_queries, *, epsilon=EPSILON, delta=DELTA):
     """The mechanism whose counts cost a share of epsilon."""
     scale = Target(epsilon=epsilon * share, delta=delta, num_queries=num_queries).least_noise(
-        GaussianHistogram.of_scale
+        lambda scale: GaussianHistogram(sigma=scale)
     )
     return StabilityGateOrHistogram(
         epsilon=epsilon, delta=delta, sigma=scale.sigma * (1 + 1e-6), most_queries=num_queries

@@ -25,7 +25,7 @@ from pate_tf.accounting.moments import (
     query_costs,
     union_bound,
 )
-from pate_tf.accounting.outcomes import neighbour_outcomes
+from pate_tf.accounting.noisy_max_costs import neighbour_outcomes
 
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
 VALUES = {name: float(value) for name, value in GOLDEN["values"].items()}
@@ -131,7 +131,7 @@ def test_golden_epsilons_of_single_moments():
 )
 def test_golden_exact_alphas_of_the_continuous_law(direction, moment, histogram, gamma, label):
     values, multiplicity = np.unique(histogram, return_counts=True)
-    laws = neighbour_outcomes(reference.ContinuousLaplaceNoise(gamma), values, multiplicity)
+    laws = neighbour_outcomes(partial(reference.continuous_laplace, gamma), values, multiplicity)
     forward, reverse = directed_alphas(laws, np.array([moment]), limit=2 * gamma, rare=1e-290)
     value = forward[0] if direction == "fwd" else reverse[0]
     assert value == pytest.approx(VALUES[f"exact alpha {direction}({label})"], rel=1e-9, abs=0.0)

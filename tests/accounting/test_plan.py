@@ -25,8 +25,9 @@ from pate_tf.accounting.planning import (
     MARGINS,
     NUMBERS,
     PlanSettings,
-    expected_labels,
+    planned_candidate,
     planned_num_queries,
+    profile_counts,
 )
 from pate_tf.release.noise import SeededNoise
 
@@ -56,13 +57,14 @@ def test_no_candidate_costs_more_than_the_target(unit):
 @pytest.mark.parametrize("kind", OFFERED)
 def test_expected_labels_are_those_of_a_simulation(kind):
     settings = PlanSettings(epsilon=6.0, margin=0.3, **SMALL)
-    counts = settings.counts(20)
+    counts = np.repeat(profile_counts(settings.num_teachers, settings.num_classes, 0.3), 20, axis=0)
+    candidate = planned_candidate(kind, settings, 20)
+    planned, outlook = candidate.mechanism, candidate.outlooks[0]
     assert (counts.sum(axis=1) == settings.num_teachers).all()
-    planned = kind.for_target(settings.target(20), counts)
     noise, repetitions = SeededNoise(11), 300 if kind is StabilityGate else 60
     drawn = [planned.draw(counts, noise).labels for _ in range(repetitions)]
     for expected, simulated in zip(
-        expected_labels(planned, counts),
+        (outlook.expected_correct, outlook.expected_labels),
         (
             [labels.count(0) for labels in drawn],
             [20 - labels.count(None) for labels in drawn],
@@ -101,8 +103,8 @@ def test_the_number_of_queries_has_most_utility(kind, epsilon):
     settings = PlanSettings(epsilon=epsilon, num_teachers=200, num_classes=5)
 
     def utility(number):
-        member = kind.for_target(settings.target(number), settings.counts(number))
-        correct = [member.expected_correct(settings.counts(number, share)) for share in MARGINS]
+        outlooks = planned_candidate(kind, settings, number).outlooks
+        correct = [outlook.expected_correct for outlook in outlooks]
         good = [value >= 0.95 * number for value in correct]
         value = correct[0] if good[0] else correct[0] / number
         return all(good), all(good[:2]), good[0], value

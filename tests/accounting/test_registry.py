@@ -16,8 +16,7 @@ from pate_tf.accounting.composition import to_dp_event
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, Mechanism, base, register
 from pate_tf.accounting.mechanisms.base import OneScale, Target
 from pate_tf.accounting.moments import data_dependent_alphas
-from pate_tf.accounting.planning import expected_labels
-from pate_tf.core.settings import described
+from pate_tf.core.validation import described
 from pate_tf.release.noise import SeededNoise, check_drawable
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -78,9 +77,9 @@ def test_a_member_with_an_outcome_law_has_a_slow_twin(name):
 @pytest.mark.parametrize("kind", [k for k in MEMBERS.values() if issubclass(k, OneScale)])
 def test_more_scale_never_costs_more(kind):
     moments = np.array([0.5, 3.0, 40.0])
-    costs = [kind.of_scale(scale).alphas(moments) for scale in (0.5, 1.0, 7.0, 300.0)]
+    costs = [kind(**{kind.scale_name: scale}).alphas(moments) for scale in (0.5, 1.0, 7.0, 300.0)]
     assert all((quiet >= loud).all() for quiet, loud in itertools.pairwise(costs))
-    scales = set(kind.of_scale(5.0).noise_scales.values())
+    scales = set(kind(**{kind.scale_name: 5.0}).noise_scales.values())
     assert scales <= {5.0, math.nextafter(5.0, math.inf)}
 
 
@@ -111,7 +110,7 @@ def toys(monkeypatch):
 
 @pytest.mark.usefixtures("toys")
 def test_a_toy_is_planned_drawn_and_accounted_for():
-    toy = TARGET.least_noise(ToyNoisyMax.of_scale)
+    toy = ToyNoisyMax.for_target(TARGET, COUNTS)
     assert 0.99 < toy.data_independent_epsilon(num_queries=2, delta=1e-5)[0] <= 1.0
     check_drawable(toy)
     assert len(toy.draw(COUNTS, SeededNoise(1)).labels) == 2
@@ -127,7 +126,7 @@ def test_a_toy_is_planned_drawn_and_accounted_for():
     ("ask", "message"),
     [
         (lambda: ToyGate.for_target(TARGET, COUNTS), "follow from a target, got toy_gate"),
-        (lambda: expected_labels(ToyHistogram(sigma=3.0), COUNTS), "an outcome law, got toy_"),
+        (lambda: ToyHistogram(sigma=3.0).expected_correct(COUNTS), "an outcome law, got toy_"),
         (
             lambda: data_dependent_alphas(
                 COUNTS, ToyNoisyMax(epsilon=0.5), np.ones(1), bound="two_sided"

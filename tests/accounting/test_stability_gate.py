@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting.mechanisms import StabilityGate
-from pate_tf.accounting.mechanisms.stability_gate import (
+from pate_tf.accounting.mechanisms.charged_once import (
     CERTAIN,
     pass_numerator,
     stability_distances,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting import noisy_max_costs
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS, bounded_range_alpha
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.mechanisms import (
     ExponentialMechanism,
     GaussianNoisyMax,
@@ -23,7 +23,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.moments import exact_costs
-from pate_tf.accounting.noisy_max_costs import chord_knots, evaluated, largest_excess
+from pate_tf.accounting.noisy_max_costs import evaluated, largest_excess
 
 SOME = DEFAULT_MOMENTS[::9]
 CERTIFIED = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())["certified"]
@@ -88,11 +88,10 @@ def test_the_laplace_bound_is_the_supremum_of_a_dense_search(gamma, size):
 def test_the_closed_forms_of_the_race_are_the_sums(ties_to_a):
     gamma, size = 0.3, 60
     laws = laplace_laws(gamma, ties_to_a, size)
-    race = noisy_max_costs._Race(gamma, ties_to_a)
     x, y = np.meshgrid(np.arange(0, 40), np.arange(-1, 40), indexing="ij")
     x, y = x.ravel(), y.ravel()
     z = np.exp(-gamma * x)
-    pairs = race.pairs((x - y).astype(float), z, z * z)
+    pairs = noisy_max_costs._race_pairs(gamma, ties_to_a, (x - y).astype(float), z, z * z)
     np.testing.assert_allclose(pairs[:, 0], laws[:, x + size, y + size].T, rtol=1e-9)
     np.testing.assert_allclose(pairs[:, 1], laws[:, x - 1 + size, y + 1 + size].T, rtol=1e-9)
 
@@ -202,11 +201,12 @@ def test_largest_excess_looks_at_all_pairs_between_knots():
     rng = np.random.default_rng(3)
     laws = rng.dirichlet(np.ones(3), size=(2, 400)) * 0.9 + 0.1 / 3
     pairs = np.stack(laws, axis=1)
-    found = largest_excess([evaluated(pairs, DEFAULT_MOMENTS[:90])], DEFAULT_MOMENTS[:90])
+    parts = [evaluated(pairs, DEFAULT_MOMENTS[:90])]
+    found = largest_excess(parts, DEFAULT_MOMENTS[:90])
     for index, moment in enumerate(DEFAULT_MOMENTS[:90]):
         expected = np.max(np.sum(laws[0] * (laws[0] / laws[1]) ** moment, axis=1)) - 1.0
         assert found[index] == pytest.approx(expected, rel=1e-8)
-    assert len(chord_knots(90)) < 30
+    assert len(parts[0].knots) < 30
 
 
 def test_a_negative_probability_certifies_nothing():
@@ -220,6 +220,6 @@ def test_the_bounded_range_cost_is_the_largest_of_all_two_point_laws(width, mome
     low, high = np.exp(-width / 2), np.exp(width / 2)
     alphas = moment * np.log(share * low + (1 - share) * high)
     alphas += np.log(share * low**-moment + (1 - share) * high**-moment)
-    found = bounded_range_alpha(width, np.array([moment]))[0]
+    found = ExponentialMechanism(gamma=width / 2.0).alphas(np.array([moment]))[0]
     assert np.max(alphas) <= found
     assert found == pytest.approx(np.max(alphas), rel=1e-6)

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pate_tf.accounting.conversions import FloatArray, pure_alpha
+from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.mechanisms import LATTICE, AdditiveNoisyMax, Mechanism, register
 from pate_tf.accounting.mechanisms.base import (
     Answers,
@@ -21,6 +21,7 @@ from pate_tf.accounting.mechanisms.base import (
     NoisyWinners,
     OfSigma,
     OneScale,
+    Target,
     largest_sums,
     parameter,
 )
@@ -36,20 +37,17 @@ class ToyNoisyMax(OneScale, AdditiveNoisyMax):
     words: ClassVar[str] = "Toy noise of epsilon {self.epsilon:g} is added to numbers of votes."
     lacks: ClassVar[Mapping[str, str]] = {"bounds": "none was derived for a toy"}
 
-    @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        return cls(epsilon=2.0 / scale)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "pure_epsilon", self.epsilon)
 
-    @property
-    def pure_epsilon(self) -> float:
-        return self.epsilon
+    @classmethod
+    def for_target(cls, target: Target, counts: IntArray) -> Self:
+        return target.least_noise(lambda scale: cls(epsilon=2.0 / scale))
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
         return {"2/epsilon": math.nextafter(2.0 / self.epsilon, math.inf)}
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        return pure_alpha(self.epsilon, moments)
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         drawn = noise.laplace_integers(self.noise_scales["2/epsilon"], num_queries * num_classes)
@@ -94,9 +92,9 @@ class ToyGate(Mechanism):
         "dp event": "that library has none",
     }
 
-    @property
-    def approximate(self) -> tuple[float, float]:
-        return (self.epsilon, self.delta)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "approximate", (self.epsilon, self.delta))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         return np.zeros_like(moments)

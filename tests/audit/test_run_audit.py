@@ -99,7 +99,7 @@ def teachers_in(folder):
 def votes(tmp_path_factory, data):
     """A run of teachers, with two versions."""
     root = tmp_path_factory.mktemp("votes")
-    mechanism = pate_tf.mechanisms.GaussianHistogram.of_scale(1.0)
+    mechanism = pate_tf.mechanisms.GaussianHistogram(sigma=1.0)
     teachers = teachers_in(root / "run").fit(data.private, data.pool)
     published(teachers, data.pool, mechanism=mechanism, num_queries=60)
     return root / "run"
@@ -158,7 +158,7 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
         folder = request.getfixturevalue("votes")
     elif kind == "votes with a released epsilon":
         source = teachers_in(folder).fit(data.private, data.pool)
-        published(source, data.pool, mechanism=pate_tf.LaplaceNoisyMax.of_scale(1.0))
+        published(source, data.pool, mechanism=pate_tf.LaplaceNoisyMax(scale=1.0))
         flags = (f"--train_dir={folder}", "--release=sanitised", "--plots")
         ended = run_script(PATE, "analysis", *flags, folder=tmp_path)
         assert ended.code == 0, ended.err

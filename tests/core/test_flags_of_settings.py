@@ -9,7 +9,7 @@ from absl.testing import flagsaver
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.validation import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

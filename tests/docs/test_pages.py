@@ -11,7 +11,7 @@ from code_blocks import DOCS, PAGES
 from script_processes import REPOSITORY
 
 from pate_tf.accounting.mechanisms import base
-from pate_tf.core.settings import described
+from pate_tf.core.validation import described
 from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.students.kinds import StudentSettings
 

@@ -21,7 +21,7 @@ from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianResidualSums,
 )
-from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
+from pate_tf.accounting.mechanisms.charged_once import RESIDUAL_NORM
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 from pate_tf.ledger.journal import DATABASE

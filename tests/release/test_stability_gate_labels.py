@@ -15,7 +15,7 @@ from pate_tf.accounting.mechanisms import (
     StabilityGate,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms import stability_gate as gate_module
+from pate_tf.accounting.mechanisms import charged_once as gate_module
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger
 from pate_tf.release.noise import SystemNoise

@@ -97,7 +97,7 @@ def test_shares_are_laws_whatever_the_noise():
 @pytest.mark.parametrize("agree", [True, False])
 def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tmp_path, agree):
     counted = Target(epsilon=0.7, delta=1e-5, num_queries=NUM_QUERIES).least_noise(
-        GaussianHistogram.of_scale
+        lambda scale: GaussianHistogram(sigma=scale)
     )
     mechanism = StabilityGateOrHistogram(
         epsilon=1.0, delta=1e-5, sigma=counted.sigma, most_queries=NUM_QUERIES

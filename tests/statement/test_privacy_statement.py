@@ -71,7 +71,11 @@ def labels(**changes):
 def sums(**changes):
     """Of feature sums, which have neither teachers nor queries."""
     kind = base.MECHANISMS["gaussian_feature_sums"]
-    facts = {"mechanism": kind.of_scale(8.4512), "num_teachers": None, "num_records": 4_930}
+    facts = {
+        "mechanism": kind(sigma=8.4512),
+        "num_teachers": None,
+        "num_records": 4_930,
+    }
     return labels(**facts | changes)
 
 

@@ -29,10 +29,8 @@ from numpy.typing import NDArray
 from pate_tf.accounting.charge import Charge, from_fields, lacking
 from pate_tf.accounting.composition import check_pure, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
-from pate_tf.accounting.outcomes import NeighbourLaws
-from pate_tf.core import validation
-from pate_tf.core.settings import Settings, setting
-from pate_tf.core.validation import IntArray
+from pate_tf.accounting.noisy_max_costs import NeighbourLaws
+from pate_tf.core.validation import IntArray, Settings, setting
 
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
@@ -45,7 +43,7 @@ Member = TypeVar("Member", bound=Charge)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(Settings):
     """What the labels of a plan may cost, in the worst case over all data.
 
     Attributes:
@@ -58,16 +56,10 @@ class Target:
         ValueError: if a value is out of range.
     """
 
-    epsilon: float
-    delta: float
-    num_queries: int = 1
-    unit: str = "record"
-
-    def __post_init__(self) -> None:
-        validation.positive(epsilon=self.epsilon)
-        validation.between(0, 1, ends="[)", delta=self.delta)
-        validation.whole(1, num_queries=self.num_queries)
-        validation.one_of(UNITS, unit=self.unit)
+    epsilon: float = setting(above=0.0, help="")
+    delta: float = setting(least=0.0, below=1.0, help="")
+    num_queries: int = setting(1, least=1, help="")
+    unit: str = setting("record", choices=UNITS, help="")
 
     def epsilon_of(self, charge: Charge) -> float:
         """Returns what `num_queries` of a charge cost at delta; infinite where nothing is known."""
@@ -119,7 +111,7 @@ class Target:
 
 
 def parameter(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
-    """Returns a field of a mechanism: a number with its interval and flag, see `core.settings`."""
+    """Returns a field of a mechanism: a number with its interval and flag."""
     return setting(default, group="mechanisms", advanced=True, **facts)
 
 
@@ -300,20 +292,11 @@ class OneScale(Mechanism):
     scale_name: ClassVar[str] = "scale"
 
     @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        """Returns the mechanism whose noise has a scale.
-
-        Raises:
-            ValueError: if the scale is out of range.
-        """
-        fields: dict[str, Any] = {cls.scale_name: scale}
-        return cls(**fields)
-
-    @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
         """Returns the affordable member with the least noise; `counts` are not read."""
         del counts
-        return target.least_noise(cls.of_scale)
+        fields: dict[str, Any] = {}
+        return target.least_noise(lambda scale: cls(**fields | {cls.scale_name: scale}))
 
 
 @dataclass(frozen=True, kw_only=True)

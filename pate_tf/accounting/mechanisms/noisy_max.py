@@ -7,23 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from math import ceil, exp, floor, inf, nextafter, sqrt
+from math import ceil, exp, floor, inf, log2, nextafter, sqrt
 from typing import ClassVar, Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from pate_tf.accounting import outcomes
 from pate_tf.accounting.conversions import (
-    DEFAULT_MOMENTS,
     LATTICE,
     FloatArray,
-    bounded_range_alpha,
-    erfc,
     gaussian_dp_epsilon,
-    ndtr,
     pure_alpha,
-    softmax,
 )
 from pate_tf.accounting.mechanisms.base import (
     Answers,
@@ -41,14 +36,25 @@ from pate_tf.accounting.mechanisms.base import (
     register,
 )
 from pate_tf.accounting.noisy_max_costs import (
+    LARGEST_GAMMA,
+    LARGEST_SIGMA,
+    PER_DOUBLING,
+    SMALLEST_GAMMA,
+    SMALLEST_PROBABILITY,
+    SMALLEST_SIGMA,
+    NeighbourLaws,
+    additive_outcomes,
     between_moments,
+    discrete_laplace,
+    gaussian,
     gaussian_costs,
     gaussian_noisy_max_alphas,
     laplace_noisy_max_alphas,
+    listed_outcomes,
+    neighbour_outcomes,
     pure_costs,
 )
-from pate_tf.accounting.outcomes import DiscreteLaplaceNoise, GaussianNoise, NeighbourLaws
-from pate_tf.core.validation import IntArray, positive
+from pate_tf.core.validation import IntArray, between
 
 
 class AdditiveNoisyMax(Mechanism):
@@ -106,35 +112,29 @@ class PureNoisyMax(OneScale, DataDependent):
             got = "both" if scale is not None else "neither"
             raise ValueError(f"{self.name}: expected gamma or scale, got {got}")
         if scale is not None:
-            positive(scale=scale)
+            between(0.0, inf, scale=scale)
             gamma = 1.0 / scale
         object.__setattr__(self, "gamma", gamma)
         self.__post_init__()
+        object.__setattr__(self, "pure_epsilon", 2.0 * self.gamma)
 
     @property
     def scale(self) -> float:
         """1 / gamma, in votes."""
         return 1.0 / self.gamma
 
-    @property
-    def pure_epsilon(self) -> float:
-        """2 gamma."""
-        return 2.0 * self.gamma
-
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2), [num_moments]."""
-        return pure_alpha(self.pure_epsilon, moments)
+        return pure_alpha(2.0 * self.gamma, moments)
 
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns `cost_cap`."""
-        return self.cost_cap(moments)
+    alphas = cost_cap
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}."""
 
         def costs(q: FloatArray, u: FloatArray) -> FloatArray:
             values = np.full((len(q), len(moments)), inf)
-            applies = q <= 1.0 / (1.0 + exp(min(self.pure_epsilon, 700.0)))
+            applies = q <= 1.0 / (1.0 + exp(min(2.0 * self.gamma, 700.0)))
             values[applies] = pure_costs(name, self.gamma, q[applies], u[applies], moments)
             return values
 
@@ -142,8 +142,8 @@ class PureNoisyMax(OneScale, DataDependent):
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the laws at every neighbour, one column for each class."""
-        laws = outcomes.listed_outcomes(row, self.outcome_probabilities)
-        return NeighbourLaws(laws, limit=self.pure_epsilon)
+        laws = listed_outcomes(row, self.outcome_probabilities)
+        return NeighbourLaws(laws, limit=2.0 * self.gamma)
 
     def summary(self) -> str:
         """Returns name and parameters, such as `permute_and_flip, gamma 0.05 (scale 20 votes)`."""
@@ -192,10 +192,10 @@ class ExponentialMechanism(PureNoisyMax):
         with np.errstate(over="ignore"):
             return 1.0 / (1.0 + np.exp(self.gamma * gaps))
 
-    @property
-    def bounded_range(self) -> float:
-        """2 gamma: the ratio of two outcomes changes by what their two counts change."""
-        return 2.0 * self.gamma
+    def __post_init__(self) -> None:
+        """The ratio of two outcomes changes by what their two counts change: `bounded_range`."""
+        super().__post_init__()
+        object.__setattr__(self, "bounded_range", 2.0 * self.gamma)
 
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns min(D*, gamma^2 l (l+1) / 2): the log ratio spans at most 2 gamma."""
@@ -203,12 +203,29 @@ class ExponentialMechanism(PureNoisyMax):
         return np.minimum(super().cost_cap(moments), spread)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W9)."""
-        return np.minimum(self.cost_cap(moments), bounded_range_alpha(self.bounded_range, moments))
+        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W9).
+
+        All log ratios lie within a range of w = 2 gamma. With e^{-w/2} and e^{w/2} the two ratios
+        there and p = Pr[the first], ln of the moment is l ln(p e^{-w/2} + (1-p) e^{w/2}) +
+        ln(p e^{lw/2} + (1-p) e^{-lw/2}): concave in p, and largest where its derivative vanishes.
+        `cost_cap` on overflow, and for a range below 0.01, where digits would be lost; rounded up
+        by 1e-9.
+        """
+        width = 2.0 * self.gamma
+        if width < 0.01:
+            return self.cost_cap(moments)
+        falling = -np.expm1(-width)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rising = np.expm1(moments * width)
+            # Both brackets over their value at p = 0: 1 - p falling and 1 + p rising.
+            p = (1.0 / falling - moments / rising) / (moments + 1.0)
+            total = moments * np.log1p(-p * falling) + np.log1p(p * rising)
+        worst = np.where(np.isfinite(total), total * (1.0 + 1e-9), np.inf)
+        return np.minimum(self.cost_cap(moments), worst)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns e^{gamma n_j} / sum_k e^{gamma n_k}."""
-        return np.asarray(softmax(self.gamma * counts, axis=1))
+        return np.asarray(scipy.special.softmax(self.gamma * counts, axis=1))
 
 
 # Permute-and-flip: exponential noise on every count, drawn without any.
@@ -319,9 +336,16 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
         return drawn.reshape(num_queries, num_classes) * LATTICE + priorities
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W4)."""
-        certified = laplace_noisy_max_alphas(self.gamma, tuple(DEFAULT_MOMENTS.tolist()))
-        return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
+        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W4).
+
+        gamma is rounded up to a geometric grid: more noise never costs more (Lemma W3). `cost_cap`
+        for gamma outside of 0.004 .. 10.
+        """
+        if not SMALLEST_GAMMA <= self.gamma <= LARGEST_GAMMA:
+            return self.cost_cap(moments)
+        above = 2.0 ** (ceil(log2(self.gamma) * PER_DOUBLING) / PER_DOUBLING)
+        certified = laplace_noisy_max_alphas(max(above, self.gamma))
+        return between_moments(moments, certified, self.cost_cap)
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns Pr[difference of two discrete Laplace variables >= gaps].
@@ -347,14 +371,14 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the exact law of the label, ties broken by random priority."""
-        return outcomes.additive_outcomes(counts, DiscreteLaplaceNoise(self.gamma))
+        return additive_outcomes(counts, partial(discrete_laplace, self.gamma))
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the exact laws, which do not depend on the order of the classes."""
-        noise = DiscreteLaplaceNoise(self.gamma)
-        laws = outcomes.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
-        rare = outcomes.SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
-        return NeighbourLaws(laws, limit=self.pure_epsilon, rare=rare)
+        noise = partial(discrete_laplace, self.gamma)
+        laws = neighbour_outcomes(noise, *np.unique(row, return_counts=True))
+        rare = SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
+        return NeighbourLaws(laws, limit=2.0 * self.gamma, rare=rare)
 
 
 # Gaussian noise on every count: GNMax of Papernot et al. 2018.
@@ -404,11 +428,11 @@ class GaussianCounts(OfSigma, OutcomeLaw):
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
-        return np.asarray(erfc((gaps - 2.0 / LATTICE) / (2.0 * self.sigma)) / 2.0)
+        return np.asarray(scipy.special.erfc((gaps - 2.0 / LATTICE) / (2.0 * self.sigma)) / 2.0)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the law of the label alone, by quadrature of the continuous noise."""
-        return outcomes.additive_outcomes(counts, GaussianNoise(self.sigma))
+        return additive_outcomes(counts, partial(gaussian, self.sigma))
 
 
 @register
@@ -438,10 +462,16 @@ class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
         return super().alphas(moments)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W6)."""
-        grid = tuple(DEFAULT_MOMENTS.tolist())
-        certified = gaussian_noisy_max_alphas(self.sigma, grid, 1.0 / LATTICE)
-        return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
+        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W6).
+
+        sigma is rounded down to a geometric grid: more noise never costs more (Lemma W7).
+        `cost_cap` for sigma outside of 0.5 .. 2^14.
+        """
+        if not SMALLEST_SIGMA <= self.sigma <= LARGEST_SIGMA:
+            return super().alphas(moments)
+        below = 2.0 ** (floor(log2(self.sigma) * PER_DOUBLING) / PER_DOUBLING)
+        certified = gaussian_noisy_max_alphas(min(below, self.sigma))
+        return between_moments(moments, certified, super().alphas)
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` one vote away."""
@@ -461,9 +491,9 @@ class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
         The sampler's lattice and its ties move a log ratio by at most about one step in LATTICE
         relative to one vote, which a relative margin of 16 steps covers.
         """
-        noise, step = GaussianNoise(self.sigma), 1.0 / self.sigma
-        laws = outcomes.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
-        rare = outcomes.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
+        noise, step = partial(gaussian, self.sigma), 1.0 / self.sigma
+        laws = neighbour_outcomes(noise, *np.unique(row, return_counts=True))
+        rare = SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
         return NeighbourLaws(laws, rare=rare, margin=16.0 / LATTICE)
 
 
@@ -607,8 +637,9 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
         Both noises as the continuous ones; they are independent.
         """
         rows, number = np.unique(counts, axis=0, return_counts=True)
-        passes = ndtr((rows.max(axis=1) - self.threshold) / self.sigma_threshold)
-        return float(number @ (passes * self.outcome_probabilities(rows)[:, 0]))
+        passes = scipy.special.ndtr((rows.max(axis=1) - self.threshold) / self.sigma_threshold)
+        law = additive_outcomes(rows, partial(gaussian, self.sigma))
+        return float(number @ (passes * law[:, 0]))
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
@@ -639,7 +670,7 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of one test and one label, [num_moments]."""
-        return self.test_alphas(moments) + self.answering.alphas(moments)
+        return self.test_alphas(moments) + GaussianNoisyMax(sigma=self.sigma).alphas(moments)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy of tests and labels."""

@@ -14,8 +14,7 @@ from typing import Any, Final
 from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.core.settings import Settings, setting
-from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS
+from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS, Settings, setting
 from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"

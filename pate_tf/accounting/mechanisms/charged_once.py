@@ -1,7 +1,4 @@
-"""The stability gate: every plurality label of a batch, without noise, or nothing.
-
-Everything is drawn in integers, with exactly the probabilities that are accounted for.
-"""
+"""Mechanisms that are charged once: for all labels of a batch, or for sums of what records add."""
 
 from __future__ import annotations
 
@@ -9,17 +6,27 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import nextafter, sqrt
+from math import hypot, inf, nextafter, sqrt
 from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from pate_tf.accounting.conversions import LATTICE, FloatArray, gaussian_dp_delta, least
+from pate_tf.accounting.conversions import (
+    LATTICE,
+    SAFETY_MARGIN,
+    FloatArray,
+    gaussian_dp_delta,
+    gaussian_dp_epsilon,
+    least,
+)
 from pate_tf.accounting.mechanisms.base import (
     Answers,
     Mechanism,
     NoiseDraws,
     NoisyWinners,
+    OfSigma,
+    OneScale,
+    ReleasesFeatureSums,
     Target,
     largest_sums,
     parameter,
@@ -28,7 +35,187 @@ from pate_tf.accounting.mechanisms.base import (
 from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram
 from pate_tf.core.validation import IntArray, whole, whole_numbers
 
-# How often a batch may leave that some number of changed teachers could change.
+# Sums by class of what private records add, with noise: no teacher is asked.
+
+
+CHANGED = 2.0  # L2 sensitivity of the sums to the replacement of one record
+FEWEST_OF_CLASS = 20.0  # records over classes, over the noise on a number of a sum
+MOST_ROUNDS = 64
+# Length to which a record's part of a later round is clipped: most are shorter, and the noise is in
+# proportion to it.
+RESIDUAL_NORM = 0.5
+ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
+    """Releases the sum of the records' vectors of each class, with Gaussian noise.
+
+    A record adds a vector of L2 norm at most 1 to the column of its class, which follows from the
+    record and public values alone; the records of an owner together add L2 norm at most 1, too. So
+    the L2 sensitivity of the sums is 2 if a record is replaced, and 1 if an owner is added or
+    removed, which is charged like the other: a Gaussian mechanism of sensitivity 2, on multiples of
+    1 / LATTICE (docs/proofs/theory.md, Proposition D8). Nothing is assumed of how records are
+    partitioned among teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et
+    al. 2016.
+
+    >>> import pate_tf
+    >>> round(pate_tf.mechanisms.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
+    0.1
+
+    Attributes:
+        sigma: standard deviation of the noise on each number; a record's vector has L2 norm 1.
+    """
+
+    name: ClassVar[str] = "gaussian_feature_sums"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "draw": "it adds up records' features and asks no teacher; name a `target_epsilon`",
+        "bounds": "it costs the same for all records",
+    }
+    words: ClassVar[str] = (
+        "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
+        "were added up by class. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
+        "(sensitivity 2) was added to each number of the sums, once. Nothing else was computed "
+        "from the records."
+    )
+    released_in_words: ClassVar[str] = (
+        "the sum of the private records' feature vectors of each class"
+    )
+    labels_in_words: ClassVar[str] = "labels computed from noisy feature sums"
+
+    @property
+    def standard_deviation(self) -> float:
+        """Sigma."""
+        return self.sigma
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """One for each round: sensitivity 2; the lattice is free, as a little more is drawn."""
+        return (self.sigma / CHANGED,) * self.num_rounds
+
+    @property
+    def fewest_of_class(self) -> float:
+        """Private records over classes from which labels of sums are worth their cost."""
+        return FEWEST_OF_CLASS * self.sigma
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns 2 num_rounds l (l+1) / sigma^2, [num_moments]."""
+        of_round = CHANGED**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
+        return self.num_rounds * of_round
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns the epsilon of Gaussian differential privacy, rounded up."""
+        moved = CHANGED * (number * self.num_rounds) ** 0.5 / self.sigma
+        return gaussian_dp_epsilon(moved, delta) * (1.0 + SAFETY_MARGIN)
+
+    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
+        """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more."""
+        scale = hypot(self.sigma * LATTICE, ROUNDED)
+        return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class GaussianResidualSums(GaussianFeatureSums):
+    """Releases feature sums, then sums of what a public model misses of them, round by round.
+
+    Round 1 is `GaussianFeatureSums`. In each later round a record adds its vector times
+    `e_y - p`, clipped to L2 norm `RESIDUAL_NORM` and divided by it, where p are the probabilities
+    that a model of the earlier noisy sums gives the record. Each round is a Gaussian mechanism of
+    sensitivity 2; all rounds are charged together before the first is drawn
+    (docs/proofs/theory.md, Proposition D10).
+
+    >>> import pate_tf
+    >>> sums = pate_tf.mechanisms.GaussianResidualSums(sigma=123.0, num_rounds=4)
+    >>> round(sums.composed_epsilon(1, delta=1e-5), 3)
+    0.1
+
+    Attributes:
+        sigma: standard deviation of the noise on each number of each round.
+        num_rounds: rounds, at least 1.
+    """
+
+    num_rounds: int = parameter(1, least=1, most=MOST_ROUNDS, help="Rounds of sums.")
+
+    name: ClassVar[str] = "gaussian_residual_sums"
+    words: ClassVar[str] = (
+        "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
+        "were added up by class. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
+        "(sensitivity 2) was added to each number of the sums, once. This was the first of "
+        "{self.num_rounds} rounds: in each later one a linear model followed from the noisy sums "
+        "so far; a record added its vector times the difference between its class and the model's "
+        "probabilities, clipped to a fixed L2 norm and divided by it, with the same noise. Nothing "
+        "else was computed from the records."
+    )
+    released_in_words: ClassVar[str] = (
+        "the sum of the private records' feature vectors of each class, then sums of what a linear "
+        "model misses of them"
+    )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
+    """Releases how many records of each class are in each public cluster, with Laplace noise.
+
+    A record adds 1 in the cell of its cluster and its class; an owner's records add at most 1
+    together. Replacing a record, or an owner, moves the table by at most 2 in the L1 norm, so that
+    noise of scale b costs a pure epsilon of 2 / b at delta 0 (Proposition D9).
+
+    >>> import pate_tf
+    >>> round(pate_tf.mechanisms.LaplaceClusterCounts(scale=20.0, num_clusters=50).pure_epsilon, 3)
+    0.1
+
+    Attributes:
+        scale: b of the discrete Laplace noise, in records.
+        num_clusters: rows of the table.
+    """
+
+    scale: float = parameter(above=0.0, help="Scale of the discrete Laplace noise, in records.")
+    num_clusters: int = parameter(1, least=1, help="Clusters of the pool.")
+
+    name: ClassVar[str] = "laplace_cluster_counts"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "draw": "it counts records in clusters and asks no teacher; it is planned for an `epsilon`",
+        "bounds": "it costs the same for all records",
+    }
+    words: ClassVar[str] = (
+        "Each record was assigned to one of {self.num_clusters} clusters of the public pool. Of "
+        "each cluster the number of records of each class was released, after a random whole "
+        "number from the discrete Laplace law of scale {self.scale:.3g} was added to it. Nothing "
+        "else was computed from the records."
+    )
+    released_in_words: ClassVar[str] = (
+        "how many private records of each class are in each cluster of the pool"
+    )
+    labels_in_words: ClassVar[str] = "labels computed from noisy counts of records in clusters"
+
+    @property
+    def standard_deviation(self) -> float:
+        """About sqrt(2) scales."""
+        return sqrt(2.0) * self.scale
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a value is out of range; `pure_epsilon` is 2 / scale, rounded up."""
+        super().__post_init__()
+        object.__setattr__(self, "pure_epsilon", nextafter(CHANGED / self.scale, inf))
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """The scale, in records."""
+        return {"scale": self.scale}
+
+    def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
+        """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
+        scale = nextafter(self.scale * LATTICE, inf)
+        return sums + noise.laplace_integers(scale, sums.size).reshape(sums.shape)
+
+
+# The stability gate: every plurality label of a batch, without noise, or nothing.
+#
+# Everything is drawn in integers, with exactly the probabilities that are accounted for: how often
+# a batch may leave that some number of changed teachers could change.
 #
 # The largest pass function of (epsilon, delta)-privacy over a distance that one teacher changes
 # by at most 1 (docs/proofs/stability_gate.md, Theorems G1 and G2). Probabilities are integers
@@ -124,21 +311,8 @@ def stability_distances(counts: IntArray) -> IntArray:
     of a query, its distance is at most 1 on both (docs/proofs/stability_gate.md, Lemma G0).
 
     Args:
-        counts: one vote of every teacher on every query, [num_queries, num_classes].
-
-    Raises:
-        ValueError: if counts are not whole numbers of that shape with at least one query and two
-            classes, if one is negative, or if queries differ in their number of votes.
+        counts: one vote of every teacher on every query, int64 [num_queries, num_classes].
     """
-    counts = whole_numbers(counts, "counts")
-    if counts.ndim != 2 or counts.shape[0] < 1 or counts.shape[1] < 2 or (counts < 0).any():
-        raise ValueError(
-            "counts: expected [num_queries, num_classes], at least 0, of at least one query and "
-            f"two classes, got {list(counts.shape)} or negative ones"
-        )
-    totals = counts.sum(axis=1)
-    if (totals != totals[0]).any():
-        raise ValueError("expected one vote of every teacher on every query, got unequal totals")
     largest = np.partition(counts, -2, axis=1)[:, -2:]
     return np.asarray((largest[:, 1] - largest[:, 0] + 1) // 2)
 
@@ -147,25 +321,6 @@ def stability_distances(counts: IntArray) -> IntArray:
 # leave nothing to anything else; and a replaced owner, who changes two teachers, uses up
 # 1 + exp(epsilon) times as much.
 SHARE_OF_DELTA: Final = 1.0 / 3.0
-
-
-def affordable_guarantee(target: Target) -> tuple[float, float]:
-    """Returns the epsilon and the delta that a batch which is charged once may use up of a target.
-
-    All of epsilon, and a third of delta: the rest is for whatever else the ensemble will release.
-    Less delta where owners are protected, or the epsilon of a replaced one would be infinite.
-
-    Raises:
-        ValueError: if delta is 0, or epsilon so large that none of it is left.
-    """
-    if not target.delta:
-        raise ValueError("delta: expected above 0 for a mechanism that uses up some of it, got 0")
-    with np.errstate(over="ignore"):
-        spread = 1.0 + (float(np.exp(target.epsilon)) if target.unit == "owner" else 0.0)
-    delta = min(SHARE_OF_DELTA * target.delta, target.delta / (spread * (1.0 + 1e-8)))
-    if not delta > 0.0:
-        raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
-    return target.epsilon, delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +348,11 @@ class BatchGate(Mechanism):
     charged_per_batch: ClassVar[bool] = True
     query_strategy: ClassVar[str] = "medoids"
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if a value is out of range."""
+        super().__post_init__()
+        object.__setattr__(self, "approximate", (self.epsilon, self.delta))
+
     def pass_numerator(self, distance: int) -> int:
         """Returns t in [0, 2**128]: labels leave if a uniform integer below 2**128 is below t.
 
@@ -211,19 +371,31 @@ class BatchGate(Mechanism):
         """Returns zeros, [num_moments]: `approximate` says all about it."""
         return np.zeros_like(moments)
 
-    @property
-    def approximate(self) -> tuple[float, float]:
-        """Epsilon and delta."""
-        return self.epsilon, self.delta
-
     def check_counts(self, counts: IntArray) -> None:
-        """Raises ValueError unless every query has all votes."""
-        stability_distances(counts)
+        """Checks that there is one vote of every teacher on every query.
+
+        Raises:
+            ValueError: if counts are not whole numbers [num_queries, num_classes] with at least one
+                query and two classes, if one is negative, or if queries differ in their number of
+                votes.
+        """
+        counts = whole_numbers(counts, "counts")
+        if counts.ndim != 2 or counts.shape[0] < 1 or counts.shape[1] < 2 or (counts < 0).any():
+            raise ValueError(
+                "counts: expected [num_queries, num_classes], at least 0, of at least one query "
+                f"and two classes, got {list(counts.shape)} or negative ones"
+            )
+        totals = counts.sum(axis=1)
+        if (totals != totals[0]).any():
+            raise ValueError(
+                "expected one vote of every teacher on every query, got unequal totals"
+            )
 
     def draw(
         self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws whether labels leave without noise, and what is drawn where they don't."""
+        self.check_counts(counts)
         distance = int(stability_distances(counts).min())
         if noise.uniform_below(CERTAIN) < self.pass_numerator(distance):
             return Answers(np.argmax(counts, axis=1).tolist())
@@ -285,10 +457,25 @@ class StabilityGate(BatchGate):
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the gate with `affordable_guarantee` of the target; `counts` are not read."""
+        """Returns the gate that may use up all of epsilon, and a third of delta.
+
+        The rest of delta is for whatever else the ensemble will release. Less delta where owners
+        are protected, or the epsilon of a replaced one would be infinite. `counts` are not read.
+
+        Raises:
+            ValueError: if delta is 0, or epsilon so large that none of it is left.
+        """
         del counts
-        epsilon, delta = affordable_guarantee(target)
-        return cls(epsilon=epsilon, delta=delta)
+        if not target.delta:
+            raise ValueError(
+                "delta: expected above 0 for a mechanism that uses up some of it, got 0"
+            )
+        with np.errstate(over="ignore"):
+            spread = 1.0 + (float(np.exp(target.epsilon)) if target.unit == "owner" else 0.0)
+        delta = min(SHARE_OF_DELTA * target.delta, target.delta / (spread * (1.0 + 1e-8)))
+        if not delta > 0.0:
+            raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
+        return cls(epsilon=target.epsilon, delta=delta)
 
     def pass_probability(self, distance: int) -> float:
         """Returns the probability that the gate opens, rounded down; for plans and plots.
@@ -417,7 +604,8 @@ class StabilityGateOrHistogram(BatchGate):
         Raises:
             ValueError: if too little of epsilon would be left to the counts.
         """
-        total, delta = affordable_guarantee(target)
+        gate = StabilityGate.for_target(target, counts)
+        total, delta = gate.epsilon, gate.delta
         number, num_teachers = target.num_queries, int(counts[0].sum())
 
         def member(of_labels: float) -> StabilityGateOrHistogram:
@@ -425,7 +613,7 @@ class StabilityGateOrHistogram(BatchGate):
             target_of_counts = Target(
                 epsilon=total * (1.0 - of_labels), delta=delta * BELOW**2, num_queries=number
             )
-            sigma = target_of_counts.least_noise(GaussianHistogram.of_scale).sigma
+            sigma = GaussianHistogram.for_target(target_of_counts, counts).sigma
             return cls(epsilon=total, delta=delta, most_queries=number, sigma=sigma)
 
         def leaves(of_labels: float) -> bool:
