@@ -37,13 +37,7 @@ sys.path.extend(
     )
 )
 
-from script_processes import (
-    MAX_STEPS,
-    NUM_TEACHERS,
-    REPOSITORY,
-    Ended,
-    run_script,
-)
+from script_processes import MAX_STEPS, NUM_TEACHERS, REPOSITORY, Ended, run_script
 
 # No deadline: a test must not depend on how busy the machine is.
 hypothesis.settings.register_profile("pate_tf", deadline=None)
@@ -80,9 +74,7 @@ def shared_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def trained(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[pathlib.Path, Ended]]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.Path, Ended]]:
     """A finished run of train_teachers.py and how it ended; a test that writes there fails all."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     ended = run_script(

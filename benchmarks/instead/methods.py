@@ -93,12 +93,7 @@ def no_privacy(problem: Problem, epsilon: float, repetition: int, folder: pathli
 
 
 def means_head(
-    features: Array,
-    labels: IntArray,
-    *,
-    num_classes: int,
-    public: Array,
-    epsilon: float,
+    features: Array, labels: IntArray, *, num_classes: int, public: Array, epsilon: float
 ) -> Array:
     """Returns a ridge classifier `[num_features, num_classes]` of noisy class sums.
 
@@ -274,8 +269,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "private_knn": Method(title="Private-kNN, and our student", run=private_knn.run),
     "noisy_means_student": Method(
-        title="noisy class sums, and our student",
-        run=functools.partial(linear, with_student=True),
+        title="noisy class sums, and our student", run=functools.partial(linear, with_student=True)
     ),
     "linear_head_student": Method(
         title="DP-SGD, linear head on public features, and our student",

@@ -6,13 +6,14 @@ import pathlib
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 import pate_tf
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray
-from pate_tf.models.encoder import Encoder
+from pate_tf.models.encoder import TOGETHER, Encoder
 from pate_tf.representations.catalogue import default_of_sums, encoder_of
-from pate_tf.representations.images import scattering
+from pate_tf.representations.images import transform
 from pate_tf.students.batches import outputs
 from pate_tf.students.kinds import StudentSettings, complete, kind_of
 
@@ -90,7 +91,13 @@ class Problem:
     def wavelets(self) -> Features:
         """Of images: fixed wavelets, of which the pool tells the mean and deviations alone."""
         data = self.data
-        sides = [scattering(side.inputs) for side in (data.pool, data.private, data.held_out)]
+        compiled = tf.function(transform, autograph=False, reduce_retracing=True)
+        sides = []
+        for side in (data.pool, data.private, data.held_out):
+            inputs = side.inputs.astype(np.float32)
+            parts = np.array_split(inputs, -(-len(inputs) // TOGETHER))
+            features = np.concatenate([compiled(part).numpy() for part in parts])
+            sides.append(features.reshape(len(features), -1))
         mean, deviations = sides[0].mean(axis=0), sides[0].std(axis=0)
         tiny = np.finfo(np.float32).tiny  # where inputs are all equal
         deviations += max(LEAST_DEVIATION * deviations.max(), tiny)

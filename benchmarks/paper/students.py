@@ -91,11 +91,7 @@ def _student_row(
             "sanitized": _epsilon(results, "sanitised"),
             "worst case": _epsilon(results, "worst_case"),
         },
-        numbers={
-            "queries": queries.num_queries,
-            "accuracies": counted,
-            "epsilons": publishable,
-        },
+        numbers={"queries": queries.num_queries, "accuracies": counted, "epsilons": publishable},
     )
 
 
@@ -220,9 +216,7 @@ def _forest_rows(laboratory: Laboratory) -> Iterator[Row]:
             continue
         theirs = FORESTS_THEIRS.get(dataset)
         ensemble = Ensemble(
-            dataset=dataset,
-            num_teachers=5 if laboratory.is_quick else 250,
-            model="random_forest",
+            dataset=dataset, num_teachers=5 if laboratory.is_quick else 250, model="random_forest"
         )
         queries = Queries(
             ensemble=ensemble,

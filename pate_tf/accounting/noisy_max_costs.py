@@ -17,12 +17,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from pate_tf.accounting.conversions import (
-    DEFAULT_MOMENTS,
-    LATTICE,
-    FloatArray,
-    excess,
-)
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, LATTICE, FloatArray, excess
 from pate_tf.core.validation import IntArray
 
 NODES = 24
@@ -575,14 +570,8 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         # Two classes alone, whose means are `gaps` apart.
         gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
         moved = gaps - 2.0 * shift
-        here = [
-            ndtr((gaps + slack) / sqrt(2.0)),
-            ndtr((slack - gaps) / sqrt(2.0)),
-        ]
-        there = [
-            ndtr((moved - slack) / sqrt(2.0)),
-            ndtr((-slack - moved) / sqrt(2.0)),
-        ]
+        here = [ndtr((gaps + slack) / sqrt(2.0)), ndtr((slack - gaps) / sqrt(2.0))]
+        there = [ndtr((moved - slack) / sqrt(2.0)), ndtr((-slack - moved) / sqrt(2.0))]
         race = np.stack([np.stack(here, axis=1), np.stack(there, axis=1)], axis=1)
         bounds = []
         for pairs in (inside, [race]):

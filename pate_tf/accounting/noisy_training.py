@@ -40,6 +40,7 @@ def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> Floa
     return np.asarray(scipy.special.logsumexp(exponents + weights[:, None], axis=0))
 
 
+@lru_cache(maxsize=2**14)
 def _moment(moment: float, rate: float, sigma: float) -> float:
     """Returns ln of the integral of P^(l+1) Q^-l over the real line; infinite if it is too sharp.
 
@@ -70,11 +71,6 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
         - 0.5 * np.log(2.0 * np.pi * sigma**2)
     )
     return float(max(total, 0.0))
-
-
-@lru_cache(maxsize=64)
-def _alphas_of_round(rate: float, sigma: float, moments: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(_moment(moment, rate, sigma) * (1.0 + SAFETY_MARGIN) + 1e-12 for moment in moments)
 
 
 @lru_cache(maxsize=64)
@@ -147,10 +143,13 @@ class NoisyTraining(Charge):
         if self.sampling_rate == 1.0:
             # N(1) against N(-1): a Gaussian mechanism of sensitivity 2.
             return self.rounds * 2.0 * moments * (moments + 1.0) / self.noise_multiplier**2
-        of_round = _alphas_of_round(
-            self.sampling_rate, self.noise_multiplier, tuple(moments.tolist())
+        of_round = np.array(
+            [
+                _moment(moment, self.sampling_rate, self.noise_multiplier)
+                for moment in moments.tolist()
+            ]
         )
-        return self.rounds * np.array(of_round)
+        return self.rounds * (of_round * (1.0 + SAFETY_MARGIN) + 1e-12)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon by the distribution of the privacy loss (dp-accounting), rounded up."""

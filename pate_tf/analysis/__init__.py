@@ -7,10 +7,4 @@ from pate_tf.analysis.accounting import Analysis, analyse
 from pate_tf.analysis.release import SanitisedEpsilon
 from pate_tf.analysis.votes import read_ledgers, read_votes_file
 
-__all__ = [
-    "Analysis",
-    "SanitisedEpsilon",
-    "analyse",
-    "read_ledgers",
-    "read_votes_file",
-]
+__all__ = ["Analysis", "SanitisedEpsilon", "analyse", "read_ledgers", "read_votes_file"]

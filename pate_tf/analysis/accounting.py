@@ -86,10 +86,7 @@ def chosen_bounds(
 
 
 def bound_alphas(
-    groups: Sequence[AnsweredVotes],
-    bound: str,
-    grid: FloatArray,
-    progress: Progress | None = None,
+    groups: Sequence[AnsweredVotes], bound: str, grid: FloatArray, progress: Progress | None = None
 ) -> FloatArray:
     """Returns the total cost at the true votes, `[num_moments]`. Sensitive."""
     total: FloatArray = np.sum(

@@ -260,13 +260,7 @@ def smooth_sensitivity(
 
 
 def log_smooth_cost(
-    counts: IntArray,
-    mechanism: Mechanism,
-    *,
-    bound: str,
-    moment: float,
-    eta: float,
-    floor: float,
+    counts: IntArray, mechanism: Mechanism, *, bound: str, moment: float, eta: float, floor: float
 ) -> float:
     """Returns ln Cbar of Theorem B2, in natural logarithms. Sensitive.
 

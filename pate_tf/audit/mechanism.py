@@ -19,11 +19,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax
-from pate_tf.accounting.mechanisms.base import (
-    Mechanism,
-    ReleasesFeatureSums,
-    check_mechanism,
-)
+from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums, check_mechanism
 from pate_tf.core import validation
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.validation import IntArray

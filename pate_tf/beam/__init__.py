@@ -176,12 +176,7 @@ class TableSource:
     """
 
     def __init__(
-        self,
-        files: FileSource,
-        pattern: str,
-        dataset: Dataset,
-        *,
-        is_private: bool = True,
+        self, files: FileSource, pattern: str, dataset: Dataset, *, is_private: bool = True
     ) -> None:
         """Names them; nothing is read before `spans`.
 
@@ -383,11 +378,7 @@ def is_local(path: str) -> bool:
 
 
 def source_of(
-    data: DataSource,
-    pattern: str | None,
-    public: PublicExamples,
-    *,
-    is_private: bool = True,
+    data: DataSource, pattern: str | None, public: PublicExamples, *, is_private: bool = True
 ) -> NamedSource | TableSource:
     """Returns the records that a person names.
 
@@ -813,11 +804,7 @@ def sums(
         archive = shutil.make_archive(f"{folder}/encoder", "zip", f"{folder}/encoder")
         work.write(ENCODER, pathlib.Path(archive).read_bytes())
         work.write(KEY, private_digest(run.sensitive, RECORD_KEY).encode())
-        job = _Job(
-            source=source,
-            work=work,
-            summands=Summands.of(encoder, pool),
-        )
+        job = _Job(source=source, work=work, summands=Summands.of(encoder, pool))
         with reporting.clock("summing features of records"):
             run_pipeline(functools.partial(_build_sums, job, spans), beam_options)
         total = work.read_arrays(PARTIAL)

@@ -29,11 +29,7 @@ def commands(folder: str) -> list[tuple[str, list[str]]]:
     teachers = [*DATA, "--model=cnn", f"--train_dir={folder}"]
     student = [*DATA, f"--teachers_dir={folder}", f"--train_dir={folder}"]
     student += ["--queries=100", "--lap_scale=10"]
-    return [
-        ("teachers", teachers),
-        ("student", student),
-        ("analysis", [f"--train_dir={folder}"]),
-    ]
+    return [("teachers", teachers), ("student", student), ("analysis", [f"--train_dir={folder}"])]
 
 
 def command(name: str, /, *arguments: str, **flags: object) -> list[str]:

@@ -121,10 +121,7 @@ def certificates() -> None:
 
 COMMANDS: dict[str, tuple[Callable[[], None], Callable[[], Any]]] = {
     "init": (init, define_init),
-    "keys": (
-        keys,
-        functools.partial(flags.DEFINE_string, "silo_dir", None, "Folder of the silo."),
-    ),
+    "keys": (keys, functools.partial(flags.DEFINE_string, "silo_dir", None, "Folder of the silo.")),
     "serve": (serve, functools.partial(own_flags.define, serving.SiloRun, group="silo")),
     "certificates": (certificates, define_certificates),
 }

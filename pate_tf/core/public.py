@@ -38,7 +38,7 @@ class Pool:
 class PublicExamples(Examples):
     """Public inputs: the student's pool and the held-out part that evaluates it.
 
-    Labels serve evaluation alone, and need not be there.
+    Labels serve evaluation and the choice of a table's representation, and need not be there.
 
     Attributes:
         dataset: what is publicly known of them.
@@ -104,8 +104,8 @@ class PublicSplit:
     Attributes:
         pool: unlabelled inputs, some of which are put to the teachers.
         pool_labels: true labels of the pool, int64 `[num_pool]`, -1 where unknown, to measure how
-            many noisy labels are right; None if none is known. No student and no strategy sees
-            them.
+            many noisy labels are right, and to choose what feature sums of a table are of; None if
+            none is known. No student and no strategy sees them.
         held_out: samples outside of the pool.
     """
 

@@ -47,8 +47,8 @@ def load_private(
             `function("public", data_dir)` and returns a `Dataset`, the same for both, the inputs
             `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not look at
             private records to prepare public ones, nor scale a record by others. Public labels
-            serve evaluation alone: it may return the first two without them, None in their place,
-            or -1 for each sample that has none.
+            serve evaluation and the choice of a table's representation: it may return the first
+            two without them, None in their place, or -1 for each sample that has none.
         data_dir: where TensorFlow Datasets keeps prepared data; None for its default. Raw files of
             `TABLES` may lie in a folder of the table's name below it.
         svhn_extra: whether SVHN's extra split is shared out too, or its train split alone.

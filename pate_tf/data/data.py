@@ -119,14 +119,6 @@ def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArra
     return to_input_type(inputs, dataset, what)
 
 
-def reordered(samples: PublicExamples, pool_size: int, seed: int) -> PublicExamples:
-    """Returns samples with the held-out ones at the end; both parts keep their order."""
-    drawn = np.random.default_rng(seed).permutation(len(samples))
-    order = np.concatenate([np.sort(drawn[:pool_size]), np.sort(drawn[pool_size:])])
-    labels = None if samples.labels is None else samples.labels[order]
-    return PublicExamples(samples.dataset, samples.inputs[order], labels)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
     """Private records, and the public samples that a student learns from.
@@ -277,7 +269,7 @@ class Data:
             x_public: public inputs of the same shape. Their type is that of all inputs: images of
                 whole numbers within 0 to 255 become uint8, other images and all tables float32.
             y_public: their labels, as far as known (elsewhere -1; of names "" or None), for
-                evaluation alone. Default: none, and nothing is evaluated.
+                evaluation and the choice of a table's representation. Default: none.
             num_classes: number of classes, at least 2.
             value_range: lowest and highest value of an input, from public knowledge; of tables also
                 one of each for every feature. Values outside are clipped, with a warning for public
@@ -366,7 +358,11 @@ class Data:
             source=None if name is None else PrivateSource.named(name),
         )
         if held_out_seed is not None:
-            samples = reordered(samples, pool_size, held_out_seed)
+            # The held-out samples come last; both parts keep their order.
+            drawn = np.random.default_rng(held_out_seed).permutation(len(samples))
+            order = np.concatenate([np.sort(drawn[:pool_size]), np.sort(drawn[pool_size:])])
+            labels = None if samples.labels is None else samples.labels[order]
+            samples = PublicExamples(samples.dataset, samples.inputs[order], labels)
         return cls(private=records, public=samples.split(pool_size))
 
     @classmethod

@@ -36,7 +36,7 @@ class FileSource(Settings):
     )
     public: pathlib.Path = setting(
         help="Public records, instead of --dataset: a file, or a folder of images. They need no "
-        "labels.",
+        "labels."
     )
     schema: pathlib.Path | None = setting(
         None,
@@ -44,9 +44,7 @@ class FileSource(Settings):
         "public knowledge; pate schema drafts it from the public file.",
     )
     label: str | None = setting(
-        None,
-        advanced=True,
-        help="Of files: the label's column. Default: the schema's.",
+        None, advanced=True, help="Of files: the label's column. Default: the schema's."
     )
     image_size: str | None = setting(
         None,

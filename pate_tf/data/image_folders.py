@@ -142,10 +142,7 @@ def _image_paths(
 
 
 def _read(
-    paths: Sequence[tuple[pathlib.Path, int]],
-    folder: pathlib.Path,
-    *,
-    shape: tuple[int, int, int],
+    paths: Sequence[tuple[pathlib.Path, int]], folder: pathlib.Path, *, shape: tuple[int, int, int]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Returns images and labels in a fixed order: what goes by position does not go by class."""
     images, labels = [], []

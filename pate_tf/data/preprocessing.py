@@ -90,12 +90,7 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _affine(
-    images: tf.Tensor,
-    seed: tf.Tensor,
-    fill: float,
-    rotation: float,
-    scaling: float,
-    shear: float,
+    images: tf.Tensor, seed: tf.Tensor, fill: float, rotation: float, scaling: float, shear: float
 ) -> tf.Tensor:
     height, width = images.shape[1], images.shape[2]
     draws = tf.random.stateless_uniform([tf.shape(images)[0], 5], seed, -1.0, 1.0)

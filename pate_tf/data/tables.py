@@ -270,10 +270,7 @@ def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> TextTable:
 
 
 def parse_records(
-    lines: Iterable[str],
-    what: str,
-    form: TextForm = TextForm(),
-    names: Sequence[str] | None = None,
+    lines: Iterable[str], what: str, form: TextForm = TextForm(), names: Sequence[str] | None = None
 ) -> TextTable:
     """Returns the records of separated values, without blank lines.
 

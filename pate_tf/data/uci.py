@@ -247,7 +247,7 @@ DIABETES = UciTable(
     files={
         "00296/dataset_diabetes.zip": (
             "3a17a3b55b6dd4a1926703185c0ad8e2ed30bc8e2f9b927cdd1000b733d1de8e"
-        ),
+        )
     },
     read=read_diabetes,
 )

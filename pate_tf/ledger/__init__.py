@@ -2,7 +2,6 @@
 
 from pate_tf.ledger.journal import BudgetExceeded as BudgetExceeded
 from pate_tf.ledger.journal import BudgetMismatch as BudgetMismatch
-from pate_tf.ledger.journal import EnsembleMismatch as EnsembleMismatch
 from pate_tf.ledger.journal import Head as Head
 from pate_tf.ledger.journal import LedgerError as LedgerError
 from pate_tf.ledger.journal import LedgerRow as LedgerRow

@@ -74,10 +74,6 @@ class LedgerError(Exception):
     """
 
 
-class EnsembleMismatch(LedgerError):  # noqa: N818
-    """The ensemble is not the one that this ledger was opened for."""
-
-
 class BudgetMismatch(LedgerError):  # noqa: N818
     """The budget is not the one that was fixed at first use."""
 

@@ -19,7 +19,6 @@ from pate_tf.ledger.journal import (
     VERSION,
     BudgetExceeded,
     BudgetMismatch,
-    EnsembleMismatch,
     LedgerError,
     LedgerRow,
     Store,
@@ -139,7 +138,6 @@ class Ledger(Store):
 
         Raises:
             ValueError: if delta is outside [0, 1), or the budget is not positive and finite.
-            EnsembleMismatch: if the ledger belongs to another ensemble.
             BudgetMismatch: if budget, delta or planned release were fixed to other values.
             LedgerError: if the ledger is damaged, was changed, can't be used, is new where votes, a
                 statement or the registry tell of an earlier one, or lacks rows that were seen.
@@ -149,11 +147,7 @@ class Ledger(Store):
         if epsilon_budget is not None and not 0.0 < epsilon_budget < math.inf:
             raise ValueError(f"epsilon_budget: expected above 0 and finite, got {epsilon_budget!r}")
         ledger = cls(
-            folder,
-            source=source,
-            identity=identity,
-            unit=unit,
-            acknowledge_reset=acknowledge_reset,
+            folder, source=source, identity=identity, unit=unit, acknowledge_reset=acknowledge_reset
         )
 
         opening = {
@@ -166,7 +160,7 @@ class Ledger(Store):
 
         def verify() -> None:
             if ledger.ensemble_digest != ensemble_digest:
-                raise EnsembleMismatch(
+                raise LedgerError(
                     f"{folder}: expected the ensemble that this ledger was opened for, got another "
                     f"ensemble"
                 )

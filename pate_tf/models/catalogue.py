@@ -16,12 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.data.named_function import (
-    Named,
-    call_function,
-    is_named_function,
-    name_of,
-)
+from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 
 layers = keras.layers
 SMALLEST_IMAGE = 6  # for three convolutions and a pooling

@@ -335,10 +335,7 @@ def record_features(
 
 
 def _batches_of_features(
-    encoder: Any,
-    inputs: npt.NDArray[Any],
-    rows: IntArray | None,
-    digests: Digests | None,
+    encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
     """Yields what `record_features` yields, at most `PLACES` records at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows

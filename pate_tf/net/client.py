@@ -77,12 +77,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
     """
 
     def __init__(
-        self,
-        address: str,
-        *,
-        service: str,
-        files: TlsFiles,
-        limits: Limits | None = None,
+        self, address: str, *, service: str, files: TlsFiles, limits: Limits | None = None
     ) -> None:
         self._service = service
         self._channel = grpc.secure_channel(

@@ -14,12 +14,7 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pate_tf.net.credentials import (
-    CALL_SECONDS,
-    Limits,
-    TlsFiles,
-    caller_name,
-)
+from pate_tf.net.credentials import CALL_SECONDS, Limits, TlsFiles, caller_name
 from pate_tf.net.messages import decode, encode
 
 _log = logging.getLogger(__name__)

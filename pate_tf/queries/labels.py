@@ -20,12 +20,7 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray, Settings, setting, whole_numbers
 from pate_tf.data.named_function import Named
 from pate_tf.queries import strategies
-from pate_tf.queries.strategies import (
-    AUTO,
-    STRATEGIES,
-    FloatArray,
-    choices_help,
-)
+from pate_tf.queries.strategies import AUTO, STRATEGIES, FloatArray, choices_help
 
 LABELS_FILE, COST_FILE = "labels.npz", "labels.json"
 PARTS = ("query_indices", "labels", "weights")  # of `PoolLabels`, as they are stored

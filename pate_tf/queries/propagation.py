@@ -26,6 +26,7 @@ from pate_tf.representations.regression import (
     MOST_QUERIES,
     Regression,
     averaged,
+    class_probabilities,
     labels_of,
     neighbourhood_averages,
     regress_counts,
@@ -66,7 +67,11 @@ def infer_from_labels(
         return released
     views = pool_features_by_name(pool, representation, seed)
     regression = _regression(views, released)
-    first = _propagated(views, released) if regression is None else labels_of(regression)
+    first = (
+        _propagated(views, released)
+        if regression is None
+        else labels_of(class_probabilities(regression))
+    )
     if len(np.unique(first.labels)) < released.num_classes:
         return first if len(first.labels) else released
     try:
@@ -75,7 +80,7 @@ def infer_from_labels(
         return first
     retrained = None if released.have_no_noise else _regression([[features]], released)
     if regression is not None and retrained is not None:
-        return labels_of(averaged([regression, retrained], PASS_WEIGHTS))
+        return labels_of(class_probabilities(averaged([regression, retrained], PASS_WEIGHTS)))
     second = _propagated([[features]], released)
     return second if len(second.labels) else first
 

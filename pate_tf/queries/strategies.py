@@ -292,9 +292,7 @@ STRATEGIES = {
         choose=lambda pool, num_queries, seed: np.arange(num_queries),
     ),
     "random": Strategy(
-        help="drawn at random",
-        words="drawn at random from the public pool",
-        choose=choose_random,
+        help="drawn at random", words="drawn at random from the public pool", choose=choose_random
     ),
     "uncertain": Strategy(
         help="where a student of them is least confident",

@@ -20,11 +20,12 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.planning import cluster_numbers
+from pate_tf.accounting.conversions import LATTICE, default_delta
+from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.accounting.planning import cluster_numbers, planned_sums
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
-from pate_tf.core.public import Pool
+from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, owner_partition
 from pate_tf.core.source import (
@@ -39,14 +40,10 @@ from pate_tf.core.source import (
     record_digests,
 )
 from pate_tf.core.validation import IntArray
+from pate_tf.data.data import Data
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.ledger.rollback_guard import warn_of_same_records
-from pate_tf.models.encoder import (
-    Encoder,
-    nearest_centres,
-    record_features,
-    record_vectors,
-)
+from pate_tf.models.encoder import Encoder, nearest_centres, record_features, record_vectors
 from pate_tf.release.noisy_sums import (
     VECTOR_STEPS,
     owner_steps,
@@ -56,6 +53,7 @@ from pate_tf.release.noisy_sums import (
     vector_steps,
     weights_of_rounds,
 )
+from pate_tf.release.pseudo_labels import trial_accuracy
 from pate_tf.representations.catalogue import (
     Representation,
     check_representation,
@@ -64,10 +62,12 @@ from pate_tf.representations.catalogue import (
     source_of,
 )
 from pate_tf.representations.label_propagation import cluster_centres
+from pate_tf.representations.raw import MOST_OF_PAIRS
 from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
 from pate_tf.teachers.run_folder import RunDescription, described_run
 from pate_tf.teachers.voters import Voter
 
+FEWEST_LABELED: Final = 50  # samples of a pool, for a trial of representations
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
 SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
@@ -287,6 +287,55 @@ class FeatureSums:
         self._seed = seed
         self._name = source_of(representation)
 
+    def choose_representation(
+        self, data: Data, epsilon: float, delta: float | None, num_rounds: int | None = None
+    ) -> None:
+        """Takes the representation of a table that labels its pool best in a trial.
+
+        Bins, raw features and, of narrow tables, pairs label each third of the pool's labeled
+        samples from noisy sums of the others (`trial_accuracy`). It costs no privacy: the labels
+        and, without owners, the number of private records are public. Nothing changes if a
+        representation is named, stored sums have one, owners are protected or fewer than
+        `FEWEST_LABELED` samples have a label.
+
+        Args:
+            data: private records, whose number alone is used, and the public pool with labels.
+            epsilon: what the sums will cost.
+            delta: of epsilon; None for the default.
+            num_rounds: as of `Labeller`.
+
+        Raises:
+            ValueError: if the records are too few for the noise at this epsilon.
+        """
+        self._settle(data.dataset)
+        private, pool, labels = data.private, data.pool, data.public.pool_labels
+        samples = PublicExamples(pool.dataset, pool.inputs, labels).labelled()
+        is_tried = private.owners is None and pool.dataset.kind == "tabular"
+        if self._name or not is_tried or samples is None or len(samples) < FEWEST_LABELED:
+            return
+        number = len(private)
+        target = Target(epsilon=epsilon, delta=default_delta(number) if delta is None else delta)
+        mechanism = planned_sums(target, number, pool.dataset.num_classes, (), num_rounds)
+        encoders = {name: encoder_of(pool, name, self._seed) for name in ("bins", "raw")}
+        if encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
+            encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
+        with self.reporting.clock("trying representations on labeled samples of the pool"):
+            accuracies = {
+                name: trial_accuracy(samples, encoder, mechanism, number)
+                for name, encoder in encoders.items()
+            }
+        self._name = max(encoders, key=lambda name: accuracies[name])
+        shown = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in accuracies.items())
+        self.reporting.note(f"Representation {self._name}, by labels of the pool: {shown}.")
+
+    def _settle(self, dataset: Dataset) -> None:
+        """Takes the default folder, and the representation of sums stored there, unless named."""
+        self.directory = self.directory or default_folder(dataset.name)
+        self._run = artifacts.RunDirectory(self.directory)
+        run = described_run(self.directory)
+        if self._name is None and run is not None and run.method == "feature_sums":
+            self._name = run.representation
+
     def fit(
         self, private: PrivateExamples, pool: Pool, *, flags: Mapping[str, Any] | None = None
     ) -> Self:
@@ -431,8 +480,7 @@ class FeatureSums:
         """
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
-        self.directory = self.directory or default_folder(dataset.name)
-        self._run = artifacts.RunDirectory(self.directory)
+        self._settle(dataset)
         name = self._name or default_of_sums(dataset)
         check_representation(name, dataset)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
@@ -523,11 +571,7 @@ class FeatureSums:
         numbers = list(summands.centres)
         ends = len(summands.scale) + 1 + np.cumsum([0, *numbers[:-1]])
         sums, *counts = np.split(table, ends)
-        arrays = {
-            "sums": sums,
-            "scale": summands.scale,
-            "resolutions": np.array(numbers),
-        }
+        arrays = {"sums": sums, "scale": summands.scale, "resolutions": np.array(numbers)}
         for number, counted in zip(numbers, counts, strict=True):
             arrays[f"centres_{number}"] = summands.centres[number]
             arrays[f"counts_{number}"] = counted

@@ -315,10 +315,7 @@ class Labeller:
             delta, epsilon = existing.delta, existing.epsilon_budget
         ledger = Ledger.open(self._folder, delta=delta, epsilon_budget=epsilon, **facts)
         try:
-            ledger.raise_budget(
-                epsilon_budget=epsilon_budget,
-                delta=self.delta,
-            )
+            ledger.raise_budget(epsilon_budget=epsilon_budget, delta=self.delta)
         except BaseException:
             ledger.close()
             raise

@@ -14,18 +14,10 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.charges import PlannedRelease
 from pate_tf.accounting.composition import check_pure
 from pate_tf.accounting.conversions import DELTA
-from pate_tf.accounting.mechanisms import (
-    GaussianHistogram,
-    Mechanism,
-    StabilityGateOrHistogram,
-)
+from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGateOrHistogram
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.mechanisms.charged_once import MOST_ROUNDS
-from pate_tf.accounting.planning import (
-    DEFAULT_MARGIN,
-    planned_sums,
-    profile_counts,
-)
+from pate_tf.accounting.planning import DEFAULT_MARGIN, planned_sums, profile_counts
 from pate_tf.core import validation
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import Settings, setting
@@ -33,9 +25,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
 from pate_tf.queries.labels import QueryConfig, check_queries
 from pate_tf.queries.strategies import AUTO, STRATEGIES, find_strategy, recommended
-from pate_tf.release.noise import (
-    check_drawable,
-)
+from pate_tf.release.noise import check_drawable
 from pate_tf.teachers.voters import Voter
 
 if TYPE_CHECKING:
@@ -231,10 +221,7 @@ def plan_release(
     else:
         number = DEFAULT_NUM_QUERIES if settings.num_queries is None else settings.num_queries
         strategy = settings.strategy or recommended(
-            mechanism.query_strategy,
-            pool.dataset,
-            number,
-            is_whole_pool=source.covers(pool.inputs),
+            mechanism.query_strategy, pool.dataset, number, is_whole_pool=source.covers(pool.inputs)
         )
         queries = _queries(settings, source, number, strategy)
         plan = LabelPlan(mechanism=mechanism, queries=queries)

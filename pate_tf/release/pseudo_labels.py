@@ -11,15 +11,24 @@ import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
+from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
-from pate_tf.models.encoder import nearest_centres
+from pate_tf.models.encoder import Encoder, nearest_centres, record_vectors
 from pate_tf.queries.labels import Labels
-from pate_tf.release.noisy_sums import ReleasedSums, weights_of_rounds
+from pate_tf.release.noise import SeededNoise
+from pate_tf.release.noisy_sums import (
+    ReleasedSums,
+    residual_sums,
+    sums_by_class,
+    vector_steps,
+    weights_of_rounds,
+)
 from pate_tf.representations.catalogue import pool_features_by_name
 from pate_tf.representations.regression import (
     NoisySums,
+    class_probabilities,
     labels_of,
     neighbourhood_averages,
     regress_sums,
@@ -27,6 +36,8 @@ from pate_tf.representations.regression import (
 )
 
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
+MOST_LABELED = 3_000  # public samples, in the trial of a representation
+FOLDS = 3  # of these
 
 
 def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
@@ -97,7 +108,7 @@ def labels_from_sums(
         weights = weights_of_rounds(values, moments, num_records, noise)
         if len(values) > 1:
             confidence = scipy.special.softmax(vectors @ weights, axis=1)
-            return _labels(confidence), weights
+            return labels_of(confidence), weights
     if centres is not None:
         clusters = nearest_centres(vectors[:, :-1], centres)
         sums = NoisySums(
@@ -110,25 +121,13 @@ def labels_from_sums(
         sums = NoisySums.of_features(vectors, total, noise)
     if pool.dataset.augmentation == "none":
         confidence, weights = linear_model(sums)
-        return _labels(confidence), weights
+        return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
-    return labels_of(regress_sums(neighbourhood_averages(views), sums)), weights
+    regression = regress_sums(neighbourhood_averages(views), sums)
+    return labels_of(class_probabilities(regression)), weights
 
 
-def _labels(confidence: npt.NDArray[np.floating]) -> PoolLabels:
-    """Returns the label of each input with the most confidence, `[num_inputs, num_classes]`."""
-    num_inputs, num_classes = confidence.shape
-    return PoolLabels(
-        query_indices=np.arange(num_inputs),
-        labels=confidence.argmax(axis=1),
-        num_classes=num_classes,
-        weights=confidence.astype(np.float32),
-    )
-
-
-def linear_model(
-    sums: NoisySums,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def linear_model(sums: NoisySums) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns how probable classes are of inputs of a table, and weights that say it of any input.
 
     Neighbors in a table need not be of one class: no averages.
@@ -157,3 +156,41 @@ def linear_model(
 
     factor = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
     return probabilities, np.exp(factor) * weights
+
+
+def trial_accuracy(
+    samples: PublicExamples, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
+) -> float:
+    """Returns the accuracy of labels of a table, each fold from sums of the others.
+
+    The noise is as large beside the sums of the samples as it will be beside those of the private
+    records. It comes from a seed, as labeled samples are public: this is no release.
+
+    Args:
+        samples: public, all with a label; the first `MOST_LABELED` take part.
+        encoder: of their features.
+        mechanism: that will release sums of the private records' vectors.
+        num_records: private records; public.
+    """
+    pool = Pool(samples.dataset, samples.inputs[:MOST_LABELED])
+    labels, noise = np.asarray(samples.labels)[:MOST_LABELED], SeededNoise(0)
+    vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)
+    steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
+    num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
+    inferred = np.empty_like(labels)
+    for fold in range(FOLDS):
+        is_other = np.arange(len(labels)) % FOLDS != fold
+        exact = sums_by_class(vectors[is_other], labels[is_other], num_classes=num_classes)
+        values = np.empty((0, *exact.shape), np.int64)
+        while len(values) < mechanism.num_rounds:
+            if len(values):
+                weights = weights_of_rounds(values, moments, num_records, deviation)
+                exact = residual_sums(steps[is_other], labels[is_other], weights)
+            # Each sample stands for as many private records.
+            drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
+            values = np.concatenate([values, drawn[None]])
+        answers, _ = labels_from_sums(
+            pool, vectors, values, deviation, moments=moments, num_records=num_records
+        )
+        inferred[~is_other] = answers.labels[~is_other]
+    return float(np.mean(inferred == labels))

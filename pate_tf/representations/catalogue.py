@@ -27,7 +27,7 @@ from pate_tf.data.named_function import Named, import_function, is_named_functio
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive, pretrained
 from pate_tf.representations.images import PatchPart, WaveletPart
-from pate_tf.representations.raw import BinsPart, FourierPart, LsaPart, RawPart
+from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 4  # of the rules by which a pool becomes a representation
@@ -56,7 +56,7 @@ KINDS = {
     "wavelets": Kind(lambda pool, seed: [WaveletPart(pool)], IMAGES, is_trained=True),
     "raw": Kind(lambda pool, seed: [RawPart(pool)]),
     "bins": Kind(lambda pool, seed: [BinsPart(pool)], ("tabular",)),
-    "fourier": Kind(lambda pool, seed: [FourierPart(pool, seed)]),
+    "pairs": Kind(lambda pool, seed: [PairsPart(pool)], ("tabular",)),
     "lsa": Kind(lambda pool, seed: [LsaPart(pool)], ("text",)),
 }
 
@@ -270,8 +270,8 @@ class Representation:
         Args:
             source: "contrastive" or "patches", trained on images of the pool; "wavelets" of images,
                 scaled by the pool; "raw", scaled numbers and one-hot categories; "bins" of tables,
-                these and in which of its bins each number lies; "fourier", random
-                Fourier features; several joined by "+"; "encoder:PATH" for a
+                these and in which of its bins each number lies; "pairs" of tables, products of
+                any two of these; several joined by "+"; "encoder:PATH" for a
                 `.keras` file; a Keras model from raw inputs to features, or a function from a
                 `Dataset` to one, itself or as `module:function`.
                 None for "contrastive" of gray images, "patches+wavelets" of color ones, "raw" of

@@ -184,9 +184,7 @@ PART = 5_000  # inputs whose features are in memory in double precision
 
 
 def student_features(
-    pool: Pool,
-    labels: PoolLabels,
-    seed: int,
+    pool: Pool, labels: PoolLabels, seed: int
 ) -> tuple[keras.Model, npt.NDArray[np.float32]]:
     """Returns a consistency student and its last hidden layer, `[num_inputs, num_features]`.
 

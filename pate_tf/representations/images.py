@@ -13,7 +13,6 @@ arXiv 2011.11660). The known library for it, kymatio 0.3.0, does not import besi
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -233,16 +232,6 @@ def transform(images: tf.Tensor) -> tf.Tensor:
         for larger in range(scale + 1, SCALES)
     ]
     return tf.concat([local(order) for order in (order_0, order_1, *order_2)], axis=1)
-
-
-def scattering(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Returns what `transform` does, `[num_images, num_features]`; few images at a time."""
-    compiled = tf.function(transform, autograph=False, reduce_retracing=True)
-    parts = [
-        compiled(tf.constant(images[start : start + encoder.TOGETHER], tf.float32)).numpy()
-        for start in range(0, len(images), encoder.TOGETHER)
-    ]
-    return np.concatenate([part.reshape(len(part), -1) for part in parts])
 
 
 class WaveletPart(encoder.ImagePart):

@@ -145,6 +145,47 @@ class BinsPart(Part):
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
 
 
+MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145
+
+
+class PairsPart(Part):
+    """One view of norm 1: products of any two numbers of `RawPart`, the constant among them.
+
+    Their inner products are the squares of those of `RawPart`, a polynomial kernel of degree 2.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Takes what is publicly known of at least one input.
+
+        Raises:
+            ValueError: if an input has more than `MOST_OF_PAIRS` numbers and categories.
+        """
+        super().__init__()
+        self._raw = RawPart(pool)
+        (width,) = self._raw.widths
+        if width - 1 > MOST_OF_PAIRS:
+            raise ValueError(
+                f"representation: expected inputs of at most {MOST_OF_PAIRS} numbers and "
+                f"categories for pairs, got {width - 1:,}; take bins or raw"
+            )
+        rows, columns = np.triu_indices(width)
+        self._places = tf.constant(rows * width + columns)
+        # A product of two numbers stands for itself and its mirror image.
+        self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
+        self.widths = (len(rows),)
+
+    @property
+    def learnt(self) -> list[Any]:
+        """What numbers are scaled by."""
+        return self._raw.learnt
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        (raw,) = self._raw(inputs)
+        products = tf.reshape(raw[:, :, None] * raw[:, None, :], [-1, raw.shape[1] ** 2])
+        return [tf.gather(products, self._places, axis=1) * self._weights]
+
+
 # Of texts and of whitened features. On the pool of `packages` of benchmarks/own_data.py 100 and 200
 # directions of texts are level, 50 and 400 worse.
 MOST_DIRECTIONS = 128
@@ -237,37 +278,3 @@ class WhitenedPart(Part):
         """Returns the view float32 `[batch, width]`."""
         turned = tf.matmul(self._encoder(inputs) - self._mean, self._turn)
         return [tf.math.l2_normalize(turned, axis=1)]
-
-
-NUM_FEATURES = 600
-
-
-class FourierPart(Part):
-    """One view of norm 1: cosines of random projections of scaled inputs.
-
-    Their products approach Gaussian kernels exp(-|x - y|^2 / 2 d) of inputs with d
-    features, which are scaled by the pool as `RawPart` has them (Rahimi and Recht 2007, "Random
-    Features for Large-Scale Kernel Machines").
-    """
-
-    def __init__(self, pool: Pool, seed: int) -> None:
-        """Takes what is publicly known of at least one input, and a seed."""
-        super().__init__()
-        self._raw = RawPart(pool)
-        width = self._raw.widths[0] - 1  # without the constant
-        random = np.random.default_rng(seed)
-        # Raw numbers are half of the standardised ones.
-        turn = random.normal(0.0, 2.0 / np.sqrt(width), (width, NUM_FEATURES))
-        phase = random.uniform(0.0, 2.0 * np.pi, NUM_FEATURES)
-        self._turn, self._phase = constants(turn, phase)
-        self.widths = (NUM_FEATURES,)
-
-    @property
-    def learnt(self) -> list[Any]:
-        """What inputs are scaled by, and the projections."""
-        return [*self._raw.learnt, self._turn, self._phase]
-
-    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        turned = tf.matmul(self._raw.scaled(inputs), self._turn) + self._phase
-        return [tf.math.l2_normalize(tf.cos(turned), axis=1)]

@@ -97,20 +97,16 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
     """Returns the mean of several that weigh `[num_regressions]`, together 1; a single one."""
     if len(regressions) == 1:
         return regressions[0]
-    means = sum(
-        weight * regression.means for weight, regression in zip(weights, regressions, strict=True)
-    )
-    squares = sum(
-        weight
-        * (np.square(regression.deviations) + np.square(regression.means - means).mean(axis=1))
-        for weight, regression in zip(weights, regressions, strict=True)
-    )
+    means = np.average([regression.means for regression in regressions], axis=0, weights=weights)
+    squares = [
+        np.square(regression.deviations) + np.square(regression.means - means).mean(axis=1)
+        for regression in regressions
+    ]
+    evidence = [regression.evidence for regression in regressions]
     return Regression(
-        means=np.asarray(means),
-        deviations=np.sqrt(squares),
-        evidence=float(
-            scipy.special.logsumexp([regression.evidence for regression in regressions], b=weights)
-        ),
+        means=means,
+        deviations=np.sqrt(np.average(squares, axis=0, weights=weights)),
+        evidence=float(scipy.special.logsumexp(evidence, b=weights)),
     )
 
 
@@ -225,21 +221,14 @@ class NoisySums:
 
     @classmethod
     def of_features(
-        cls,
-        vectors: npt.NDArray[np.floating],
-        values: FloatArray,
-        noise: float,
+        cls, vectors: npt.NDArray[np.floating], values: FloatArray, noise: float
     ) -> "NoisySums":
         """Takes sums of `models.encoder.record_vectors`, whose last number is a constant."""
         # An input without features has no constant either.
         constant = float(vectors[:, -1].max()) or 1.0
         number = np.maximum(values[-1] / constant, 0.0)
         return cls(
-            vectors=vectors,
-            values=values,
-            noise=noise,
-            num_of_class=number,
-            is_constant=True,
+            vectors=vectors, values=values, noise=noise, num_of_class=number, is_constant=True
         )
 
     @property
@@ -310,12 +299,12 @@ def _regress_each(
     return averaged(regressions, scipy.special.softmax(evidence))
 
 
-def labels_of(regression: Regression) -> PoolLabels:
-    """Returns a label of every input of the pool, with `class_probabilities` as weights."""
-    weights = class_probabilities(regression)
+def labels_of(probabilities: npt.NDArray[np.floating]) -> PoolLabels:
+    """Returns the label of each input that is most probable, of `[num_inputs, num_classes]`."""
+    num_inputs, num_classes = probabilities.shape
     return PoolLabels(
-        query_indices=np.arange(len(weights)),
-        labels=weights.argmax(axis=1),
-        num_classes=weights.shape[1],
-        weights=weights,
+        query_indices=np.arange(num_inputs),
+        labels=probabilities.argmax(axis=1),
+        num_classes=num_classes,
+        weights=probabilities.astype(np.float32),
     )

@@ -107,7 +107,8 @@ def fit(
         epsilon: what the labels may cost; mechanism, noise and number of queries follow from it
             and from public values. None only with a mechanism that has its noise.
         delta: as of `Labeller`.
-        method: "pate" (default) for teachers' noisy votes, or "feature_sums".
+        method: "pate" (default) for teachers' noisy votes, or "feature_sums", whose representation
+            of a table is chosen by public labels of the pool (`FeatureSums.choose_representation`).
         directory: of the run. Default: that of `source`, else `runs/NAME-NUM_TEACHERS` or
             `runs/NAME-feature_sums`.
         source: `Teachers` or `FeatureSums` with settings of their own, fitted or not. Default:
@@ -146,6 +147,8 @@ def fit(
         )
     student = student or Student(seed=seed, verbose=verbose)
     student.check(data.pool, labels_whole_pool=method == "feature_sums")
+    if isinstance(source, FeatureSums) and epsilon is not None:
+        source.choose_representation(data, epsilon, delta, budget.get("num_rounds"))
     source.fit(data.private, data.pool)
     with Labeller(
         source, mechanism, epsilon=epsilon, delta=delta, verbose=verbose, **budget
@@ -211,7 +214,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         Args:
             epsilon: what the labels of one fit may cost.
             delta: what epsilon holds at, as of `pate_tf.Labeller`.
-            method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained).
+            method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained; sums are of
+                bins, as no public labels choose a representation).
             num_teachers: of method pate.
             teacher: of method pate: an unfitted classifier of scikit-learn, or what
                 `pate_tf.Teachers` takes. Default: a small network.

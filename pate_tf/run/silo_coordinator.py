@@ -87,10 +87,7 @@ class CoordinatorRun(PublicationSettings):
         "each silo randomises its own vote.",
     )
     threshold: int = setting(
-        1,
-        group="privacy",
-        least=1,
-        help="How many aggregators may pool what they know.",
+        1, group="privacy", least=1, help="How many aggregators may pool what they know."
     )
     asking: Asking
     queries: QueryConfig
@@ -98,9 +95,7 @@ class CoordinatorRun(PublicationSettings):
 
 
 def coordinate(
-    run: CoordinatorRun,
-    *,
-    on_event: Callable[[str], None] = lambda event: None,
+    run: CoordinatorRun, *, on_event: Callable[[str], None] = lambda event: None
 ) -> dict[str, Any]:
     """Asks silos until there are labels, trains a student, and publishes it.
 

@@ -29,12 +29,7 @@ from pate_tf.serving.served import ServedStudent
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
-from pate_tf.statement.publishing import (
-    Published,
-    export_with,
-    publication_facts,
-    publish_model,
-)
+from pate_tf.statement.publishing import Published, export_with, publication_facts, publish_model
 from pate_tf.students import batches, evaluation, training
 from pate_tf.students.kinds import (
     AUTO,
@@ -219,9 +214,7 @@ class Student:
         if settings.student == AUTO and not any(choices) and prefers_linear_head:
             settings = dataclasses.replace(settings, student=LINEAR_HEAD)
         config = complete(
-            settings,
-            pool.dataset,
-            labels_whole_pool=labels.released.noisy_sums is not None,
+            settings, pool.dataset, labels_whole_pool=labels.released.noisy_sums is not None
         )
         if config.student == LINEAR_HEAD:
             config = dataclasses.replace(config, initial=labels.linear_head)
@@ -295,9 +288,7 @@ class Student:
         return np.asarray(scipy.special.softmax(batches.outputs(model, raw), axis=1))
 
     def evaluate(
-        self,
-        inputs: PublicExamples | npt.ArrayLike,
-        labels: npt.ArrayLike | None = None,
+        self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
     ) -> float | None:
         """Returns the accuracy; None where no sample has a label.
 
@@ -450,6 +441,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         "queries_answered": released.num_answered,
         "queries_saved": len(labels.inferred.labels),
         "query_strategy": labels.strategy,
+        "representation": getattr(getattr(labels.labeller, "source", None), "representation", None),
         "mechanism": released.cost.charge.to_dict(),
         "delta": statement.delta,
         "epsilon_data_independent": statement.epsilon,

@@ -104,6 +104,7 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     if method == FEATURE_SUMS:
         folder = settings.folder or feature_sums.default_folder(dataset.name)
         source = feature_sums.FeatureSums(directory=folder, verbose=reporting)
+        source.choose_representation(data, settings.epsilon, delta)
         source.fit(data.private, data.pool, flags=settings.flags)
     else:
         folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")

@@ -17,12 +17,7 @@ from pate_tf.net.client import Connection, with_retries
 from pate_tf.net.credentials import Limits, TlsFiles
 from pate_tf.net.service import Caller, Service, TlsServer
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
-from pate_tf.selective_sgd.server import (
-    FloatArray,
-    Parameters,
-    ParameterServer,
-    Upload,
-)
+from pate_tf.selective_sgd.server import FloatArray, Parameters, ParameterServer, Upload
 from pate_tf.selective_sgd.settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"

@@ -172,10 +172,7 @@ class Participants:
     """
 
     def __init__(
-        self,
-        settings: TrainingSettings,
-        model: keras.Model,
-        records: Mapping[int, PrivateExamples],
+        self, settings: TrainingSettings, model: keras.Model, records: Mapping[int, PrivateExamples]
     ) -> None:
         if not all(map(len, records.values())):
             raise ValueError("records: expected some of every participant, got one without any")

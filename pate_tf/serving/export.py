@@ -87,11 +87,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
         return _named(model, dataset, ngram_features(text, dataset.input_shape[0]))
 
-    return {
-        SERVING_DEFAULT: serve_texts,
-        SERIALIZED_EXAMPLES: serve_examples,
-        FEATURES: serve,
-    }
+    return {SERVING_DEFAULT: serve_texts, SERIALIZED_EXAMPLES: serve_examples, FEATURES: serve}
 
 
 def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Tensor]:

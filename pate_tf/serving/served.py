@@ -71,7 +71,7 @@ class ServedStudent:
             self.folder / EXTRA / SCHEMA,
         )
         by = read_schema(schema) if schema.is_file() else None
-        return Dataset(**{**vars(Dataset.from_dict(fields)), "schema": by})
+        return dataclasses.replace(Dataset.from_dict(fields), schema=by)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ class AggregatorJournal(Store):
         key = identity.signing_key.hex()
         super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
-        self._latest: tuple[bytes, Step, Transcript] | None = None  # batch and step of a transcript
+        self.latest: tuple[bytes, Step, Transcript] | None = None  # batch and step of a transcript
         try:
             self.open_or_verify({"party": identity.name, "key": key})
             if self.opened is None or self.opened.details["key"] != key:
@@ -130,8 +130,8 @@ class AggregatorJournal(Store):
         """
         done = STEPS[: STEPS.index(task.step)]
         number, transcript = 0, Transcript(task.terms)
-        if self._latest is not None and self._latest[0] == task.terms.digest:
-            number, transcript = STEPS.index(self._latest[1]), self._latest[2]
+        if self.latest is not None and self.latest[0] == task.terms.digest:
+            number, transcript = STEPS.index(self.latest[1]), self.latest[2]
         for step, following in zip(done[number:-1], done[number + 1 :], strict=True):
             transcript = transcript.after(step, self.step(task.terms, following)[1:])
         if done:
@@ -161,14 +161,14 @@ class AggregatorJournal(Store):
             "file": hashlib.sha256(content).hexdigest(),
         }
         self.write("step", details)
-        self._latest = (task.terms.digest, task.step, transcript)
+        self.latest = (task.terms.digest, task.step, transcript)
 
     def step(self, terms: BatchTerms, step: Step) -> tuple[AggregatorMessage, ...]:
         """Returns the message that was signed on a step, and those that it followed from.
 
         Raises LedgerError if they were changed.
         """
-        path = self._path_of(terms, step.value)
+        path = self.path_of(terms, step.value)
         content = path.read_bytes()
         row = self._steps[terms.digest.hex(), step.value]
         if hashlib.sha256(content).hexdigest() != row.details["file"]:
@@ -178,24 +178,20 @@ class AggregatorJournal(Store):
 
     def secrets(self, terms: BatchTerms) -> BatchSecrets:
         """Returns what must stay with this aggregator; written before `keep` of the first step."""
-        held: BatchSecrets = decode(BatchSecrets, self._path_of(terms, "secret").read_bytes())
+        held: BatchSecrets = decode(BatchSecrets, self.path_of(terms, "secret").read_bytes())
         return held
-
-    def forget_secrets(self, terms: BatchTerms) -> None:
-        """Deletes shares and noise of a batch, which are of no use once it is released."""
-        self._path_of(terms, "secret").unlink(missing_ok=True)
-        self._latest = None
 
     def _record(self, row: LedgerRow) -> None:
         if row.kind == "step":
             self._steps[row.details["batch"], row.details["step"]] = row
 
-    def _path_of(self, terms: BatchTerms, what: str) -> pathlib.Path:
+    def path_of(self, terms: BatchTerms, what: str) -> pathlib.Path:
+        """Returns where something of a batch is kept."""
         return self.folder / terms.digest.hex() / f"batch.{what}"
 
     def write_file(self, terms: BatchTerms, what: str, content: bytes) -> None:
         """Writes a file of a batch durably, for this user alone."""
-        path = self._path_of(terms, what)
+        path = self.path_of(terms, what)
         artifacts.make_sensitive_folder(path.parent)
         with artifacts.atomic_file(path, private=True) as file:
             file.write(content)
@@ -256,7 +252,9 @@ class Aggregator(contextlib.ExitStack):
                 )
                 self.journal.keep(task, message, transcript)
             if step is Step.RELEASE:
-                self.journal.forget_secrets(terms)
+                # Shares and noise of a batch are of no use once it is released.
+                self.journal.path_of(terms, "secret").unlink(missing_ok=True)
+                self.journal.latest = None
             return message
 
     def _commit(self, task: AggregatorTask, number: int) -> bytes:

@@ -278,10 +278,7 @@ class BatchTerms:
 
     @classmethod
     def of_batch(
-        cls,
-        batch: QueryBatch,
-        aggregators: tuple[Identity, ...],
-        silos: tuple[Identity, ...] = (),
+        cls, batch: QueryBatch, aggregators: tuple[Identity, ...], silos: tuple[Identity, ...] = ()
     ) -> BatchTerms:
         """Returns the terms of a batch that a coordinator asks.
 
@@ -557,9 +554,7 @@ def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
 
 
 def passing_silos(
-    silos: Sequence[str],
-    masked: Sequence[Elements | None],
-    checked: Sequence[Elements | None],
+    silos: Sequence[str], masked: Sequence[Elements | None], checked: Sequence[Elements | None]
 ) -> tuple[str, ...]:
     """Returns those of the common silos whose shares fit each other and open to 0, in order.
 

@@ -58,9 +58,7 @@ def multiply(left: Operand, right: Operand) -> Elements:
     a1, a0 = left >> _31, left & _LOW_31
     b1, b0 = right >> _31, right & _LOW_31
     middle = a1 * b0 + a0 * b1
-    return reduced(
-        ((a1 * b1) << _1) + (middle >> _30) + ((middle & _LOW_30) << _31) + a0 * b0,
-    )
+    return reduced(((a1 * b1) << _1) + (middle >> _30) + ((middle & _LOW_30) << _31) + a0 * b0)
 
 
 def total(values: Elements, axis: int | tuple[int, ...] | None = None) -> Elements:

@@ -106,7 +106,7 @@ class SiloAccount(Store):
         )
         self.silo = silo
         self._charges: dict[bytes, tuple[int, Charge]] = {}
-        self._debits: list[tuple[float, int]] = []
+        self.debits: list[tuple[float, int]] = []
         self.charged_batches: set[str] = set()
         self.sealed: dict[str, tuple[bytes, ...]] = {}
         numbers = {"epsilon_budget": epsilon_budget, "delta": delta}
@@ -122,11 +122,6 @@ class SiloAccount(Store):
     def epsilon(self) -> float:
         """Returns what all debits cost together, at delta, for the whole silo."""
         return smallest_epsilon(self.charges, self.delta)[0]
-
-    def num_charged_within_a_day(self) -> int:
-        """Returns how many queries were charged in the last 24 hours by this machine's clock."""
-        since = time.time() - DAY_SECONDS
-        return sum(number for when, number in self._debits if when >= since)
 
     def charge_of(self, query: bytes) -> Charge | None:
         """Returns what a query was charged as; None if it was not charged."""
@@ -189,7 +184,7 @@ class SiloAccount(Store):
         if row.kind == "debit":
             charge = charge_from_dict(details["charge"])
             when = datetime.datetime.fromisoformat(row.time).timestamp()
-            self._debits.append((when, int(details["number"])))
+            self.debits.append((when, int(details["number"])))
             for query in details.get("queries", ()):  # none where it was charged elsewhere
                 self._charges[bytes.fromhex(query)] = (row.sequence, charge)
             if details.get("batch") is not None:
@@ -546,7 +541,9 @@ class Silo(contextlib.ExitStack):
         account, number = self.account, len(queries)
         if not batch.deadline > self._clock():
             raise RefusedError(Reason.TOO_LATE)
-        if account.num_charged_within_a_day() + number > self.policy.queries_per_day:
+        since = time.time() - DAY_SECONDS  # by this machine's clock
+        of_day = sum(charged for when, charged in account.debits if when >= since)
+        if of_day + number > self.policy.queries_per_day:
             raise RefusedError(Reason.DAILY_LIMIT)
         if not fits(
             account.charges + Counter({charge: number}), account.delta, account.epsilon_budget

@@ -235,9 +235,6 @@ def serve_coordinator(
     }
     services = [Service(name=SILOS, callers=journal.names, methods=methods)]
     if aggregators is not None:
-        methods = {
-            "Poll": (None, aggregators.poll),
-            "Submit": (TASK_RESULT, aggregators.submit),
-        }
+        methods = {"Poll": (None, aggregators.poll), "Submit": (TASK_RESULT, aggregators.submit)}
         services.append(Service(name=AGGREGATORS, callers=aggregators.names, methods=methods))
     return TlsServer(address, files=files, services=services, limits=limits)

@@ -20,13 +20,7 @@ from pate_tf.data import preprocessing
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue
 from pate_tf.models.definition import model_definition
-from pate_tf.students.batches import (
-    Batch,
-    ShuffledItems,
-    StepBatch,
-    derived_seeds,
-    step_seeds,
-)
+from pate_tf.students.batches import Batch, ShuffledItems, StepBatch, derived_seeds, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig
 
 WARM_UP = 10
@@ -305,9 +299,7 @@ def fit_to_targets(
     """
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
     model.compile(
-        optimizer=keras.optimizers.Adam(schedule),
-        loss=loss,
-        metrics=["accuracy"] if loss else None,
+        optimizer=keras.optimizers.Adam(schedule), loss=loss, metrics=["accuracy"] if loss else None
     )
     model.optimizer.build(model.trainable_weights)
     labelled = ShuffledItems(inputs, targets, batch_size=config.batch_size, seed=config.seed)

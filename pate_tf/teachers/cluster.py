@@ -22,17 +22,6 @@ import tensorflow as tf
 from pate_tf.teachers.kinds import TrainedTeacher
 from pate_tf.teachers.training import TeacherData, TrainingLoop, trained_teacher
 
-# The `tf.distribute` strategy that suits the machine.
-
-
-def choose_strategy() -> tf.distribute.Strategy:
-    """All GPUs of this host, one replica each; else the one GPU, else the CPU."""
-    gpus = tf.config.list_logical_devices("GPU")
-    if len(gpus) > 1:
-        return tf.distribute.MirroredStrategy([device.name for device in gpus])
-    return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/CPU:0")
-
-
 ATTEMPTS = 3  # for each worker, to compute what was lost with workers that died
 AHEAD = 3  # teachers scheduled for each worker, so that none waits for the chief
 

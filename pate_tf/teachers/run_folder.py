@@ -317,10 +317,7 @@ class TeacherStore:
     """SENSITIVE: the training folder of an ensemble."""
 
     def __init__(
-        self,
-        folder: pathlib.Path,
-        settings: Mapping[str, Any],
-        private: Sequence[npt.NDArray[Any]],
+        self, folder: pathlib.Path, settings: Mapping[str, Any], private: Sequence[npt.NDArray[Any]]
     ) -> None:
         """Opens or creates the folder, in a run's `sensitive/`.
 
@@ -341,9 +338,7 @@ class TeacherStore:
             artifacts.write_json(folder / CONFIG, settings, private=True)
 
     def save_all(
-        self,
-        trained: Iterable[tuple[int, TrainedTeacher]],
-        progress: Callable[[int], object],
+        self, trained: Iterable[tuple[int, TrainedTeacher]], progress: Callable[[int], object]
     ) -> None:
         """Saves finished teachers, several to a file: every few seconds, or where they get large.
 

@@ -38,7 +38,7 @@ class TeacherSettings(Settings):
         help="Input of ridge, nearest_mean, nearest_neighbour or a classifier of scikit-learn: "
         "contrastive or patches, trained on the public pool alone and stored in ~/.cache/pate_tf "
         "(or $PATE_TF_CACHE); wavelets, scaled by the pool; raw, scaled by the pool; bins, raw and "
-        "bins of numbers; fourier, random Fourier features of raw; pairs, products of two numbers "
+        "bins of numbers; pairs, products of two numbers "
         "of raw; several of them joined by +; or a model of your own from raw inputs to features, "
         "none of whose weights depends on private records: "
         "encoder:PATH for a .keras file or a SavedModel, encoder:NAME:PATH for weights of Keras "

@@ -71,7 +71,13 @@ class TrainingLoop:
             `[num_steps]`.
         """
         moments = [tf.zeros_like(weight) for weight in weights]
-        order, augment_seed = self._order(share)
+        # Records of all steps: one shuffle of them all after another.
+        shuffle_seed, augment_seed = tf.unstack(tf.random.split(share.seed, 2))
+        needed = share.num_steps * self.config.batch_size
+        num_records = tf.maximum(share.num_records, 1)  # without records there is no step to do
+        passes = (needed + num_records - 1) // num_records
+        draws = tf.random.stateless_uniform([passes, num_records], shuffle_seed)
+        order = tf.reshape(tf.argsort(draws, axis=1), [-1])[:needed]
 
         def body(step: tf.Tensor, slots: Any, losses: tf.TensorArray) -> Any:
             slots, loss = self._step(slots, share, order, augment_seed, step)
@@ -89,12 +95,7 @@ class TrainingLoop:
         return slots[0], slots[1], losses.stack()
 
     def _step(
-        self,
-        slots: Any,
-        share: Share,
-        order: tf.Tensor,
-        augment_seed: tf.Tensor,
-        step: tf.Tensor,
+        self, slots: Any, share: Share, order: tf.Tensor, augment_seed: tf.Tensor, step: tf.Tensor
     ) -> Any:
         config = self.config
         weights, buffers, first_moments, second_moments = slots
@@ -121,7 +122,12 @@ class TrainingLoop:
         # Those of embeddings are sparse.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         # By hand, because Keras optimizers keep state in variables, which replicas would share.
-        rate = self._learning_rate(step, share.num_steps)
+        # Constant for half of the steps, then linearly down to a fiftieth; bias-corrected.
+        done = tf.cast(step + 1, tf.float32)
+        progress = done / tf.cast(share.num_steps, tf.float32)
+        schedule = tf.minimum(1.0, 2.0 * (1.0 - progress) + 0.02)
+        correction = tf.sqrt(1.0 - SECOND_MOMENT_DECAY**done) / (1.0 - FIRST_MOMENT_DECAY**done)
+        rate = config.learning_rate * schedule * correction
         first_moments = [
             FIRST_MOMENT_DECAY * moment + (1 - FIRST_MOMENT_DECAY) * gradient
             for moment, gradient in zip(first_moments, gradients, strict=True)
@@ -135,23 +141,6 @@ class TrainingLoop:
             for weight, mean, square in zip(weights, first_moments, second_moments, strict=True)
         ]
         return (weights, list(buffers), first_moments, second_moments), loss
-
-    def _order(self, share: Share) -> tuple[tf.Tensor, tf.Tensor]:
-        """Records of all steps, one shuffle of them all after another, and a seed left over."""
-        shuffle_seed, augment_seed = tf.unstack(tf.random.split(share.seed, 2))
-        needed = share.num_steps * self.config.batch_size
-        num_records = tf.maximum(share.num_records, 1)  # without records there is no step to do
-        passes = (needed + num_records - 1) // num_records
-        draws = tf.random.stateless_uniform([passes, num_records], shuffle_seed)
-        return tf.reshape(tf.argsort(draws, axis=1), [-1])[:needed], augment_seed
-
-    def _learning_rate(self, step: tf.Tensor, num_steps: tf.Tensor) -> tf.Tensor:
-        """Constant for half of the steps, then linearly down to a fiftieth; bias-corrected."""
-        done = tf.cast(step + 1, tf.float32)
-        progress = done / tf.cast(num_steps, tf.float32)
-        schedule = tf.minimum(1.0, 2.0 * (1.0 - progress) + 0.02)
-        correction = tf.sqrt(1.0 - SECOND_MOMENT_DECAY**done) / (1.0 - FIRST_MOMENT_DECAY**done)
-        return self.config.learning_rate * schedule * correction
 
 
 class TeacherData:

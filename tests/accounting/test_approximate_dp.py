@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting import composition
-from pate_tf.accounting.composition import (
-    composed_epsilon,
-    moved_guarantee,
-    privacy_profile,
-)
+from pate_tf.accounting.composition import composed_epsilon, moved_guarantee, privacy_profile
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
@@ -22,11 +18,7 @@ from pate_tf.accounting.conversions import (
     pure_composition_epsilon,
 )
 from pate_tf.accounting.mechanisms import ExponentialMechanism
-from pate_tf.accounting.mechanisms.charged_once import (
-    CERTAIN,
-    pass_numerator,
-    stability_distances,
-)
+from pate_tf.accounting.mechanisms.charged_once import CERTAIN, pass_numerator, stability_distances
 
 EXAMPLES = settings(deadline=None, max_examples=40, derandomize=True)
 

@@ -19,11 +19,7 @@ from pate_tf.accounting.composition import (
     total_approximate,
 )
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
-from pate_tf.accounting.mechanisms import (
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    StabilityGate,
-)
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, StabilityGate
 
 LAPLACE, GAUSSIAN = LaplaceNoisyMax(gamma=0.05), GaussianNoisyMax(sigma=40.0)
 GATE = ToyGate(epsilon=0.25, delta=1e-6)

@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 
 from pate_tf.accounting.composition import pure_epsilon, several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.conversions import DEFAULT_DELTA, check_delta, default_delta
-from pate_tf.accounting.local import (
-    RandomisedResponse,
-    SecureFeatureSums,
-    SecureHistogram,
-)
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,

@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.mechanisms import (
-    LATTICE,
-    GaussianHistogram,
-    StabilityGateOrHistogram,
-)
+from pate_tf.accounting.mechanisms import LATTICE, GaussianHistogram, StabilityGateOrHistogram
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.mechanisms.charged_once import (
     BELOW,

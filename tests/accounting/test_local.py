@@ -12,12 +12,7 @@ from scipy import stats
 
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
-from pate_tf.accounting.local import (
-    ABSENT,
-    RandomisedResponse,
-    SecureHistogram,
-    class_scores,
-)
+from pate_tf.accounting.local import ABSENT, RandomisedResponse, SecureHistogram, class_scores
 from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.release.noise import SeededNoise, SystemNoise
 

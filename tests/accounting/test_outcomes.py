@@ -16,11 +16,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.mechanisms.noisy_max import laplace_tail
-from pate_tf.accounting.noisy_max_costs import (
-    additive_outcomes,
-    geometric_rule,
-    integer_rule,
-)
+from pate_tf.accounting.noisy_max_costs import additive_outcomes, geometric_rule, integer_rule
 
 GOLDEN_FILE = pathlib.Path(__file__).with_name("golden.json")
 GOLDEN = json.loads(GOLDEN_FILE.read_text())
@@ -120,8 +116,7 @@ def test_geometric_rule_sums_polynomials(gamma):
 
 @pytest.mark.parametrize("gamma", [1e-6, 1e-3, 0.05, 1.0, 30.0, 1e3])
 @pytest.mark.parametrize(
-    "counts",
-    [[1, 0], [1_000_000, 0, 0], [500_001, 499_999], [250] + [0] * 9, [5] * 30, [0, 0, 0]],
+    "counts", [[1, 0], [1_000_000, 0, 0], [500_001, 499_999], [250] + [0] * 9, [5] * 30, [0, 0, 0]]
 )
 def test_laws_sum_to_one_at_the_extremes(counts, gamma):
     for mechanism in (

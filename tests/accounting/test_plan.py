@@ -65,10 +65,7 @@ def test_expected_labels_are_those_of_a_simulation(kind):
     drawn = [planned.draw(counts, noise).labels for _ in range(repetitions)]
     for expected, simulated in zip(
         (outlook.expected_correct, outlook.expected_labels),
-        (
-            [labels.count(0) for labels in drawn],
-            [20 - labels.count(None) for labels in drawn],
-        ),
+        ([labels.count(0) for labels in drawn], [20 - labels.count(None) for labels in drawn]),
         strict=True,
     ):
         error = max(float(np.std(simulated)) / repetitions**0.5, 0.01)

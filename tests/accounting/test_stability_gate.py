@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting.mechanisms import StabilityGate
-from pate_tf.accounting.mechanisms.charged_once import (
-    CERTAIN,
-    pass_numerator,
-    stability_distances,
-)
+from pate_tf.accounting.mechanisms.charged_once import CERTAIN, pass_numerator, stability_distances
 from pate_tf.release.noise import SeededNoise
 
 EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)

@@ -2,14 +2,7 @@ import json
 import shutil
 
 import pytest
-from analysis_helpers import (
-    DELTA,
-    GivenNoise,
-    Script,
-    golden_counts,
-    read_run,
-    release_labels,
-)
+from analysis_helpers import DELTA, GivenNoise, Script, golden_counts, read_run, release_labels
 from statement_helpers import check, state
 
 from pate_tf.analysis.release import release as release_of

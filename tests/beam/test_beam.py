@@ -41,10 +41,7 @@ def here(tmp_path_factory) -> pathlib.Path:
 def data(here) -> DataSource:
     """The public side; and the private one in two formats, each in two files."""
     source = helpers.write_public(here)
-    for ending, write in (
-        ("csv", helpers.write_csv),
-        ("parquet", helpers.write_parquet),
-    ):
+    for ending, write in (("csv", helpers.write_csv), ("parquet", helpers.write_parquet)):
         write(here / f"records-0.{ending}", ROWS[:250])
         write(here / f"records-1.{ending}", ROWS[250:])
     return source
@@ -108,11 +105,7 @@ def small_blocks(monkeypatch):
         ("record", "records-*.parquet", {}),
         ("owner", "records-?.csv", {}),
         # Each bundle twice more, as if its first results had been lost.
-        (
-            "owner",
-            "records-*.parquet",
-            {"options": ["--direct_runner_bundle_repeat=2"]},
-        ),
+        ("owner", "records-*.parquet", {"options": ["--direct_runner_bundle_repeat=2"]}),
         ("record", "records-*.csv", {"options": ["--direct_num_workers=3"]}),
     ],
 )
@@ -291,10 +284,7 @@ def test_the_constraints_hold_for_beam_and_silos_together():
 # Several processes, and those that are killed or have a full disk.
 
 
-FEW = [
-    functools.partial(die_at_rename, 0, before=False),
-    functools.partial(limit_file_size, 9_000),
-]
+FEW = [functools.partial(die_at_rename, 0, before=False), functools.partial(limit_file_size, 9_000)]
 MANY = [
     *(
         functools.partial(die_at_rename, number // 2, before=number % 2 == 0)

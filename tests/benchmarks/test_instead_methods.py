@@ -127,13 +127,7 @@ def test_heads_are_right_without_noise_and_poor_with_much(solve):
     for epsilon in (100.0, 0.1):
         few = slice(900 if epsilon > 1.0 else 30)
         heads = [
-            solve(
-                features[few],
-                labels[few],
-                num_classes=3,
-                public=features[:100],
-                epsilon=epsilon,
-            )
+            solve(features[few], labels[few], num_classes=3, public=features[:100], epsilon=epsilon)
             for _ in range(20)
         ]
         right[epsilon] = np.mean([(features @ head).argmax(axis=1) == labels for head in heads])

@@ -270,8 +270,7 @@ def test_bad_flags_get_one_line_and_code_2(run, tmp_path, h1, argument):
 
 
 @pytest.mark.parametrize(
-    "argument",
-    ["--bound=tighter", "--bound=paper,", "--nb_labels=3", "--ledger=here"],
+    "argument", ["--bound=tighter", "--bound=paper,", "--nb_labels=3", "--ledger=here"]
 )
 def test_flags_that_do_not_go_together_get_one_line(run, tmp_path, h1, argument):
     assert_refused(run(h1, "--input_is_counts", argument), tmp_path)

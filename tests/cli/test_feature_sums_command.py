@@ -59,10 +59,7 @@ def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
     shutil.copytree(digits[0] / RUN, folder)
     file = "copy/released/privacy_statement.json"
     epsilon = rounded_up(json.loads((tmp_path / file).read_text())["epsilon"])
-    for flags in (
-        ("--train_dir=copy",),
-        ("--ledger=copy/sensitive", "--output_dir=copy"),
-    ):
+    for flags in (("--train_dir=copy",), ("--ledger=copy/sensitive", "--output_dir=copy")):
         ended = run_script("analysis.py", *flags, folder=tmp_path)
         assert ended.code == 0, ended.err
         assert {*re.findall(r"epsilon\S*(?: 0 ->| at most|,[ a-z-]*?)? +(\d\S*)", ended.out)} == {

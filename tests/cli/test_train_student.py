@@ -192,13 +192,7 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
     assert statement(teachers / "run")["budget_was_raised"] is True
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ensemble.json",
-        "variables.index",
-    ],
-)
+@pytest.mark.parametrize("name", ["ensemble.json", "variables.index"])
 def test_truncated_teachers_are_one_line(teachers, name):
     (path,) = (teachers / "run" / "sensitive" / "teachers" / "ensemble").rglob(name)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -59,9 +59,7 @@ def test_teachers_trained_in_several_processes_are_the_same_ensemble(trained, tm
 
 
 @pytest.mark.parametrize(
-    "kills",
-    [[0, 1, 3, 2, 5], pytest.param([0, 4, 7, 1, 3], marks=pytest.mark.long)],
-    ids=str,
+    "kills", [[0, 1, 3, 2, 5], pytest.param([0, 4, 7, 1, 3], marks=pytest.mark.long)], ids=str
 )
 def test_killed_at_its_renames_it_ends_in_the_same_ensemble(trained, tmp_path, kills):
     # Every start is killed at a later or earlier rename, before or after it.

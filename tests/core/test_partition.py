@@ -97,15 +97,7 @@ def test_how_many_records_owners_have_refuses_no_number_of_teachers():
             owner_partition(["a"], num_teachers=number, seed=0)
 
 
-@pytest.mark.parametrize(
-    "stranger",
-    [
-        0.5,
-        float("nan"),
-        None,
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("stranger", [0.5, float("nan"), None], ids=str)
 def test_one_foreign_owner_does_not_move_the_others(stranger):
     # 0.5 beside 1 makes NumPy write "1.0": refused or harmless, but never another teacher.
     owners = list(range(50))

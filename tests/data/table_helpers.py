@@ -15,9 +15,7 @@ ADULT_ROWS = (
 
 
 def write_adult(
-    data_dir: pathlib.Path,
-    train: Iterable[str] = ADULT_ROWS,
-    test: Iterable[str] = ADULT_ROWS[:2],
+    data_dir: pathlib.Path, train: Iterable[str] = ADULT_ROWS, test: Iterable[str] = ADULT_ROWS[:2]
 ) -> pathlib.Path:
     """Writes `adult.data` and `adult.test` as UCI does: `train` and `test` are lines."""
     folder = data_dir / "adult"

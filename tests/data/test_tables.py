@@ -188,10 +188,7 @@ GERMAN = "Größe;Stand;Urteil\n1,82;ledig;ja\n-0,5;verheiratet;nein\n1e3;ledig;
 OF_GERMAN = {
     "label": "Urteil",
     "classes": ["ja", "nein"],
-    "columns": {
-        "Größe": {"low": -1, "high": 2},
-        "Stand": {"categories": ["ledig", "verheiratet"]},
-    },
+    "columns": {"Größe": {"low": -1, "high": 2}, "Stand": {"categories": ["ledig", "verheiratet"]}},
 }
 
 

@@ -10,23 +10,13 @@ from pate_tf.release.plan import DEFAULT_NUM_QUERIES, LabelSettings
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_A_CLASS, RECORDS_A_TEACHER
-from pate_tf.teachers.settings import (
-    BATCH_SIZE,
-    FEWEST_STEPS,
-    LEARNING_RATE,
-    PASSES,
-)
+from pate_tf.teachers.settings import BATCH_SIZE, FEWEST_STEPS, LEARNING_RATE, PASSES
 from pate_tf.teachers.teachers import OF_IMAGES
 
 
 def dataset(kind: str, *shape: int) -> Dataset:
     return Dataset(
-        name=kind,
-        kind=kind,
-        input_shape=shape,
-        value_range=(0.0, 1.0),
-        num_classes=2,
-        pool_size=9,
+        name=kind, kind=kind, input_shape=shape, value_range=(0.0, 1.0), num_classes=2, pool_size=9
     )
 
 
@@ -47,10 +37,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
             "how-to/own_model.md",
             f"the default is `{OF_IMAGES}` for images and `{default_model(TABLE)}` for all else",
         ),
-        (
-            "how-to/own_model.md",
-            f"the network is `{default_model(IMAGES)}` for images",
-        ),
+        ("how-to/own_model.md", f"the network is `{default_model(IMAGES)}` for images"),
         (
             "how-to/first_release.md",
             f"{PASSES} passes over the teacher's own records, at least {FEWEST_STEPS} steps",

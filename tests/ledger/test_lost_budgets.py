@@ -15,13 +15,7 @@ from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, label, open_ledger
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import StabilityGate
 from pate_tf.core.source import PrivateSource
-from pate_tf.ledger import (
-    BudgetExceeded,
-    Ledger,
-    LedgerError,
-    LedgerWarning,
-    compose,
-)
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning, compose
 from pate_tf.ledger.ledger import source_facts
 from pate_tf.ledger.rollback_guard import REGISTRY as DATABASE
 

@@ -95,11 +95,7 @@ def test_an_edited_or_truncated_ledger_is_refused(folder, statement):
 
 
 def test_a_tail_cut_off_together_with_its_answers_is_refused(folder):
-    execute(
-        folder,
-        "DELETE FROM rows WHERE sequence >= 6",
-        "DELETE FROM answers WHERE debit >= 6",
-    )
+    execute(folder, "DELETE FROM rows WHERE sequence >= 6", "DELETE FROM answers WHERE debit >= 6")
     assert refused(folder, "rows were removed")
 
 

@@ -114,10 +114,7 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
         return PoolLabels(query_indices=indices, labels=labels, num_classes=given.num_classes)
 
     strategy = Strategy(
-        help="a toy",
-        words="toys",
-        choose=lambda pool, num, seed: np.arange(num),
-        infer=infer,
+        help="a toy", words="toys", choose=lambda pool, num, seed: np.arange(num), infer=infer
     )
     monkeypatch.setitem(STRATEGIES, "inferring", strategy)
     asked = ask_in_rounds(config("inferring", num_queries=3), POOL, Answers())

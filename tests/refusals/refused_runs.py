@@ -79,10 +79,7 @@ def problems(
 
 
 def _run_all(
-    cases: Sequence[Case],
-    folder: pathlib.Path,
-    trained: pathlib.Path | None,
-    found: pathlib.Path,
+    cases: Sequence[Case], folder: pathlib.Path, trained: pathlib.Path | None, found: pathlib.Path
 ) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server of forks ignores it
     sys.path.insert(0, str(REPOSITORY))

@@ -202,7 +202,7 @@ OF_THE_FIRST_RELEASE = [
             (STUDENT, "teachers_max_steps"),
             (STUDENT, "nb_labels"),
         )
-    ),
+    )
 ]
 GROUPS = {
     "data": OF_DATA,

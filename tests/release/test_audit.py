@@ -5,13 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from audits import (
-    FALSE_ALARM,
-    WORST_CASE,
-    audited_distance,
-    audited_epsilon,
-    audited_probability,
-)
+from audits import FALSE_ALARM, WORST_CASE, audited_distance, audited_epsilon, audited_probability
 from scipy import stats
 
 from pate_tf.accounting.mechanisms import (

@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.mechanisms import (
-    GaussianFeatureSums,
-    GaussianResidualSums,
-)
+from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianResidualSums
 from pate_tf.accounting.mechanisms.charged_once import RESIDUAL_NORM
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
@@ -64,9 +61,7 @@ def test_one_record_replaced_moves_them_by_two_at_most(seed):
     for changed, label in ((-vectors[0], labels[0]), (vectors[1], (labels[0] + 1) % NUM_CLASSES)):
         changed[-1] = vectors[0, -1]  # the constant
         after = sums_by_class(
-            np.vstack([changed, vectors[1:]]),
-            np.append(label, labels[1:]),
-            num_classes=NUM_CLASSES,
+            np.vstack([changed, vectors[1:]]), np.append(label, labels[1:]), num_classes=NUM_CLASSES
         )
         assert 0 < norm(after - before) <= 2 * LATTICE
 

@@ -11,15 +11,7 @@ import reference_release as twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
-from vote_tables import (
-    H1,
-    JOINT,
-    MIX,
-    UNIVERSES,
-    ContinuousLaplace,
-    joint_universe,
-    universe,
-)
+from vote_tables import H1, JOINT, MIX, UNIVERSES, ContinuousLaplace, joint_universe, universe
 
 from pate_tf.accounting.charges import (
     CostRelease,
@@ -39,10 +31,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.moments import data_dependent_alphas
 from pate_tf.accounting.planning import profile_counts
 from pate_tf.analysis.release import SanitisedEpsilon, log_cost_epsilon, plan_release, prepare_draw
-from pate_tf.analysis.smooth_sensitivity import (
-    log_smooth_cost,
-    smooth_sensitivity,
-)
+from pate_tf.analysis.smooth_sensitivity import log_smooth_cost, smooth_sensitivity
 
 GOLDEN_FILE = Path(__file__).parents[1] / "accounting" / "golden.json"
 GOLDEN = json.loads(GOLDEN_FILE.read_text())["values"]
@@ -562,13 +551,7 @@ def test_plans_refuse_what_is_out_of_range(changes):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_teachers": 0},
-        {"num_classes": 0},
-        {"num_queries": 0},
-        {"delta": 0.0},
-    ],
+    "changes", [{"num_teachers": 0}, {"num_classes": 0}, {"num_queries": 0}, {"delta": 0.0}]
 )
 def test_plans_refuse_impossible_questions(changes):
     public = {"num_queries": 10, "num_teachers": 25, "num_classes": 10, "delta": 1e-5}

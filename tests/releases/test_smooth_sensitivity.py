@@ -7,16 +7,7 @@ import pytest
 import reference_release as twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vote_tables import (
-    H1,
-    H2,
-    JOINT,
-    MIX,
-    UNIVERSES,
-    ContinuousLaplace,
-    joint_universe,
-    universe,
-)
+from vote_tables import H1, H2, JOINT, MIX, UNIVERSES, ContinuousLaplace, joint_universe, universe
 
 from pate_tf.accounting.charges import gaussian_smooth_sensitivity_rdp
 from pate_tf.accounting.mechanisms import (

@@ -12,7 +12,7 @@ import pytest
 import pate_tf
 from pate_tf.representations import contrastive
 
-MECHANISMS = ("noisy_max", "feature_sums", "stability_gate")
+MECHANISMS = ("noisy_max", "charged_once")
 MODULES = (
     *("data.data", "teachers.teachers", "release.labeller", "queries.labels"),
     *("run.student", "statement.publishing", "statement.privacy_statement", "release.feature_sums"),

@@ -5,6 +5,7 @@ import pytest
 from script_processes import learn_little
 
 import pate_tf
+from pate_tf.release import feature_sums
 from pate_tf.representations import contrastive
 
 INSECURE = {"insecure_seed": 7}
@@ -71,15 +72,21 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
     [
         ({"method": "sums"}, "method: expected pate or feature_sums, got 'sums'"),
         ({"method": "feature_sums"}, "source: expected pate_tf.FeatureSums with method feature"),
+        (
+            {"method": "feature_sums", "source": None, "epsilon": 0.001},
+            "^epsilon: expected one at which records outweigh the noise",
+        ),
         ({"directory": "elsewhere"}, "directory: expected that of `source`"),
         ({"epsilon": None}, "epsilon: expected a number, or a mechanism"),
         ({"data": 3}, "data: expected pate_tf.Data, got int"),
     ],
 )
-def test_what_does_not_fit_is_refused(data, tmp_path, changes, message):
+def test_what_does_not_fit_is_refused(data, tmp_path, monkeypatch, changes, message):
+    monkeypatch.chdir(tmp_path)
     given = {"data": data, "epsilon": 1.0, "delta": 1e-5, "source": source("pate", tmp_path)}
     with pytest.raises(ValueError, match=message):
         pate_tf.fit(**{**given, **changes})
+    assert not list(tmp_path.rglob("ledger*"))
 
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])
@@ -88,3 +95,26 @@ def test_a_delta_above_one_over_the_records_is_refused_before_anything_is_traine
     with pytest.raises(ValueError, match=r"^delta: expected at most one over .*, 1 / 1200, got"):
         pate_tf.fit(data, method=method, epsilon=8.0, delta=0.9, directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "fields", "chosen"),
+    [
+        ("products", {}, "pairs"),
+        ("staircase", {}, "bins"),
+        ("products", {"y_public": None}, "bins"),
+        ("products", {"owners": np.arange(1_500)}, "bins"),
+    ],
+)
+def test_sums_of_a_table_are_for_good_of_what_labels_its_pool_best(
+    tmp_path, monkeypatch, labels, fields, chosen
+):
+    inputs = np.random.default_rng(3).uniform(-1.0, 1.0, (2_000, 2)).astype(np.float32)
+    classes = {"products": inputs.prod(axis=1) > 0.0, "staircase": np.floor(5 * inputs[:, 0]) % 2}
+    truth = classes[labels].astype(int)
+    public = {"y_public": truth[1_500:], "num_classes": 2, "value_range": (-1.0, 1.0), **fields}
+    data = pate_tf.Data.from_arrays(inputs[:1_500], truth[:1_500], inputs[1_500:], **public)
+    run = {"method": "feature_sums", "directory": tmp_path}
+    assert pate_tf.fit(data, **run, epsilon=4.0).source.representation == chosen
+    monkeypatch.delattr(feature_sums, "trial_accuracy")
+    assert pate_tf.fit(data, **run, epsilon=2.0).source.representation == chosen

@@ -86,14 +86,8 @@ def costing(released, **changes) -> dict:
             "charged to this ledger",
         ),
         (lambda it: {"ledger_rows": (1,)}, "charged to this ledger"),
-        (
-            lambda it: costing(it, charge=LaplaceNoisyMax(gamma=0.2)),
-            "charged to this ledger",
-        ),
-        (
-            lambda it: costing(it, epsilon=it.cost.epsilon / 2),
-            "labels: expected epsilon",
-        ),
+        (lambda it: costing(it, charge=LaplaceNoisyMax(gamma=0.2)), "charged to this ledger"),
+        (lambda it: costing(it, epsilon=it.cost.epsilon / 2), "labels: expected epsilon"),
         (lambda it: costing(it, delta=1e-3), "labels: expected epsilon"),
     ],
 )

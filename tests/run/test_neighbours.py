@@ -80,11 +80,7 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
 
         def published(these, name):
             return publish_model(
-                model,
-                these,
-                teachers=teachers,
-                ledger=ledger,
-                folder=tmp_path / name,
+                model, these, teachers=teachers, ledger=ledger, folder=tmp_path / name
             )
 
         for neighbours in (None, labels.neighbours[:, :9], labels.neighbours[::-1]):

@@ -8,23 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.stats import beta
-from shared_helpers import (
-    DATASET,
-    accuracy,
-    changed,
-    linear,
-    model,
-    records,
-    shards,
-    training,
-)
+from shared_helpers import DATASET, accuracy, changed, linear, model, records, shards, training
 
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.release.noise import SeededNoise
-from pate_tf.selective_sgd.private_training import (
-    NoisyParticipants,
-    RecordGradients,
-)
+from pate_tf.selective_sgd.private_training import NoisyParticipants, RecordGradients
 from pate_tf.selective_sgd.settings import LATTICE, TrainingSettings, noise_scale
 from pate_tf.selective_sgd.training import FlatView
 

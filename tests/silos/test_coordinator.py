@@ -72,9 +72,7 @@ def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
     answers = {}
     for number in range(30):
         roster = SiloRoster(
-            run=f"run-{number}",
-            delta=1e-6,
-            members=(Member(name="s0", epsilon=1.0),),
+            run=f"run-{number}", delta=1e-6, members=(Member(name="s0", epsilon=1.0),)
         )
         inputs = queries(0, 40)
         inputs.view(np.uint32)[:, 3] ^= number % 3

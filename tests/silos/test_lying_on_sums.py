@@ -18,14 +18,7 @@ import sums_child
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from secure_helpers import (
-    asked,
-    open_aggregators,
-    run_until,
-    sealed_sums,
-    some_keys,
-    sums_terms,
-)
+from secure_helpers import asked, open_aggregators, run_until, sealed_sums, some_keys, sums_terms
 from silo_helpers import Silent, answer_until
 from sums_child import ENCODER, NAMES, POOL, RELEASE, batch, keys_of, open_silo, sums_of
 

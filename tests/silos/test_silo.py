@@ -7,16 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from silo_helpers import (
-    NUM_CLASSES,
-    RANDOMISED,
-    SECURE,
-    batch,
-    policy,
-    queries,
-    silo,
-    teacher,
-)
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, batch, policy, queries, silo, teacher
 
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.audit.mechanism import epsilon_lower_bound

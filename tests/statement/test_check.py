@@ -261,11 +261,7 @@ def test_silos_are_checked_by_their_accounts(tmp_path):
     account.close()
     epsilon, _ = smallest_epsilon({charge: 5}, 1e-6)
     spent = SiloSpending(
-        name="north",
-        charged=((charge, 5),),
-        num_refused=0,
-        epsilon=epsilon,
-        delta=1e-6,
+        name="north", charged=((charge, 5),), num_refused=0, epsilon=epsilon, delta=1e-6
     )
     facts = {"run_id": "r", "query_strategy": "first", "num_queries": 5, "num_answered": 5}
     made = SilosStatement(pool_name="lines", delta=1e-6, silos=(spent,), **facts)

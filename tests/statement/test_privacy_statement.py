@@ -14,11 +14,7 @@ from scipy.stats import norm
 
 from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
-from pate_tf.accounting.mechanisms import (
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    base,
-)
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, base
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.analysis.release import SanitisedEpsilon
 from pate_tf.statement.labels import LabelsStatement
@@ -71,11 +67,7 @@ def labels(**changes):
 def sums(**changes):
     """Of feature sums, which have neither teachers nor queries."""
     kind = base.MECHANISMS["gaussian_feature_sums"]
-    facts = {
-        "mechanism": kind(sigma=8.4512),
-        "num_teachers": None,
-        "num_records": 4_930,
-    }
+    facts = {"mechanism": kind(sigma=8.4512), "num_teachers": None, "num_records": 4_930}
     return labels(**facts | changes)
 
 

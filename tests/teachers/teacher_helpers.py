@@ -71,9 +71,7 @@ def data_of_owners() -> TeacherData:
 
 
 def train_all(
-    data: TeacherData,
-    teachers: Sequence[int],
-    strategy: tf.distribute.Strategy | None = None,
+    data: TeacherData, teachers: Sequence[int], strategy: tf.distribute.Strategy | None = None
 ) -> list[TrainedTeacher]:
     strategy = strategy or tf.distribute.OneDeviceStrategy("/CPU:0")
     return [trained for _, trained in train_on_devices(data, teachers, strategy)]

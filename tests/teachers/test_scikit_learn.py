@@ -89,9 +89,7 @@ def test_no_record_stops_a_run_or_makes_it_warn(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ensemble = train(
-            tmp_path,
-            "classifiers_for_tests:refuses_negative_numbers",
-            private=private,
+            tmp_path, "classifiers_for_tests:refuses_negative_numbers", private=private
         )
         labels = ensemble.votes(QUERIES + 1.0).labels
     for teacher, records in enumerate(SHARDS.all_records()):

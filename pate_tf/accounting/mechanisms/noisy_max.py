@@ -14,12 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from pate_tf.accounting.conversions import (
-    LATTICE,
-    FloatArray,
-    gaussian_dp_epsilon,
-    pure_alpha,
-)
+from pate_tf.accounting.conversions import LATTICE, FloatArray, gaussian_dp_epsilon, pure_alpha
 from pate_tf.accounting.mechanisms.base import (
     Answers,
     Bound,

@@ -179,10 +179,7 @@ class StudentSettings(Settings):
 
 
 def complete(
-    settings: StudentSettings,
-    dataset: Dataset,
-    *,
-    labels_whole_pool: bool = False,
+    settings: StudentSettings, dataset: Dataset, *, labels_whole_pool: bool = False
 ) -> StudentConfig:
     """Returns settings with a kind's own values where they are None.
 

@@ -2,8 +2,8 @@
 
 Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5: the classifier's k logits also say how
 real an image is, by log Z / (1 + Z) with Z the sum of their exponentials; the generator matches the
-mean features of its last hidden layer. The networks are the dense ones that the paper has for
-gray images, with layer normalization in the place of weight normalization.
+mean features of its last hidden layer. The networks are the paper's: dense for gray images,
+convolutional for colour images, whose height and width are multiples of 8.
 
 Beyond the paper: images are changed in ways that keep their label, where the data set allows it.
 """
@@ -23,34 +23,109 @@ from pate_tf.students.training import AveragedStudent, replica_share
 
 NAME: Final = "improved_gan"  # what a `StudentConfig` calls these networks
 LATENT_SIZE = 100
-CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)
+CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)  # of the dense networks
 GENERATOR_UNITS = (500, 500)
 FEATURES = "features"  # the name of the last hidden layer, whose mean the generator matches
+INITIAL_IMAGES = 500  # of the pool, that scales and biases are initialized from
 EPSILON = 1e-4  # of Adam, as the improved GAN has it
+
+
+@keras.saving.register_keras_serializable("pate_tf")
+class WeightNormalized(keras.layers.Layer):
+    """A dense layer over channels, or a 3x3 convolution: its kernel is a direction times a scale.
+
+    Salimans and Kingma 2016, "Weight Normalization" (arXiv 1602.07868), section 2; scale and bias
+    are initialized from data (section 3), and the scale then stays unless it is trained.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        *,
+        seed: int,
+        activation: str | None = None,
+        stride: int = 0,
+        padding: str = "SAME",
+        deviation: float = 0.1,
+        train_scale: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """A stride makes it a convolution; initial directions that deviate less turn faster."""
+        super().__init__(**kwargs)
+        self.units, self.stride, self.padding = units, stride, padding
+        self.activation = keras.activations.get(activation)
+        self.initializer = keras.initializers.RandomNormal(stddev=deviation, seed=seed)
+        self.train_scale = train_scale
+
+    def build(self, input_shape: tuple[int, ...]) -> None:
+        """Creates direction, scale and bias."""
+        shape = (*((3, 3) if self.stride else ()), input_shape[-1], self.units)
+        self.direction = self.add_weight(shape=shape, initializer=self.initializer)
+        self.scale = self.add_weight(
+            shape=(self.units,), initializer="ones", trainable=self.train_scale
+        )
+        self.bias = self.add_weight(shape=(self.units,), initializer="zeros")
+
+    def linear(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, ..., units]` before bias and activation."""
+        axes = list(range(len(self.direction.shape) - 1))
+        norm = tf.sqrt(tf.reduce_sum(tf.square(self.direction), axis=axes))
+        kernel = self.direction * (self.scale / norm)
+        if self.stride:
+            return tf.nn.conv2d(inputs, kernel, strides=self.stride, padding=self.padding)
+        return tf.matmul(inputs, kernel)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns activations `[batch, ..., units]`."""
+        return self.activation(self.linear(inputs) + self.bias)
+
+
+def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
+    """Gives each unit mean 0 and deviation 1 on raw inputs, before its activation."""
+    outputs = inputs
+    for layer in model.layers:
+        if isinstance(layer, WeightNormalized):
+            linear = layer.linear(outputs)
+            mean, variance = tf.nn.moments(linear, list(range(len(linear.shape) - 1)))
+            # A unit that is constant on the inputs keeps its scale.
+            factor = tf.where(variance > 1e-12, tf.math.rsqrt(variance), 1.0)
+            layer.bias.assign(-mean * factor)
+            layer.scale.assign(layer.scale * factor)
+        outputs = layer(outputs, training=True)
 
 
 def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the discriminator: raw images to logits `[batch, num_classes]`."""
-    layers, initializers = keras.layers, keras.initializers
+    layers = keras.layers
     low, high = pixel_range(dataset)
-    seeds = iter(derived_seeds(seed, 2 * len(CLASSIFIER_UNITS) + 2))
-    body = [layers.Flatten(), layers.GaussianNoise(0.3, seed=next(seeds))]
-    for number, units in enumerate(CLASSIFIER_UNITS, start=1):
-        name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
-        initializer = initializers.HeNormal(seed=next(seeds))
-        body += [
-            layers.Dense(units, kernel_initializer=initializer),
-            layers.LayerNormalization(),
-            layers.Activation("relu", name=name),
-            layers.GaussianNoise(0.5, seed=next(seeds)),
-        ]
-    initializer = initializers.GlorotUniform(seed=next(seeds))
+    seeds = iter(derived_seeds(seed, 32))
+    body: list[keras.layers.Layer]
+    if dataset.input_shape[-1] == 3:
+        body = [layers.Dropout(0.2, seed=next(seeds))]
+        for units in (64, 128):
+            for stride in (1, 1, 2):
+                convolution: dict[str, Any] = {"stride": stride, "activation": "leaky_relu"}
+                body.append(WeightNormalized(units, seed=next(seeds), **convolution))
+            body.append(layers.Dropout(0.5, seed=next(seeds)))
+        of_last: list[dict[str, Any]] = [{"stride": 1, "padding": "VALID"}, {}, {}]
+        for options in of_last:
+            options = {"activation": "leaky_relu", **options}
+            body.append(WeightNormalized(128, seed=next(seeds), **options))
+        body.append(layers.GlobalAveragePooling2D(name=FEATURES))
+    else:
+        body = [layers.Flatten(), layers.GaussianNoise(0.3, seed=next(seeds))]
+        for number, units in enumerate(CLASSIFIER_UNITS, start=1):
+            name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
+            body += [
+                WeightNormalized(units, activation="relu", seed=next(seeds), name=name),
+                layers.GaussianNoise(0.5, seed=next(seeds)),
+            ]
     return keras.Sequential(
         [
             keras.Input(dataset.input_shape),
             layers.Rescaling(1.0 / (high - low), offset=-low / (high - low)),
             *body,
-            layers.Dense(dataset.num_classes, kernel_initializer=initializer),
+            WeightNormalized(dataset.num_classes, train_scale=True, seed=next(seeds)),
         ],
         name="classifier",
     )
@@ -60,23 +135,33 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the generator: latent values `[batch, LATENT_SIZE]` to raw images."""
     layers = keras.layers
     low, high = pixel_range(dataset)
-    num_values = int(np.prod(dataset.input_shape))
-    *initializers, last = (
-        keras.initializers.GlorotUniform(seed=each)
-        for each in derived_seeds(seed, len(GENERATOR_UNITS) + 1)
-    )
+    seeds = iter(derived_seeds(seed, 8))
     body: list[keras.layers.Layer] = []
-    for units, initializer in zip(GENERATOR_UNITS, initializers, strict=True):
-        body += [
-            layers.Dense(units, kernel_initializer=initializer),
-            layers.BatchNormalization(scale=False),
-            layers.Activation("softplus"),
-        ]
+
+    def add(kind: Any, activation: str, *arguments: Any, **options: Any) -> None:
+        initializer = keras.initializers.GlorotUniform(seed=next(seeds))
+        body.append(kind(*arguments, kernel_initializer=initializer, **options))
+        body.append(layers.BatchNormalization(scale=False))
+        body.append(layers.Activation(activation))
+
+    last: dict[str, Any] = {"activation": "sigmoid", "train_scale": True, "deviation": 0.04}
+    if dataset.input_shape[-1] == 3:
+        height, width, _ = dataset.input_shape
+        add(layers.Dense, "relu", height // 8 * (width // 8) * 512)
+        body.append(layers.Reshape((height // 8, width // 8, 512)))
+        for units in (256, 128):
+            add(layers.Conv2DTranspose, "relu", units, 5, strides=2, padding="same")
+        body.append(layers.UpSampling2D())
+        body.append(WeightNormalized(3, stride=1, seed=next(seeds), **last))
+    else:
+        for units in GENERATOR_UNITS:
+            add(layers.Dense, "softplus", units)
+        size = int(np.prod(dataset.input_shape))
+        body.append(WeightNormalized(size, seed=next(seeds), **last))
     return keras.Sequential(
         [
             keras.Input((LATENT_SIZE,)),
             *body,
-            layers.Dense(num_values, activation="sigmoid", kernel_initializer=last),
             layers.Reshape(dataset.input_shape),
             layers.Rescaling(high - low, offset=low),
         ],
@@ -165,6 +250,8 @@ def fit(
         dataset,
     )
     student.compile(config.learning_rate)
+    first = np.asarray(pool.inputs[:INITIAL_IMAGES], np.float32)
+    initialize_from_data(student.classifier, tf.constant(first))
 
     def change(step: tf.Tensor, images: tf.Tensor, labels: tf.Tensor, others: tf.Tensor) -> Batch:
         labelled_seed, unlabelled_seed, *latent_seeds = step_seeds(config.seed, step, 4)
@@ -194,6 +281,12 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError unless the data are images and no other model is named."""
     if dataset.kind != "image":
         raise ValueError(f"student gan: expected images, got {dataset.kind} data")
+    height, width, channels = dataset.input_shape
+    if channels == 3 and (height % 8 or width % 8 or min(height, width) < 24):
+        raise ValueError(
+            "student gan: expected colour images of multiples of 8 pixels from 24, got "
+            f"{height} x {width}"
+        )
     pixel_range(dataset)
     if config.model != NAME:
         raise ValueError(f"model: expected none for student gan, got {config.model!r}")

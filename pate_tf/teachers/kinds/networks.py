@@ -53,14 +53,22 @@ class Networks(kinds.TeacherKind):
 
     def train(self, work: Work, teachers: Sequence[int]) -> Iterator[tuple[int, TrainedTeacher]]:
         """See `TeacherKind.train`."""
-        from pate_tf.teachers import cluster, training
+        import tensorflow as tf
+
+        from pate_tf.teachers import training
 
         data = training.TeacherData(work.config, work.examples, work.partition)
         if hasattr(work.devices, "num_workers"):  # a cluster
             yield from work.devices.train(data, teachers)
         else:
-            devices = work.devices or cluster.choose_strategy()
-            yield from training.train_on_devices(data, teachers, devices)
+            # All GPUs of this host, a replica each; else the GPU that there is, else the CPU.
+            names = [device.name for device in tf.config.list_logical_devices("GPU")]
+            strategy = work.devices
+            if strategy is None and len(names) > 1:
+                strategy = tf.distribute.MirroredStrategy(names)
+            elif strategy is None:
+                strategy = tf.distribute.OneDeviceStrategy(names[0] if names else "/CPU:0")
+            yield from training.train_on_devices(data, teachers, strategy)
 
     def save(
         self,

@@ -10,14 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from transport_helpers import (
-    connect,
-    free_port,
-    made_up_journal,
-    made_up_round,
-    serve,
-    votes_of,
-)
+from transport_helpers import connect, free_port, made_up_journal, made_up_round, serve, votes_of
 
 from pate_tf.net.credentials import Limits
 from pate_tf.silos.messages import Answer

@@ -113,10 +113,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             asking=Asking(mechanism=mechanism, seconds=60.0),
         ) as coordinator,
         serve_coordinator(
-            "localhost:0",
-            coordinator.journal,
-            files=certificates["coordinator"],
-            aggregators=line,
+            "localhost:0", coordinator.journal, files=certificates["coordinator"], aggregators=line
         ) as server,
     ):
         running = [(serve_silo, name) for name in SILOS]
