@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.composition import Charge as Charge
-from pate_tf.accounting.composition import lacking as lacking
+from pate_tf.accounting.composition import Charge
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 

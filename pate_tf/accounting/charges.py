@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final, TypeVar
 import numpy as np
 import scipy
 
-from pate_tf.accounting.charge import Charge, from_fields
+from pate_tf.accounting.charge import from_fields
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.local import SILO_CHARGES
 from pate_tf.accounting.mechanisms import base

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import (
     LATTICE,
     SAFETY_MARGIN,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.charge import lacking
+from pate_tf.accounting.composition import lacking
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS as DEFAULT_MOMENTS
 from pate_tf.accounting.conversions import SAFETY_MARGIN, FloatArray, check_moments, excess
 from pate_tf.accounting.conversions import epsilon_from_alphas as epsilon_from_alphas

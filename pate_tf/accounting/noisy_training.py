@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,

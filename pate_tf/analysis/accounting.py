@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting import composition, conversions, moments
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import SMOOTH_BOUNDS
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_DELTA, FloatArray
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity

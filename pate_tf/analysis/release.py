@@ -34,7 +34,6 @@ from typing import Any, Final, cast
 import numpy as np
 import scipy
 
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import (
     CostRelease,
     PlannedRelease,
@@ -43,7 +42,7 @@ from pate_tf.accounting.charges import (
     integer_step,
     steps_above,
 )
-from pate_tf.accounting.composition import total_alphas
+from pate_tf.accounting.composition import Charge, total_alphas
 from pate_tf.accounting.conversions import (
     DEFAULT_DELTA,
     DEFAULT_MOMENTS,

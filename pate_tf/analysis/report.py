@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pate_tf.accounting import composition, conversions
-from pate_tf.accounting.charge import Charge, rounded_up
+from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.moments import is_two_sided
 from pate_tf.analysis.accounting import Analysis, bound_alphas, moment_grid
 from pate_tf.analysis.release import Released

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from pate_tf.accounting import moments
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import PlannedRelease
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis import report as reports

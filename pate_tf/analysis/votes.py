@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import PlannedRelease
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.core import artifacts, validation
 from pate_tf.core.sensitive import VoteCounts, Votes

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums, check_mechanism

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.core import artifacts
 from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.statement import JSON_FILE, opened_stores

@@ -1,6 +1,6 @@
 """Teachers, a student and the analysis on data that needs no download, in about a minute.
 
-    pate demo [FOLDER] [--silos]
+    python -m pate_tf.cli.demo [FOLDER] [--silos]
 
 Trains 100 teachers on the digits that scikit-learn ships, asks them for 100 noisy labels, trains a
 student on those and prints what it cost. Everything lands in FOLDER, by default `runs/demo`.

@@ -29,8 +29,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.composition import Charge
 from pate_tf.core import artifacts
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray

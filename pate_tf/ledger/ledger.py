@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pate_tf.accounting import composition
-from pate_tf.accounting.charge import Charge, rounded_up
+from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.charges import PlannedRelease, charge_from_dict
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_DELTA, least
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.journal import (

@@ -33,8 +33,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any, Final
 
 from pate_tf.accounting import composition
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.composition import Charge
 from pate_tf.core import artifacts
 from pate_tf.core.source import PrivateSource
 

@@ -201,14 +201,14 @@ class Labels:
             inferred = {
                 name: arrays[f"learnt_{name}"] for name in PARTS if f"learnt_{name}" in arrays
             }
-            asked: dict[str, Any] = dict.fromkeys(("queries", "neighbours"))
+            positions: dict[str, Any] = dict.fromkeys(("queries", "neighbours"))
             for name, axes in (("queries", [None]), ("neighbours", [None, None])):
                 if name in arrays or name == "queries":
-                    asked[name] = whole_numbers(arrays[name], name)
-                    validation.shape([released.num_queries, *axes[1:]], **{name: asked[name]})
+                    positions[name] = whole_numbers(arrays[name], name)
+                    validation.shape([released.num_queries, *axes[1:]], **{name: positions[name]})
             labels = cls(
                 pool=pool,
-                **asked,
+                **positions,
                 released=released,
                 training_labels=PoolLabels(num_classes=released.num_classes, **inferred)
                 if inferred

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.accounting.charge import Charge, ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.charges import PlannedRelease
+from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import check_delta, default_delta
 from pate_tf.accounting.mechanisms import LATTICE, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism

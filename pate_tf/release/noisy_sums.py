@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special
 
-from pate_tf.accounting.charge import Cost, lacking
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.composition import lacking
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums
 from pate_tf.accounting.mechanisms.charged_once import RESIDUAL_NORM

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
-from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
+from pate_tf.accounting.charge import Cost, ReleasedLabels
+from pate_tf.accounting.composition import Charge, several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.mechanisms import (
     InteractiveGaussianNoisyMax,
     Mechanism,

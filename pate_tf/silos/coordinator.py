@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
-from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
+from pate_tf.accounting.charge import Cost, ReleasedLabels
+from pate_tf.accounting.composition import Charge, delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, class_scores
 from pate_tf.core.public import Pool

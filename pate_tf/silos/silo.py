@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.accounting.composition import fits, smallest_epsilon
+from pate_tf.accounting.composition import Charge, fits, smallest_epsilon
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.mechanisms.base import NoiseDraws
@@ -491,8 +490,8 @@ class Silo(contextlib.ExitStack):
     def _shared(self, batch: QueryBatch) -> tuple[bytes, ...]:
         """Returns a batch's sealed shares; they are charged, dealt and stored once."""
         account, are_sums = self.account, isinstance(self._content, SiloSums)
-        asked = dataclasses.replace(batch, deadline=0.0, commitment=None)
-        key = hashlib.sha256(encode(asked)).hexdigest()
+        question = dataclasses.replace(batch, deadline=0.0, commitment=None)
+        key = hashlib.sha256(encode(question)).hexdigest()
         sealed = account.sealed.get(key)
         if sealed is not None:
             return sealed

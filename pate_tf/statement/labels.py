@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Self
 
-from pate_tf.accounting.charge import Charge, ReleasedLabels
-from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
+from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.accounting.composition import Charge, several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.release import SanitisedEpsilon, stored_epsilon
 from pate_tf.core import validation

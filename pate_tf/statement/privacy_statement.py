@@ -18,9 +18,8 @@ from typing import Any, ClassVar, Final, Self
 
 import scipy
 
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.accounting.composition import pure_epsilon
+from pate_tf.accounting.composition import Charge, pure_epsilon
 from pate_tf.ledger import LedgerRow
 from pate_tf.ledger.journal import DEBITS, Store
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import ClassVar, Final
 
-from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.ledger import Head
 from pate_tf.ledger.journal import Store, charges_of
 from pate_tf.statement.privacy_statement import (

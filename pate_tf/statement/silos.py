@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import (
+    Charge,
     delta_of_chosen_kinds,
     group_epsilon,
     several_teachers_epsilon,

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.charge import Charge, from_fields, lacking
-from pate_tf.accounting.composition import check_pure, smallest_epsilon
+from pate_tf.accounting.charge import from_fields
+from pate_tf.accounting.composition import Charge, check_pure, lacking, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.noisy_max_costs import NeighbourLaws
 from pate_tf.core.validation import IntArray, Settings, setting
