@@ -54,7 +54,6 @@ class Charge(ABC):
         labels_in_words: what its labels are called.
         approximate: the (epsilon, delta) of the part that has no finite moments; None without one.
         pure_epsilon: at which one is differentially private with delta 0; None without one.
-        bounded_range: how far the log ratios of its outcomes span at most; None if not known.
         lacks: what it can't do, and why, in words that end a sentence. Every member of a family
             has all that the family asks for, or says here why not; a test holds it to that.
     """
@@ -69,7 +68,6 @@ class Charge(ABC):
     lacks: ClassVar[Mapping[str, str]] = {}
     approximate: tuple[float, float] | None = None
     pure_epsilon: float | None = None
-    bounded_range: float | None = None
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
@@ -77,9 +75,16 @@ class Charge(ABC):
         l times the Renyi divergence of order l + 1; infinite where there is no finite one, zero for
         what `approximate` says all about. Here that of randomised response at `pure_epsilon`.
         """
+        if self.approximate is not None:
+            return np.zeros_like(moments)
         if self.pure_epsilon is None:
             return np.full_like(moments, inf)
         return pure_alpha(self.pure_epsilon, moments)
+
+    @property
+    def bounded_range(self) -> float | None:
+        """How far the log ratios of its outcomes span at most; None if not known."""
+        return None
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
@@ -285,33 +290,28 @@ def total_alphas(charges: Charges, moments: FloatArray) -> FloatArray:
     return total
 
 
-def total_approximate(charges: Charges) -> tuple[Fraction, Fraction]:
-    """Returns the total (epsilon, delta) of the parts without moments, exactly.
-
-    Raises:
-        ValueError: if one of them is not finite or negative.
-    """
-    total_epsilon, total_delta = Fraction(0), Fraction(0)
-    for charge, number in charges.items():
-        if charge.approximate is not None:
-            epsilon, delta = charge.approximate
-            validation.between(0, inf, ends="[)", epsilon=epsilon, delta=delta)
-            total_epsilon += number * Fraction(epsilon)
-            total_delta += number * Fraction(delta)
-    return total_epsilon, total_delta
-
-
 def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
     """Returns epsilon by moments, and the moment that gave it; None if none did.
 
     What the parts without moments use of delta is taken off before the moments are converted;
     infinite if they use more than there is. At delta 0 it is `pure_epsilon`.
+
+    Raises:
+        ValueError: if delta is outside [0, 1), or a part without moments has an epsilon that is
+            negative or not finite, or a delta outside [0, 1].
     """
     validation.between(0, 1, ends="[)", delta=delta)
     if not delta:
         return pure_epsilon(charges), None
     alphas = total_alphas(charges, DEFAULT_MOMENTS)
-    added, used = total_approximate(charges)
+    added, used = Fraction(0), Fraction(0)
+    for charge, number in charges.items():
+        if charge.approximate is not None:
+            of_epsilon, of_delta = charge.approximate
+            validation.between(0, inf, ends="[)", epsilon=of_epsilon)
+            validation.between(0, 1, ends="[]", delta=of_delta)
+            added += number * Fraction(of_epsilon)
+            used += number * Fraction(of_delta)
     if used > Fraction(delta):
         return inf, None
     basic = float(added)
@@ -351,18 +351,6 @@ def check_pure(charge: Charge) -> None:
         )
 
 
-def approximate_guarantees(charges: Charges) -> list[Guarantee]:
-    """Returns a guarantee for each charge without moments; no more than MOST_APPROXIMATE + 1."""
-    guarantees: list[Guarantee] = []
-    for charge, number in charges.items():
-        if charge.approximate is not None:
-            epsilon, delta = charge.approximate
-            validation.between(0, inf, ends="[)", epsilon=epsilon)
-            validation.between(0, 1, ends="[]", delta=delta)
-            guarantees += [(epsilon, delta)] * min(number, MOST_APPROXIMATE + 1 - len(guarantees))
-    return guarantees
-
-
 def smallest_epsilon(
     charges: Charges, delta: float, *, enough: float = 0.0
 ) -> tuple[float, float | None]:
@@ -380,9 +368,12 @@ def smallest_epsilon(
     epsilon, moment = moments_epsilon(charges, delta)
     if epsilon <= enough or not delta:
         return epsilon, moment
-    if any(charge.approximate is not None for charge in charges):
-        guarantees, composed = approximate_guarantees(charges), inf
-        if len(guarantees) <= MOST_APPROXIMATE:
+    approximate = {charge: n for charge, n in charges.items() if charge.approximate is not None}
+    if approximate:
+        composed = inf
+        if sum(approximate.values()) <= MOST_APPROXIMATE:
+            repeated = Counter(approximate).elements()
+            guarantees = [charge.approximate for charge in repeated if charge.approximate]
             alphas = total_alphas(charges, DEFAULT_MOMENTS)
             others = alphas if alphas.any() else None
             composed = composed_epsilon(guarantees, delta=delta, alphas=others)
@@ -526,9 +517,14 @@ def several_teachers_epsilon(
     alphas = np.zeros_like(DEFAULT_MOMENTS)
     for charge, number in charged.items():
         alphas = alphas + number * several_teachers_alpha(charge, DEFAULT_MOMENTS, num_teachers)
-    if guarantees := approximate_guarantees(charged):
-        if len(guarantees) <= MOST_APPROXIMATE:
-            moved = [moved_guarantee(guarantee, num_teachers) for guarantee in guarantees]
+    approximate = {charge: n for charge, n in charged.items() if charge.approximate is not None}
+    if approximate:
+        if sum(approximate.values()) <= MOST_APPROXIMATE:
+            moved = [
+                moved_guarantee(charge.approximate, num_teachers)
+                for charge in Counter(approximate).elements()
+                if charge.approximate
+            ]
             others = alphas if alphas.any() else None
             epsilons.append(composed_epsilon(moved, delta=delta, alphas=others))
         return min(epsilons)

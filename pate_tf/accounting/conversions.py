@@ -112,18 +112,6 @@ def least(
     return high
 
 
-def check_moments(moments: ArrayLike) -> FloatArray:
-    """Returns moments as float64 [num_moments].
-
-    Raises:
-        ValueError: if they are not a non-empty list of positive finite numbers.
-    """
-    checked = np.asarray(moments, dtype=np.float64)
-    if checked.ndim != 1 or not checked.size or not np.all(np.isfinite(checked) & (checked > 0)):
-        raise ValueError(f"expected positive finite moments [num_moments], got {moments!r}")
-    return checked
-
-
 def epsilon_from_alphas(
     alphas: ArrayLike, moments: ArrayLike, delta: float, *, conversion: str = "improved"
 ) -> tuple[float, float]:
@@ -144,12 +132,15 @@ def epsilon_from_alphas(
         conversion: "improved" (default) or "classic".
 
     Raises:
-        ValueError: if shapes differ, an alpha is negative, delta is outside [0, 1), or the
-            conversion is unknown.
+        ValueError: if moments are not positive and finite, shapes differ, an alpha is negative,
+            delta is outside [0, 1), or the conversion is unknown.
     """
     validation.between(0, 1, ends="[)", delta=delta)
-    validation.one_of(("improved", "classic"), conversion=conversion)
-    orders = check_moments(moments)
+    if conversion not in ("improved", "classic"):
+        raise ValueError(f"conversion: expected improved or classic, got {conversion!r}")
+    orders = np.asarray(moments, dtype=np.float64)
+    if orders.ndim != 1 or not orders.size or not np.all(np.isfinite(orders) & (orders > 0)):
+        raise ValueError(f"expected positive finite moments [num_moments], got {moments!r}")
     costs = np.asarray(alphas, dtype=np.float64)
     if costs.shape != orders.shape:
         raise ValueError(f"expected alphas of shape {orders.shape}, got {costs.shape}")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pate_tf.accounting.composition import lacking
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS as DEFAULT_MOMENTS
-from pate_tf.accounting.conversions import SAFETY_MARGIN, FloatArray, check_moments, excess
+from pate_tf.accounting.conversions import SAFETY_MARGIN, FloatArray, excess
 from pate_tf.accounting.conversions import epsilon_from_alphas as epsilon_from_alphas
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import DataDependent, Tail
@@ -223,7 +223,7 @@ def data_dependent_alphas(
         ValueError: if the mechanism has no such bound, or no query can go unanswered.
     """
     accounted = check_bound(bound, mechanism)
-    orders = check_moments(moments)
+    orders = np.asarray(moments, dtype=np.float64)
     if num_unanswered and not mechanism.withholds:
         raise ValueError(f"expected 0 unanswered queries of {mechanism.name}")
     tests = (len(counts) + num_unanswered) * accounted.test_alphas(orders)

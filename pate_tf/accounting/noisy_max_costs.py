@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, LATTICE, FloatArray, excess
 from pate_tf.core.validation import IntArray
@@ -64,31 +64,12 @@ def integer_rule(length: int) -> tuple[FloatArray, FloatArray]:
     return points, vectors[0] ** 2 * length
 
 
-@lru_cache(maxsize=64)
-def geometric_rule(gamma: float, nodes: int) -> tuple[FloatArray, FloatArray]:
-    """Returns s and w with sum_i p^i f(p^i) = sum w f(s), p = e^-gamma, f of degree < 2 nodes.
-
-    The Gauss rule of the little q-Legendre polynomials.
-    """
-    n = np.arange(nodes, dtype=np.float64)
-
-    def miss(power: FloatArray) -> FloatArray:
-        return -np.expm1(-gamma * power)
-
-    def step(lower: FloatArray, shift: FloatArray) -> FloatArray:
-        scale = np.exp(-gamma * lower) / miss(2.0 * lower + 1.0)
-        return scale * miss(shift) / (1.0 + np.exp(-gamma * shift))
-
-    rising, falling = step(n, n + 1.0), step(n, n)
-    off = np.diag(np.sqrt(rising[:-1] * falling[1:]), 1)
-    points, vectors = np.linalg.eigh(np.diag(rising + falling) + off + off.T)
-    return np.clip(points, 1e-300, 1.0), vectors[0] ** 2 / -np.expm1(-gamma)
-
-
 def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: int) -> Quadrature:
     """Returns the quadrature of Pr[k] = (1 - p)/(1 + p) p^|k|, p = e^-gamma.
 
-    Integers near the counts, Gauss points between, and both geometric tails. Ties are broken by
+    Integers near the counts, Gauss points between, and both geometric tails: the one above by the
+    Gauss rule of the little q-Legendre polynomials, sum_i p^i f(p^i) = sum w f(s), exact for f of
+    degree num_classes + 1 or less. Ties are broken by
     random priority.
 
     Args:
@@ -119,7 +100,16 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
             (float(left), *integer_rule(int(right - left))) for left, right in pairwise(edges)
         ]
     weights = np.concatenate([w for _, _, w in pieces])
-    falls, tail_weights = geometric_rule(gamma, num_classes // 2 + 1)
+    n = np.arange(num_classes // 2 + 1, dtype=np.float64)
+
+    def step(lower: FloatArray, shift: FloatArray) -> FloatArray:
+        odd, missed = -np.expm1(-gamma * (2.0 * lower + 1.0)), -np.expm1(-gamma * shift)
+        return np.exp(-gamma * lower) / odd * missed / (1.0 + np.exp(-gamma * shift))
+
+    rising, falling = step(n, n + 1.0), step(n, n)
+    off = np.diag(np.sqrt(rising[:-1] * falling[1:]), 1)
+    falls, vectors = np.linalg.eigh(np.diag(rising + falling) + off + off.T)
+    falls, tail_weights = np.clip(falls, 1e-300, 1.0), vectors[0] ** 2 / rise
     with np.errstate(divide="ignore"):
         log_weights = np.log(np.concatenate([weights, tail_weights / falls]))
     points = np.concatenate([left + nodes for left, nodes, _ in pieces])
@@ -420,53 +410,26 @@ PER_DOUBLING = 512  # scales that the worst case is computed for
 _CHUNK = 2**13
 
 
-class Evaluated(NamedTuple):
-    """Pairs of laws of the outcomes, with their moments at the knots of a list of moments.
-
-    Attributes:
-        pairs: probabilities where the vote has not moved, and after the move, [num_pairs, 2, 3].
-        at_knots: `excesses` at the knots, [num_knots, num_pairs].
-        knots: indices of the moments at which every pair is evaluated, [num_knots].
-    """
-
-    pairs: FloatArray
-    at_knots: FloatArray
-    knots: NDArray[np.int64]
+# Pairs of laws of the outcomes, where the vote has not moved and after the move, [num_pairs, 2, 3];
+# and their `excesses` at the knots of a list of moments, [num_knots, num_pairs].
+Evaluated = tuple[FloatArray, FloatArray]
 
 
-def evaluated(pairs: FloatArray, moments: FloatArray) -> Evaluated:
-    """Returns the pairs with their moments at every fourth of `moments` and the last."""
-    knots = np.unique(np.append(np.arange(0, len(moments), _EVERY), len(moments) - 1))
-    return Evaluated(pairs, excesses(pairs, moments[knots]), knots)
-
-
-def between_moments(
-    moments: FloatArray, certified: ArrayLike, cap: Callable[[FloatArray], FloatArray]
+def largest_excess(
+    parts: list[Evaluated], moments: FloatArray, knots: NDArray[np.int64]
 ) -> FloatArray:
-    """Returns bounds at any moments from bounds at `DEFAULT_MOMENTS`, and at most the cap.
-
-    The cost of every pair of laws is convex in l and 0 at l = 0, and so is the largest of them:
-    chords bound it from above. Beyond the last moment the cap alone does.
-    """
-    bounds = np.minimum(certified, cap(DEFAULT_MOMENTS))
-    grid = np.append(0.0, DEFAULT_MOMENTS)
-    chords = np.interp(moments, grid, np.append(0.0, bounds), right=np.inf)
-    return np.asarray(np.minimum(chords, cap(moments)))
-
-
-def largest_excess(parts: list[Evaluated], moments: FloatArray) -> FloatArray:
     """Returns max E_here[(here / there)^l] - 1 over all pairs, [num_moments].
 
     Infinite where a moment overflows. The logarithm of a moment is convex in l for every pair. So
     between knots those pairs alone are evaluated whose chord exceeds what another pair reaches.
 
     Args:
-        parts: pairs, evaluated at the knots of `moments`.
+        parts: pairs, evaluated at `moments[knots]`.
         moments: [num_moments], positive, ascending.
+        knots: indices of moments, ascending, with the first and the last of them.
     """
-    pairs = np.concatenate([part.pairs for part in parts])
-    at_knots = np.concatenate([part.at_knots for part in parts], axis=1)
-    knots = parts[0].knots
+    pairs = np.concatenate([pairs for pairs, _ in parts])
+    at_knots = np.concatenate([at_knots for _, at_knots in parts], axis=1)
     largest = np.zeros(len(moments))
     largest[knots] = np.max(at_knots, axis=1)
     logs = np.log1p(at_knots)
@@ -543,12 +506,25 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     scale = sigma * sqrt(_KEPT_VARIANCE)
     shift, slack = 1.0 / scale, 2.0 / LATTICE / scale
 
+    def wins(mine: FloatArray, others: FloatArray) -> FloatArray:
+        """Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)].
+
+        The integral over v > 0 of phi(v - mine) Phi(v - others), by Gauss-Legendre on pieces of
+        length 1: all terms are positive, and the error is below 1e-13 of the value (Lemma W8).
+        """
+        pieces = ceil(max(float(mine[-1]), float(others[-1])) + _BEYOND)
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        points = (np.arange(pieces)[:, None] + (nodes + 1.0) / 2.0).ravel()
+        density = np.exp(-((points - mine[:, None]) ** 2) / 2.0) / np.sqrt(2.0 * np.pi)
+        before = ndtr(points[:, None] - others)
+        return np.asarray((density * np.tile(weights / 2.0, pieces)) @ before)
+
     def positions(x: FloatArray, y: FloatArray) -> FloatArray:
         """Pairs at all (x, y): the first above, the second below the laws on the lattice."""
         laws = []
         for a, b, more in ((x, y, slack), (x - shift, y + shift, -slack)):
             neither = np.outer(ndtr(more - a), ndtr(more - b))
-            outcomes = (_wins(a + more, b), _wins(b + more, a).T, neither)
+            outcomes = (wins(a + more, b), wins(b + more, a).T, neither)
             laws.append(np.stack([outcome.ravel() for outcome in outcomes], axis=1))
         return np.stack(laws, axis=1)
 
@@ -558,6 +534,7 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         lowest, orders = reach, DEFAULT_MOMENTS[in_group]
         if not orders.size:
             continue
+        knots = np.unique(np.append(np.arange(0, len(orders), _EVERY), len(orders) - 1))
         # Rounded down to the lattice, so that points of the grid are points of the lattice.
         step = floor(_GRID_STEP / slack) * slack
         near = ceil((reach + _RARE + shift) / step)
@@ -577,8 +554,8 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         for pairs in (inside, [race]):
             # The enclosed probabilities of a pair may add up to more than 1.
             total = max(float(np.max(np.sum(part[:, 0], axis=1))) for part in pairs)
-            parts = [evaluated(part, orders) for part in pairs]
-            bounds.append(np.log1p(largest_excess(parts, orders) + max(total - 1.0, 0.0)))
+            parts = [(part, excesses(part, orders[knots])) for part in pairs]
+            bounds.append(np.log1p(largest_excess(parts, orders, knots) + max(total - 1.0, 0.0)))
         whole = orders * (orders + 1.0) * shift**2
         rare = 4.0 * float(ndtr(slack - _RARE))
         near_two = np.maximum(bounds[1], whole / 2.0) - orders * np.log1p(-rare)
@@ -586,20 +563,6 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
         rounding = (2.0 * orders + 1.0) * (_MIXING_ERROR + GAUSSIAN_ROUNDING)
         alphas[in_group] = np.maximum(bounds[0], outside) + rounding
     return tuple(alphas.tolist())
-
-
-def _wins(mine: FloatArray, others: FloatArray) -> FloatArray:
-    """Returns Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)].
-
-    The integral over v > 0 of phi(v - mine) Phi(v - others), by Gauss-Legendre on pieces of
-    length 1: all terms are positive, and the error is below 1e-13 of the value (Lemma W8).
-    """
-    pieces = ceil(max(float(mine[-1]), float(others[-1])) + _BEYOND)
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    points = (np.arange(pieces)[:, None] + (nodes + 1.0) / 2.0).ravel()
-    density = np.exp(-((points - mine[:, None]) ** 2) / 2.0) / np.sqrt(2.0 * np.pi)
-    before = scipy.special.ndtr(points[:, None] - others)
-    return np.asarray((density * np.tile(weights / 2.0, pieces)) @ before)
 
 
 # The tight worst case of the noisy maximum with discrete Laplace noise.
@@ -635,6 +598,11 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
         gamma: inverse scale of the noise, per vote, 0.004 to 10.
     """
     orders, fall = DEFAULT_MOMENTS, float(np.exp(-gamma))
+    knots = np.unique(np.append(np.arange(0, len(orders), _EVERY), len(orders) - 1))
+
+    def evaluated(pairs: FloatArray) -> Evaluated:
+        return pairs, excesses(pairs, orders[knots])
+
     # The largest gap x - y that is looked at one by one.
     window = ceil(max(_LEAST_WINDOW / gamma, min(_WINDOW / gamma, _LARGEST_COUNT))) + 2
 
@@ -643,8 +611,10 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
         spread = -np.expm1(-gamma) * (1.0 + gaps) + fall + fall * fall / (1.0 + fall)
         return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + fall))
 
-    gap = np.array(window - 3.0)
-    miss = 2.0 * float(_difference_tail(gamma, gap)) + 2.0 * float(geometric_tail(gap))
+    gap = np.array([window - 3.0])
+    # How likely b wins so far behind a, without others.
+    behind = _race_pairs(gamma, False, gap, np.zeros(1), np.zeros(1))[0, 0, 1]
+    miss = 2.0 * float(behind) + 2.0 * float(geometric_tail(gap)[0])
     # max(f1(Eq), f2(q)) - 1 of Theorem T2.
     other = miss * np.exp(2.0 * gamma)
     above, below = [other, 1.0 - other, 0.0], [miss, 1.0 - miss, 0.0]
@@ -653,36 +623,29 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     others = geometric_tail(np.arange(window + 1.0))
     laws = np.column_stack([1.0 - others, np.zeros_like(others), others])
     pairs = np.stack([laws[:-1], laws[1:]], axis=1)
-    parts = [evaluated(np.concatenate([pairs, pairs[:, ::-1]]), orders)]
+    parts = [evaluated(np.concatenate([pairs, pairs[:, ::-1]]))]
     gaps = np.arange(-window, window + 1.0)
     for ties_to_a in (True, False):
         race = partial(_race_pairs, gamma, ties_to_a)
         low, high = 0.0 * gaps, fall ** np.maximum(0.0, gaps - 1.0)
-        parts += [evaluated(race(gaps, z, z * z), orders) for z in (low, high)]
-        reached = np.max(np.concatenate([part.at_knots for part in parts], axis=1), axis=1)
+        parts += [evaluated(race(gaps, z, z * z)) for z in (low, high)]
+        reached = np.max(np.concatenate([at_knots for _, at_knots in parts], axis=1), axis=1)
         place = gaps
         for halvings in range(_HALVINGS + 1):
             middle = (low + high) / 2.0
-            meet = evaluated(race(place, middle, low * high), orders)
-            split = np.any(meet.at_knots > reached[:, None] * (1.0 + _TOLERANCE), axis=0)
+            meet, at_knots = evaluated(race(place, middle, low * high))
+            split = np.any(at_knots > reached[:, None] * (1.0 + _TOLERANCE), axis=0)
             split &= halvings < _HALVINGS
-            parts.append(Evaluated(meet.pairs[~split], meet.at_knots[:, ~split], meet.knots))
+            parts.append((meet[~split], at_knots[:, ~split]))
             if not np.any(split):
                 break
             place, low, middle, high = place[split], low[split], middle[split], high[split]
-            parts.append(evaluated(race(place, middle, middle * middle), orders))
-            reached = np.maximum(reached, np.max(parts[-1].at_knots, axis=1))
+            parts.append(evaluated(race(place, middle, middle * middle)))
+            reached = np.maximum(reached, np.max(parts[-1][1], axis=1))
             place = np.tile(place, 2)
             low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
-    largest = np.maximum(outside, largest_excess(parts, orders))
+    largest = np.maximum(outside, largest_excess(parts, orders, knots))
     return tuple((np.log1p(largest) * (1.0 + LAPLACE_ROUNDING)).tolist())
-
-
-def _difference_tail(gamma: float, gaps: FloatArray) -> FloatArray:
-    """Returns Pr[Z - Z' >= gaps] of two discrete Laplace variables for gaps >= 0."""
-    p = float(np.exp(-gamma))
-    spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) - np.expm1(-gamma) * gaps
-    return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + p) ** 2)
 
 
 def _race_pairs(
@@ -695,6 +658,11 @@ def _race_pairs(
     and above y + Z' (or equal, if ties go to a), b wins likewise, else another class wins.
     """
     p, rise = float(np.exp(-gamma)), float(-np.expm1(-gamma))
+
+    def difference_tail(gaps: FloatArray) -> FloatArray:
+        """Pr[Z - Z' >= gaps] for gaps >= 0."""
+        spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) - np.expm1(-gamma) * gaps
+        return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + p) ** 2)
 
     def lost(lead: FloatArray) -> tuple[FloatArray, FloatArray]:
         """A1, A2 with Pr[x + Z >= m + Z', x + Z < G] = A1 p^x + A2 p^2x, lead = x - m."""
@@ -712,7 +680,7 @@ def _race_pairs(
     laws = []
     for lead, first, second in ((gaps, z, squares), (gaps - 2.0, z / p, squares / p**2)):
         needed = (0.0 if ties_to_a else 1.0) - lead
-        smaller = _difference_tail(gamma, np.maximum(needed, 1.0 - needed))
+        smaller = difference_tail(np.maximum(needed, 1.0 - needed))
         a_before = np.where(needed > 0.0, smaller, 1.0 - smaller)
         b_before = np.where(needed > 0.0, 1.0 - smaller, smaller)
         linear, square = lost(-needed)

@@ -30,7 +30,7 @@ from pate_tf.accounting.mechanisms import (
     StabilityGate,
     base,
 )
-from pate_tf.accounting.mechanisms.base import UNITS, ReleasesFeatureSums, Target
+from pate_tf.accounting.mechanisms.base import MECHANISMS, UNITS, ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
 from pate_tf.core.validation import IntArray, Settings, setting, whole
 
@@ -353,7 +353,7 @@ def planned_sums(
     scale = nextafter(CHANGED / target.epsilon, inf)
     while nextafter(CHANGED / scale, inf) > target.epsilon:
         scale = nextafter(scale, inf)
-    counts, deviation = LaplaceClusterCounts(scale=scale), sqrt(2.0) * scale
+    deviation = sqrt(2.0) * scale
     most = max(of_class * num_classes / (CLUSTER_RATIO * deviation), num_classes)
     fitting = [number for number in resolutions if num_classes <= number <= most]
     released: ReleasesFeatureSums
@@ -379,7 +379,7 @@ def planned_sums(
             return features
         released, least = features, features.sigma
     if fitting:
-        released = dataclasses.replace(counts, num_clusters=max(fitting))
+        released = LaplaceClusterCounts(scale=scale, num_clusters=max(fitting))
         least = LEAST_RATIO * deviation
     if of_class < least:
         raise ValueError(
@@ -404,23 +404,26 @@ def sums_candidate(settings: PlanSettings) -> Candidate:
     """
     is_of_records = settings.unit == "record"
     target = Target(epsilon=settings.epsilon, delta=settings.delta or 0.0, unit=settings.unit)
+    resolutions = list[int]()
+    if settings.has_augmentation and settings.num_records is not None:
+        resolutions = cluster_numbers(settings.pool_size, settings.num_classes)
     sums = planned_sums(
         target,
         settings.num_records if is_of_records else None,
         settings.num_classes,
-        cluster_numbers(settings.pool_size, settings.num_classes) * settings.has_augmentation,
+        resolutions,
         None if is_of_records else 1,
     )
     law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
     margin, num_sums = FEATURE_MARGIN, settings.num_classes
-    (scale,) = sums.noise_scales.values()
     if isinstance(sums, LaplaceClusterCounts):
         margin, num_sums, law = CLUSTER_MARGIN, sums.num_clusters, LaplaceNoisyMax(scale=_SCALE)
     outlooks = []
     for share in MARGINS if settings.num_records is not None else ():
         counts = np.zeros((1, settings.num_classes), np.int64)
-        signal = margin * share * (settings.num_records or 0) / num_sums / scale
-        counts[0, 0] = round(min(signal, 100.0) * _SCALE)
+        signal = margin * share * (settings.num_records or 0) / num_sums
+        (scale,) = sums.noise_scales.values()
+        counts[0, 0] = round(min(signal / scale, 100.0) * _SCALE)
         correct = float(law.outcome_probabilities(counts)[0, 0]) * settings.pool_size
         outlooks.append(Outlook(margin * share, float(settings.pool_size), correct))
     return Candidate(mechanism=sums, epsilon=target.epsilon_of(sums), outlooks=tuple(outlooks))
@@ -661,9 +664,10 @@ def plan(epsilon: float, **settings: Any) -> Plan:
         ValueError: if a number is out of range, or no mechanism can be planned for.
     """
     stated = PlanSettings(epsilon=epsilon, **settings)
-    kinds, number, kind = [*base.offered().values()], stated.num_queries, stated.mechanism
+    lacking, number, kind = {"draw", "flags", "calibration"}, stated.num_queries, stated.mechanism
+    kinds = [kind for _, kind in sorted(MECHANISMS.items()) if not lacking & set(kind.lacks)]
     if kind is not None:
-        kinds = [base.offered()[kind] if isinstance(kind, str) else kind]
+        kinds = [MECHANISMS[kind] if isinstance(kind, str) else kind]
     kinds = [kind for kind in kinds if not (stated.adaptive and kind.charged_per_batch)]
     if not kinds:
         raise ValueError(

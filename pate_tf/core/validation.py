@@ -199,8 +199,9 @@ class Setting:
         if value is None:
             return
         if self.choices is not None:
-            if isinstance(value, str):  # else an object of the user's own
-                one_of(self.choices, **{name: value})
+            # What is no text is an object of the user's own.
+            if isinstance(value, str) and value not in self.choices:
+                _refuse(name, f"one of {', '.join(self.choices)}", value)
         elif low is not None or high is not None:
             ends = "[" if self.least is not None else "("
             ends += "]" if self.most is not None else ")"

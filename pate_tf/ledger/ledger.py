@@ -7,6 +7,7 @@ import math
 import pathlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from pate_tf.accounting import composition
@@ -486,7 +487,11 @@ def source_facts(ledger: Ledger) -> dict[str, Any]:
     if spending is not None and not (spending.num_unknown or spending.num_other_units):
         delta, epsilon = ledger.delta, spending.epsilon(ledger.delta)
         if not math.isfinite(epsilon):  # others spent more delta than this one has
-            _, spent = composition.total_approximate(spending.charges)
+            spent = sum(
+                number * Fraction(charge.approximate[1])
+                for charge, number in spending.charges.items()
+                if charge.approximate is not None
+            )
             delta = min((delta or DEFAULT_DELTA) + float(spent), LARGEST_DELTA)
             epsilon = spending.epsilon(delta)
     return {

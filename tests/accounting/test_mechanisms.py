@@ -155,7 +155,7 @@ def test_gaussian_composition_is_that_of_the_stacked_shifts():
 @pytest.mark.parametrize("shifts", [1, 4])
 @pytest.mark.parametrize("scale", [4, 16])
 def test_discrete_gaussians_need_at_most_one_step_more_for_every_shift(shifts, scale):
-    """The slack of `gaussian_epsilon`, on lattices coarse enough to see: sigma = 2 votes."""
+    """The slack of `OfSigma.composed_epsilon`, on coarse lattices: sigma = 2 votes."""
     sigma, delta = 2.0, 1e-4
     support = np.arange(-40 * scale, 40 * scale + 1)
     mass = np.exp(-(support**2) / (2.0 * (sigma * scale) ** 2))

@@ -16,7 +16,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.mechanisms.noisy_max import laplace_tail
-from pate_tf.accounting.noisy_max_costs import additive_outcomes, geometric_rule, integer_rule
+from pate_tf.accounting.noisy_max_costs import additive_outcomes, discrete_laplace, integer_rule
 
 GOLDEN_FILE = pathlib.Path(__file__).with_name("golden.json")
 GOLDEN = json.loads(GOLDEN_FILE.read_text())
@@ -107,11 +107,12 @@ def test_integer_rule_sums_exponentials(length):
 
 
 @pytest.mark.parametrize("gamma", [1e-6, 0.01, 0.5, 3.0])
-def test_geometric_rule_sums_polynomials(gamma):
-    points, weights = geometric_rule(gamma, 4)
+def test_the_tail_of_discrete_laplace_sums_polynomials(gamma):
+    grid = discrete_laplace(gamma, np.array([0]), 7, 0)
+    falls, weights = np.exp(-gamma * (grid.points[1:] - 1.0)), np.exp(grid.log_weights[1:])
     for power in range(8):
         expected = -1.0 / np.expm1(-gamma * (power + 1))
-        assert weights @ points**power == pytest.approx(expected, rel=1e-11, abs=0.0)
+        assert weights @ falls ** (power + 1) == pytest.approx(expected, rel=1e-11, abs=0.0)
 
 
 @pytest.mark.parametrize("gamma", [1e-6, 1e-3, 0.05, 1.0, 30.0, 1e3])

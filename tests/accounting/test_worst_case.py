@@ -11,6 +11,7 @@ import pathlib
 import mpmath
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.moments import exact_costs
-from pate_tf.accounting.noisy_max_costs import evaluated, largest_excess
+from pate_tf.accounting.noisy_max_costs import excesses, largest_excess
 
 SOME = DEFAULT_MOMENTS[::9]
 CERTIFIED = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())["certified"]
@@ -103,14 +104,22 @@ def gaussian_law(x, y):
     return a, 1 - a - other, other
 
 
-def test_the_gaussian_integrals_agree_with_thirty_digits():
+def wins(mine, others):
+    """Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)], by Simpson's rule."""
+    points, width = np.linspace(0.0, 25.0, 2_501, retstep=True)
+    weights = np.convolve(np.tile([1.0, 0.0], 1_250), [1.0, 4.0, 1.0]) * width / 3.0
+    density = scipy.stats.norm.pdf(points - mine[:, None])
+    return (density * weights[:2_501]) @ scipy.stats.norm.cdf(points[:, None] - others)
+
+
+def test_the_integrals_of_the_dense_search_agree_with_thirty_digits():
     places = np.array([-4.0, -1.0, 0.3, 3.0])
-    found = noisy_max_costs._wins(places, places)
+    found = wins(places, places)
     with mpmath.workdps(30):
         for row, x in enumerate(places):
             for column, y in enumerate(places):
                 a, _, _ = gaussian_law(x, y)
-                assert found[row, column] == pytest.approx(float(a), rel=1e-12, abs=0.0)
+                assert found[row, column] == pytest.approx(float(a), rel=1e-7, abs=0.0)
 
 
 @pytest.mark.parametrize("sigma", [1.0, 8.0, 50.0])
@@ -125,7 +134,7 @@ def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
             [math.erfc(v / math.sqrt(2)) / 2 for v in x],
             [math.erfc(v / math.sqrt(2)) / 2 for v in y],
         )
-        return np.stack([noisy_max_costs._wins(x, y), noisy_max_costs._wins(y, x).T, other])
+        return np.stack([wins(x, y), wins(y, x).T, other])
 
     here, there = laws(places, places), laws(moved_x, moved_y)
     for index in range(4, len(DEFAULT_MOMENTS), 9):
@@ -201,17 +210,16 @@ def test_largest_excess_looks_at_all_pairs_between_knots():
     rng = np.random.default_rng(3)
     laws = rng.dirichlet(np.ones(3), size=(2, 400)) * 0.9 + 0.1 / 3
     pairs = np.stack(laws, axis=1)
-    parts = [evaluated(pairs, DEFAULT_MOMENTS[:90])]
-    found = largest_excess(parts, DEFAULT_MOMENTS[:90])
+    moments, knots = DEFAULT_MOMENTS[:90], np.append(np.arange(0, 89, 4), 89)
+    found = largest_excess([(pairs, excesses(pairs, moments[knots]))], moments, knots)
     for index, moment in enumerate(DEFAULT_MOMENTS[:90]):
         expected = np.max(np.sum(laws[0] * (laws[0] / laws[1]) ** moment, axis=1)) - 1.0
         assert found[index] == pytest.approx(expected, rel=1e-8)
-    assert len(parts[0].knots) < 30
 
 
 def test_a_negative_probability_certifies_nothing():
     pairs = np.array([[[1.1, -0.1, 0.0], [0.5, 0.5, 0.0]]])
-    assert evaluated(pairs, SOME).at_knots.min() == math.inf
+    assert excesses(pairs, SOME).min() == math.inf
 
 
 @pytest.mark.parametrize(("width", "moment"), [(0.1, 0.05), (0.1, 100.0), (1.4, 8.0), (8.0, 1.0)])

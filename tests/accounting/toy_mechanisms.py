@@ -13,7 +13,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.mechanisms import LATTICE, AdditiveNoisyMax, Mechanism, register
 from pate_tf.accounting.mechanisms.base import (
     Answers,
@@ -62,13 +61,6 @@ class ToyHistogram(OfSigma):
     words: ClassVar[str] = "Noisy numbers of votes leave, sigma {self.sigma:g}."
     lacks: ClassVar[Mapping[str, str]] = {"bounds": "a toy"}
 
-    @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        return (self.sigma / math.sqrt(2.0),)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        return moments * (moments + 1.0) / self.sigma**2
-
     def draw(
         self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
@@ -95,9 +87,6 @@ class ToyGate(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "approximate", (self.epsilon, self.delta))
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        return np.zeros_like(moments)
 
     def draw(
         self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums

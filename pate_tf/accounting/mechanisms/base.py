@@ -20,7 +20,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from pate_tf.accounting.charge import from_fields
 from pate_tf.accounting.composition import Charge, check_pure, lacking, smallest_epsilon
-from pate_tf.accounting.conversions import LATTICE, FloatArray
+from pate_tf.accounting.conversions import LATTICE, SAFETY_MARGIN, FloatArray, gaussian_dp_epsilon
 from pate_tf.accounting.noisy_max_costs import NeighbourLaws
 from pate_tf.core.validation import IntArray, Settings, setting
 
@@ -287,9 +287,11 @@ class OneScale(Mechanism):
 
     Attributes:
         scale_name: keyword of its scale, in votes; more of it never costs more.
+        num_rounds: how often it draws such noise for one charge, one after another.
     """
 
     scale_name: ClassVar[str] = "scale"
+    num_rounds: int = 1
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
@@ -303,17 +305,47 @@ class OneScale(Mechanism):
 class OfSigma(OneScale):
     """A mechanism with Gaussian noise of one scale.
 
+    The Renyi divergence between shifts of discrete Gaussians by whole steps of their lattice is at
+    most the continuous one's (docs/proofs/theory.md, Proposition D4).
+
     Attributes:
         sigma: standard deviation of the noise, in votes.
+        squared_sensitivity: how far one neighbour moves what noise is added to, in Euclidean
+            distance, squared; of counts 2: one vote of a query moves two of them by one.
     """
 
     sigma: float = parameter(above=0.0, help="Standard deviation of the Gaussian noise, in votes.")
     scale_name: ClassVar[str] = "sigma"
+    squared_sensitivity: ClassVar[float] = 2.0
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
         """Sigma."""
         return {"sigma": self.sigma}
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """One for each round; noise on a lattice costs no more."""
+        return (self.sigma / sqrt(self.squared_sensitivity),) * self.num_rounds
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns l (l+1) / (2 multiplier^2) of each `noise_multipliers`, [num_moments]."""
+        of_round = moments * (moments + 1.0) / (2.0 * (self.sigma**2 / self.squared_sensitivity))
+        return self.num_rounds * of_round
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns the epsilon of Gaussian differential privacy, and the lattice's share.
+
+        A discrete Gaussian is stochastically at most one lattice step above the continuous one, so
+        with k shifted coordinates the privacy loss is that of the continuous one plus at most
+        k / (LATTICE sigma^2): squared distance / LATTICE when every shift is one vote. Feature sums
+        draw a little more noise instead, which covers it.
+        """
+        squared = number * self.num_rounds / (self.sigma**2 / self.squared_sensitivity)
+        smooth = gaussian_dp_epsilon(sqrt(squared), delta)
+        if self.releases_feature_sums:
+            return smooth * (1.0 + SAFETY_MARGIN)
+        return smooth + squared / LATTICE
 
 
 class OutcomeLaw(Mechanism):

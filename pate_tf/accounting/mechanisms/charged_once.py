@@ -11,14 +11,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from pate_tf.accounting.conversions import (
-    LATTICE,
-    SAFETY_MARGIN,
-    FloatArray,
-    gaussian_dp_delta,
-    gaussian_dp_epsilon,
-    least,
-)
+from pate_tf.accounting.conversions import LATTICE, gaussian_dp_delta, least
 from pate_tf.accounting.mechanisms.base import (
     Answers,
     Mechanism,
@@ -69,6 +62,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     """
 
     name: ClassVar[str] = "gaussian_feature_sums"
+    squared_sensitivity: ClassVar[float] = CHANGED**2
     lacks: ClassVar[Mapping[str, str]] = {
         "draw": "it adds up records' features and asks no teacher; name a `target_epsilon`",
         "bounds": "it costs the same for all records",
@@ -90,24 +84,9 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         return self.sigma
 
     @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        """One for each round: sensitivity 2; the lattice is free, as a little more is drawn."""
-        return (self.sigma / CHANGED,) * self.num_rounds
-
-    @property
     def fewest_of_class(self) -> float:
         """Private records over classes from which labels of sums are worth their cost."""
         return FEWEST_OF_CLASS * self.sigma
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns 2 num_rounds l (l+1) / sigma^2, [num_moments]."""
-        of_round = CHANGED**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
-        return self.num_rounds * of_round
-
-    def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy, rounded up."""
-        moved = CHANGED * (number * self.num_rounds) ** 0.5 / self.sigma
-        return gaussian_dp_epsilon(moved, delta) * (1.0 + SAFETY_MARGIN)
 
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
         """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more."""
@@ -367,10 +346,6 @@ class BatchGate(Mechanism):
         """
         return pass_numerator(self.epsilon, self.delta, distance)
 
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns zeros, [num_moments]: `approximate` says all about it."""
-        return np.zeros_like(moments)
-
     def check_counts(self, counts: IntArray) -> None:
         """Checks that there is one vote of every teacher on every query.
 
@@ -437,7 +412,6 @@ class StabilityGate(BatchGate):
     name: ClassVar[str] = "stability_gate"
     withholds: ClassVar[bool] = True
     lacks: ClassVar[Mapping[str, str]] = {
-        "calibration": "it has no scale of noise",
         "dp event": "that library has no event for an (epsilon, delta) guarantee",
         "bounds": "its cost is the same for all votes",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -14,7 +14,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from pate_tf.accounting.conversions import LATTICE, FloatArray, gaussian_dp_epsilon, pure_alpha
+from pate_tf.accounting.composition import Charge
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, LATTICE, FloatArray, gaussian_dp_epsilon
 from pate_tf.accounting.mechanisms.base import (
     Answers,
     Bound,
@@ -39,7 +40,6 @@ from pate_tf.accounting.noisy_max_costs import (
     SMALLEST_SIGMA,
     NeighbourLaws,
     additive_outcomes,
-    between_moments,
     discrete_laplace,
     gaussian,
     gaussian_costs,
@@ -65,6 +65,37 @@ class AdditiveNoisyMax(Mechanism):
         """Draws noise for every count and returns the classes with the largest sums."""
         winners = noisy_winners(counts, self.additive_noise(noise, *counts.shape))
         return Answers(winners.tolist())
+
+
+class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
+    """One whose cost at the worst counts was searched for, at `DEFAULT_MOMENTS`.
+
+    Attributes:
+        certified: the field that has the scale of the noise; 1 where more of it costs more, -1
+            where it costs less; the least and the largest number that is searched at; and the
+            search.
+    """
+
+    certified: ClassVar[tuple[str, int, float, float, Callable[[float], tuple[float, ...]]]]
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorems W4 and W6).
+
+        The scale is rounded to a geometric grid, towards less noise: more noise never costs more
+        (Lemmas W3 and W7). The cost of every pair of laws is convex in l and 0 at l = 0, and so is
+        the largest of them: chords bound it from above. Beyond the last moment, and outside of
+        what is searched, `cost_cap` alone does.
+        """
+        field, sign, lowest, highest, search = self.certified
+        number = getattr(self, field)
+        if not lowest <= number <= highest:
+            return self.cost_cap(moments)
+        rounded = 2.0 ** (sign * ceil(sign * log2(number) * PER_DOUBLING) / PER_DOUBLING)
+        costs = search(sign * max(sign * rounded, sign * number))
+        bounds = np.minimum(costs, self.cost_cap(DEFAULT_MOMENTS))
+        grid = np.append(0.0, DEFAULT_MOMENTS)
+        chords = np.interp(moments, grid, np.append(0.0, bounds), right=np.inf)
+        return np.asarray(np.minimum(chords, self.cost_cap(moments)))
 
 
 LARGEST_SUM = (
@@ -118,11 +149,8 @@ class PureNoisyMax(OneScale, DataDependent):
         """1 / gamma, in votes."""
         return 1.0 / self.gamma
 
-    def cost_cap(self, moments: FloatArray) -> FloatArray:
-        """Returns D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2), [num_moments]."""
-        return pure_alpha(2.0 * self.gamma, moments)
-
-    alphas = cost_cap
+    # D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2).
+    cost_cap = Charge.alphas
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}."""
@@ -187,10 +215,10 @@ class ExponentialMechanism(PureNoisyMax):
         with np.errstate(over="ignore"):
             return 1.0 / (1.0 + np.exp(self.gamma * gaps))
 
-    def __post_init__(self) -> None:
-        """The ratio of two outcomes changes by what their two counts change: `bounded_range`."""
-        super().__post_init__()
-        object.__setattr__(self, "bounded_range", 2.0 * self.gamma)
+    @property
+    def bounded_range(self) -> float:
+        """2 gamma: the ratio of two outcomes changes by what their two counts change."""
+        return 2.0 * self.gamma
 
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns min(D*, gamma^2 l (l+1) / 2): the log ratio spans at most 2 gamma."""
@@ -296,7 +324,7 @@ def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
 
 
 @register
-class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
+class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
     """The class with most votes after discrete Laplace noise is added to every count.
 
     Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
@@ -311,6 +339,7 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
 
     name: ClassVar[str] = "laplace_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", *PureNoisyMax.bounds)
+    certified = ("gamma", 1, SMALLEST_GAMMA, LARGEST_GAMMA, laplace_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes a random whole number is added, from the discrete "
         "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
@@ -329,18 +358,6 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
         drawn = noise.laplace_integers(self.noise_scales["1/gamma"], num_queries * num_classes)
         priorities = noise.random_orders(num_queries, num_classes)
         return drawn.reshape(num_queries, num_classes) * LATTICE + priorities
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W4).
-
-        gamma is rounded up to a geometric grid: more noise never costs more (Lemma W3). `cost_cap`
-        for gamma outside of 0.004 .. 10.
-        """
-        if not SMALLEST_GAMMA <= self.gamma <= LARGEST_GAMMA:
-            return self.cost_cap(moments)
-        above = 2.0 ** (ceil(log2(self.gamma) * PER_DOUBLING) / PER_DOUBLING)
-        certified = laplace_noisy_max_alphas(max(above, self.gamma))
-        return between_moments(moments, certified, self.cost_cap)
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns Pr[difference of two discrete Laplace variables >= gaps].
@@ -379,47 +396,23 @@ class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
 # Gaussian noise on every count: GNMax of Papernot et al. 2018.
 
 
-def gaussian_epsilon(squared_distance: float, delta: float) -> float:
-    """Returns epsilon of discrete Gaussians whose means are sqrt(squared_distance) scales apart.
-
-    A discrete Gaussian is stochastically at most one lattice step above the continuous one, so
-    with k shifted coordinates the privacy loss is that of the continuous one plus at most
-    k / (LATTICE sigma^2): squared_distance / LATTICE when every shift is one vote.
-    """
-    return gaussian_dp_epsilon(sqrt(squared_distance), delta) + squared_distance / LATTICE
-
-
 @dataclass(frozen=True, kw_only=True)
 class GaussianCounts(OfSigma, OutcomeLaw):
     """A mechanism with Gaussian noise on every count: discrete, on multiples of 1 / LATTICE votes.
 
-    One vote of a query moves two counts by one, which is a sensitivity of sqrt(2). The Renyi
-    divergence between shifts by whole votes is at most the continuous one's (docs/proofs/theory.md,
-    Proposition D4). The noise lies between the continuous variable minus and plus one step in
-    stochastic order, so that a difference of two is below the continuous difference plus two steps:
-    `pairwise_tail` lowers gaps by two steps.
+    One vote of a query moves two counts by one, which is a sensitivity of sqrt(2). The noise lies
+    between the continuous variable minus and plus one step in stochastic order, so that a
+    difference of two is below the continuous difference plus two steps: `pairwise_tail` lowers gaps
+    by two steps.
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.
     """
 
-    @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        """The counts have sensitivity sqrt(2); noise on a lattice costs no more."""
-        return (self.sigma / sqrt(2.0),)
-
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
         drawn = noise.gaussian_integers(self.sigma * LATTICE, num_queries * num_classes)
         return drawn.reshape(num_queries, num_classes)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) / sigma^2, the cost of the noisy counts themselves, [num_moments]."""
-        return moments * (moments + 1.0) / self.sigma**2
-
-    def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy, and the lattice's share."""
-        return gaussian_epsilon(2.0 * number / self.sigma**2, delta)
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
@@ -432,7 +425,7 @@ class GaussianCounts(OfSigma, OutcomeLaw):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
+class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     """The class with most votes after Gaussian noise is added to every count.
 
     >>> import pate_tf
@@ -447,26 +440,14 @@ class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
 
     name: ClassVar[str] = "gaussian_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
+    certified = ("sigma", -1, SMALLEST_SIGMA, LARGEST_SIGMA, gaussian_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
         "votes is added. " + LARGEST_SUM
     )
 
-    def cost_cap(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the noisy counts themselves, [num_moments]."""
-        return super().alphas(moments)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W6).
-
-        sigma is rounded down to a geometric grid: more noise never costs more (Lemma W7).
-        `cost_cap` for sigma outside of 0.5 .. 2^14.
-        """
-        if not SMALLEST_SIGMA <= self.sigma <= LARGEST_SIGMA:
-            return super().alphas(moments)
-        below = 2.0 ** (floor(log2(self.sigma) * PER_DOUBLING) / PER_DOUBLING)
-        certified = gaussian_noisy_max_alphas(min(below, self.sigma))
-        return between_moments(moments, certified, super().alphas)
+    alphas = CertifiedNoisyMax.alphas
+    cost_cap = OfSigma.alphas  # of the noisy counts themselves
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` one vote away."""
@@ -665,12 +646,16 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of one test and one label, [num_moments]."""
-        return self.test_alphas(moments) + GaussianNoisyMax(sigma=self.sigma).alphas(moments)
+        test = moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
+        return test + GaussianNoisyMax(sigma=self.sigma).alphas(moments)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy of tests and labels."""
+        """Returns the epsilon of Gaussian differential privacy of tests and labels.
+
+        With the lattice's share, as of `OfSigma.composed_epsilon`.
+        """
         squared = number / self.sigma_threshold**2 + 2.0 * number / self.sigma**2
-        return gaussian_epsilon(squared, delta)
+        return gaussian_dp_epsilon(sqrt(squared), delta) + squared / LATTICE
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns that of `answering`."""
