@@ -14,4 +14,4 @@ def released_labels(indices: IntArray, labels: IntArray, num_classes: int = 10) 
         cost=Cost(charge=LaplaceNoisyMax(gamma=0.05), number=len(indices), epsilon=1.0, delta=1e-5),
         ledger_rows=(2,),
         secure_noise=True,
-    )
+    ).checked()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,16 +67,6 @@ class Cost:
             f"{', after ' if earlier else ''}{earlier}"
         )
 
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields."""
-        return {
-            **vars(self),
-            "charge": self.charge.to_dict(),
-            "before": [
-                {"charge": charge.to_dict(), "number": number} for charge, number in self.before
-            ],
-        }
-
 
 def rounded_up(value: float) -> str:
     """Returns four significant digits of a number, never less than it."""
@@ -128,10 +118,9 @@ class ReleasedLabels(PoolLabels):
     noisy_counts: IntArray | None = dataclasses.field(default=None, repr=False)
     noisy_sums: IntArray | None = dataclasses.field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        # They follow from the released counts; a caller can't give others.
-        object.__setattr__(self, "weights", None)
-        super().__post_init__()
+    def checked(self) -> Self:
+        """See `PoolLabels.checked`; weights follow from the counts."""
+        labels = dataclasses.replace(super().checked(), weights=None)
         if len(self.labels) > self.num_queries:
             raise ValueError(
                 f"released labels: expected at most {self.num_queries} answers, got "
@@ -144,8 +133,8 @@ class ReleasedLabels(PoolLabels):
                     f"released labels: expected noisy counts [{len(self.labels)}, "
                     f"{self.num_classes}], got {list(counts.shape)}"
                 )
-            object.__setattr__(self, "noisy_counts", counts)
-            object.__setattr__(self, "weights", frozen_view(shares(counts)))
+            weights = frozen_view(shares(counts))
+            labels = dataclasses.replace(labels, noisy_counts=counts, weights=weights)
         if self.noisy_sums is not None:
             sums = whole_numbers(self.noisy_sums, "noisy sums")
             if sums.ndim != 2 or sums.shape[1] != self.num_classes:
@@ -153,7 +142,8 @@ class ReleasedLabels(PoolLabels):
                     f"released labels: expected noisy sums [num_features + 1, {self.num_classes}], "
                     f"got {list(sums.shape)}"
                 )
-            object.__setattr__(self, "noisy_sums", sums)
+            labels = dataclasses.replace(labels, noisy_sums=sums)
+        return labels
 
     @property
     def have_no_noise(self) -> bool:

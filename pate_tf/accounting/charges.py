@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from math import ceil, expm1, inf
 from typing import Any, ClassVar, Final, TypeVar
@@ -150,7 +151,6 @@ class CostRelease(Charge):
     profile: str = "set by hand"
     name: ClassVar[str] = "release"
     counted: ClassVar[tuple[str, str]] = ("release", "releases")
-    lacks: ClassVar[Mapping[str, str]] = {"dp event": "that library has no smooth sensitivity"}
 
     def __post_init__(self) -> None:
         validation.one_of(RELEASES, release=self.release)
@@ -250,8 +250,15 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     return from_fields(kinds[name], values)
 
 
+@functools.cache
+def check_recordable(charge: Charge) -> None:
+    """Raises ValueError unless a charge's record gives it back: else nobody could read a ledger."""
+    if charge_from_dict(charge.to_dict()) != charge:
+        raise ValueError(f"expected one whose record gives it back, got {charge.name}")
+
+
 def charges_from_list(listed: Iterable[Mapping[str, Any]]) -> tuple[tuple[Charge, int], ...]:
-    """Returns the charges of `Cost.before` from what `Cost.to_dict` wrote, and how often each.
+    """Returns the charges of `Cost.before` as `Labels.record` lists them, and how often each.
 
     Raises:
         ValueError: if one is no charge, or its number is below 1.

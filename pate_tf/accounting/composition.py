@@ -12,12 +12,13 @@ less (`pate_tf.accounting.composition`). All of it holds for charges of any kind
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import expm1, fsum, inf, log, log1p, nextafter, sqrt
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import numpy as np
 import scipy
@@ -54,6 +55,7 @@ class Charge(ABC):
         labels_in_words: what its labels are called.
         approximate: the (epsilon, delta) of the part that has no finite moments; None without one.
         pure_epsilon: at which one is differentially private with delta 0; None without one.
+        most_queries: of a batch, which its cost is for; None for any number.
         lacks: what it can't do, and why, in words that end a sentence. Every member of a family
             has all that the family asks for, or says here why not; a test holds it to that.
     """
@@ -68,6 +70,7 @@ class Charge(ABC):
     lacks: ClassVar[Mapping[str, str]] = {}
     approximate: tuple[float, float] | None = None
     pure_epsilon: float | None = None
+    most_queries: int | None = None
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
@@ -114,7 +117,6 @@ class Charge(ABC):
         One for a whole batch, or a release of feature sums, unless there are none; one for what
         answers no queries.
         """
-        validation.whole(0, num_queries=num_queries)
         if not self.answers:
             return 1
         is_once = self.charged_per_batch or self.releases_feature_sums
@@ -279,6 +281,7 @@ Charges = Mapping[Charge, int]
 
 # Beyond so many charges without moments only basic composition is tried.
 MOST_APPROXIMATE = 1024
+MOST_REMEMBERED: Final = 1024  # results, of the latest questions
 
 
 def total_alphas(charges: Charges, moments: FloatArray) -> FloatArray:
@@ -290,6 +293,20 @@ def total_alphas(charges: Charges, moments: FloatArray) -> FloatArray:
     return total
 
 
+Result = TypeVar("Result")
+
+
+def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a function of charges and more that computes each of its latest results once."""
+    compute_once = functools.lru_cache(MOST_REMEMBERED)(
+        lambda charges, *others, **named: compute(dict(charges), *others, **named)
+    )
+    return functools.wraps(compute)(
+        lambda charges, *others, **named: compute_once(tuple(charges.items()), *others, **named)
+    )
+
+
+@remembered
 def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None]:
     """Returns epsilon by moments, and the moment that gave it; None if none did.
 
@@ -351,6 +368,7 @@ def check_pure(charge: Charge) -> None:
         )
 
 
+@remembered
 def smallest_epsilon(
     charges: Charges, delta: float, *, enough: float = 0.0
 ) -> tuple[float, float | None]:
@@ -398,33 +416,6 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
     """
     kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
-
-
-def to_dp_event(charges: Charges) -> Any:
-    """Returns a `dp_accounting` event that costs no less than all charges, a part for each.
-
-    Gaussian mechanisms of `noise_multipliers`; or zCDP with rho = epsilon^2 / 8 of a bounded
-    range (docs/proofs/theory.md, Proposition D3), or epsilon^2 / 2 of a pure epsilon (Bun and
-    Steinke 2016, Proposition 1.4). That library has none for `approximate`.
-
-    Raises:
-        ImportError: if the optional package dp-accounting is missing.
-        ValueError: if a charge has no event.
-    """
-    import dp_accounting
-
-    events = []
-    for charge, number in charges.items():
-        parts = [dp_accounting.GaussianDpEvent(sigma) for sigma in charge.noise_multipliers]
-        if not parts and charge.bounded_range is not None:
-            parts = [dp_accounting.ZCDpEvent(rho=charge.bounded_range**2 / 8.0)]
-        elif not parts and charge.pure_epsilon is not None:
-            parts = [dp_accounting.ZCDpEvent(rho=charge.pure_epsilon**2 / 2.0)]
-        if not parts or charge.approximate is not None:
-            raise lacking(charge, "an event of dp-accounting", "dp event")
-        event = parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
-        events.append(dp_accounting.SelfComposedDpEvent(event, number))
-    return dp_accounting.ComposedDpEvent(events)
 
 
 # What it costs that several teachers change instead of one.

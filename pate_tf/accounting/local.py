@@ -213,9 +213,6 @@ class SecureHistogram(Charge):
     name: ClassVar[str] = "secure_histogram"
     answers: ClassVar[bool] = True
     counted: ClassVar[tuple[str, str]] = ("query", "queries")
-    lacks: ClassVar[Mapping[str, str]] = {
-        "dp event": "a sum of several discrete Gaussians is none that dp-accounting knows"
-    }
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""

@@ -8,7 +8,6 @@ computed here (docs/proofs/selective_sgd.md, Theorem F3).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import lru_cache
 from math import inf, isfinite
 from typing import ClassVar
@@ -121,9 +120,6 @@ class NoisyTraining(Charge):
     unit: str = "record"
     name: ClassVar[str] = "noisy_training"
     counted: ClassVar[tuple[str, str]] = ("training", "trainings")
-    lacks: ClassVar[Mapping[str, str]] = {
-        "dp event": "that library has no event of Poisson batches against replacement in moments"
-    }
 
     def __post_init__(self) -> None:
         validation.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)

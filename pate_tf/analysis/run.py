@@ -306,8 +306,8 @@ def _exact_progress(reporting: Reporting) -> Iterator[Progress]:
 
         def show(done: int, total: int) -> None:
             if done == 1:
-                bar = reporting.progress_bar("exact", total, "histogram")
+                bar = reporting.progress_bar(desc="exact", total=total, unit="histogram")
                 bars.append(stack.enter_context(bar))
-            bars[-1](1)
+            bars[-1].update()
 
         yield show

@@ -127,7 +127,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     run, checks = _Run(pathlib.Path(train_dir)), list[Check]()
     if not (run.sensitive.is_dir() or run.released.is_dir() or list(run.root.rglob("*.sqlite3"))):
         raise ValueError(f"train_dir: expected the folder of a run, got {run.root}, which is none")
-    with reporting.progress_bar("checking", len(CHECKS), "part") as advance:
+    with reporting.progress_bar(desc="checking", total=len(CHECKS), unit="part") as bar:
         for name, check in CHECKS.items():
             try:
                 for result in check(run):
@@ -137,7 +137,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
             except (*BROKEN, LedgerError) as error:  # tampered files may break anything
                 words = " ".join(str(error).split()) or type(error).__name__
                 checks.append(verdict(name, [f"broken: {words}"]))
-            advance(1)
+            bar.update()
     outcomes = {check.outcome for check in checks}
     if outcomes <= {NOT_CHECKED}:
         raise ValueError(f"train_dir: expected a run to check, got {run.root}, which has nothing")

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from absl import app, flags
+from tqdm import tqdm
 
 from pate_tf.core import artifacts
-from pate_tf.core.reporting import Reporting, clock, progress_bar
+from pate_tf.core.reporting import Reporting, clock
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 LONGEST_MESSAGE = 900
@@ -239,7 +240,7 @@ def warn(text: str) -> None:
 
 def reporting(*, verbose: bool = False) -> Reporting:
     """Returns how a command shows its progress: bars on a terminal, `verbose` for Keras' too."""
-    bars: Any = {"clock": clock, "progress_bar": progress_bar} if sys.stderr.isatty() else {}
+    bars: Any = {"clock": clock, "progress_bar": tqdm} if sys.stderr.isatty() else {}
     return Reporting(**bars, note=note, warn=warn, verbose=verbose)
 
 

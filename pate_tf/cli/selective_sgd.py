@@ -96,7 +96,9 @@ def train() -> None:
         encoder = shared_training.learn_encoder(
             FLAGS.representation, data.pool, seed=settings.seed, reporting=reporting
         )
-    with reporting.progress_bar("training together", settings.rounds, "round") as advance:
+    with reporting.progress_bar(
+        desc="training together", total=settings.rounds, unit="round"
+    ) as bar:
         shared = shared_training.train(
             data.private,
             settings,
@@ -104,7 +106,7 @@ def train() -> None:
             encoder=encoder,
             directory=FLAGS.train_dir,
             acknowledge_reset=FLAGS.reset_ledger_i_understand,
-            on_round=lambda round_number, loss: advance(1),
+            on_round=lambda round_number, loss: bar.update(),
         )
     report = shared.publish(FLAGS.train_dir, evaluate_on=data.held_out, reporting=reporting)
     command_line.print_table("Shared training", report.rows)

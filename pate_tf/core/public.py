@@ -1,7 +1,7 @@
 """Public values: the pool, labels of it, and the samples that evaluate a student."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -159,7 +159,12 @@ class PoolLabels:
         default=None, repr=False, kw_only=True
     )
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
+        """Returns labels that come from elsewhere, as int64 and float32 and read-only.
+
+        Raises:
+            ValueError: if they are not as the attributes say.
+        """
         whole(num_classes=self.num_classes)
         labels = whole_numbers(self.labels, "released labels", num_classes=self.num_classes)
         indices = whole_numbers(self.query_indices, "query indices")
@@ -168,10 +173,9 @@ class PoolLabels:
                 f"released labels: expected labels and query indices of one length, got "
                 f"{list(labels.shape)} and {list(indices.shape)}"
             )
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "query_indices", indices)
-        if self.weights is not None:
-            weights = np.asarray(self.weights, np.float32)
+        weights = self.weights
+        if weights is not None:
+            weights = frozen_view(np.asarray(weights, np.float32))
             expected = (len(labels), self.num_classes)
             if weights.shape != expected:
                 raise ValueError(f"weights: expected {list(expected)}, got {list(weights.shape)}")
@@ -179,7 +183,7 @@ class PoolLabels:
                 raise ValueError("weights: expected finite numbers of at least 0, got others")
             if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
                 raise ValueError("weights: expected rows with a sum of 1, got others")
-            object.__setattr__(self, "weights", frozen_view(weights))
+        return dataclasses.replace(self, labels=labels, query_indices=indices, weights=weights)
 
     @property
     def targets(self) -> npt.NDArray[Any]:

@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 Row = tuple[str, str]
 NOT_MEASURED = "not measured: these public samples have no labels"
-Advance = Callable[[int], object]
-
-
+_NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
 
@@ -22,8 +22,7 @@ class Reporting:
 
     Attributes:
         clock: from a description to a context that is entered while work of unknown length goes on.
-        progress_bar: from a description, a total and a unit to a context that gives a function to
-            call with how many more are done.
+        progress_bar: makes tqdm's bar of a description, a total and a unit.
         note: takes what the user should know before anything is charged.
         warn: takes a warning, one line.
         verbose: whether Keras draws its own progress bars.
@@ -31,9 +30,7 @@ class Reporting:
     """
 
     clock: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    progress_bar: Callable[[str, int, str], contextlib.AbstractContextManager[Advance]] = (
-        lambda description, total, unit: contextlib.nullcontext(lambda done: None)
-    )
+    progress_bar: Callable[..., Any] = _NO_BAR
     note: Callable[[str], object] = lambda text: None
     warn: Callable[[str], object] = _WARN
     verbose: bool = False
@@ -90,22 +87,13 @@ def reporting(verbose: bool | Reporting) -> Reporting:
         return verbose
     if not verbose:
         return QUIET
-    return Reporting(progress_bar=progress_bar, clock=clock, note=print, verbose=True)
+    from tqdm.auto import tqdm as bar  # warns in a notebook without widgets
 
-
-@contextlib.contextmanager
-def progress_bar(description: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
-    """Shows a progress bar; yields a function to call with how many more are done."""
-    from tqdm.auto import tqdm
-
-    with tqdm(total=total, desc=description, unit=unit) as bar:
-        yield bar.update
+    return Reporting(progress_bar=bar, clock=clock, note=print, verbose=True)
 
 
 @contextlib.contextmanager
 def clock(description: str) -> Iterator[None]:
     """Shows what is done, and at the end how long it took."""
-    from tqdm.auto import tqdm
-
     with tqdm(desc=description, bar_format="{desc}: {elapsed}"):
         yield

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pate_tf.core.dataset import Examples, checked_labels
 from pate_tf.core.source import PrivateSource, owner_name
-from pate_tf.core.validation import IntArray, frozen_view, whole, whole_numbers
+from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,9 @@ class VoteCounts:
     values: IntArray = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
-        values = whole_numbers(self.values, "counts")
+        values = np.array(self.values)
+        if values.dtype != np.int64:
+            values = whole_numbers(values, "counts")
         if values.ndim != 2 or values.shape[1] < 1:
             raise ValueError(
                 f"counts: expected [num_queries, num_classes], got shape {list(values.shape)}"
@@ -82,6 +84,7 @@ class VoteCounts:
             )
         if len(totals) and totals[0] < 1:
             raise ValueError("counts: expected at least one vote on every query, got none")
+        values.flags.writeable = False
         object.__setattr__(self, "values", values)
 
     def __repr__(self) -> str:
@@ -156,12 +159,14 @@ class Votes:
     num_classes: int
 
     def __post_init__(self) -> None:
-        whole(num_classes=self.num_classes)
-        labels = whole_numbers(self.labels, "votes", num_classes=self.num_classes)
+        labels = np.array(self.labels)
+        if labels.dtype != np.int64 or not ((labels >= 0) & (labels < self.num_classes)).all():
+            labels = whole_numbers(labels, "votes", num_classes=self.num_classes)
         if labels.ndim != 2 or labels.shape[0] < 1:
             raise ValueError(
                 f"votes: expected [num_teachers, num_queries], got shape {list(labels.shape)}"
             )
+        labels.flags.writeable = False
         object.__setattr__(self, "labels", labels)
 
     def __repr__(self) -> str:

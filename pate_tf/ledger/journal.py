@@ -327,6 +327,7 @@ class Store:
         self._read_only, self._acknowledge_reset = read_only, acknowledge_reset
         self._sequences: dict[str, int] = {}  # of rows, by their digests
         self._charged: set[str] = set()
+        self._appended: dict[str, Charge] = {}  # not read back yet, by the digests of their rows
         self._acknowledged: set[str] = set()
         self._num_answers = 0
         self._salt = b""
@@ -537,14 +538,24 @@ class Store:
         with self.transaction():
             return self.append(kind, details)
 
-    def append(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
-        """Appends a row; call it inside `transaction`, after which it counts."""
+    def append(
+        self, kind: str, details: Mapping[str, Any], *, charge: Charge | None = None
+    ) -> LedgerRow:
+        """Appends a row; call it inside `transaction`, after which it counts.
+
+        Args:
+            kind: of the row.
+            details: what the kind records, JSON values.
+            charge: that `details` describe, so that it need not be read back.
+        """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         text = canonical_json(dict(details))
         row = _chained(self._tail.digest, self._tail.sequence + 1, now, kind, text)
         values = (row.sequence, now, kind, text, bytes.fromhex(row.digest))
         self._connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", values)
         self._tail = row
+        if charge is not None:
+            self._appended[row.digest] = charge
         return row
 
     def store_answers(
@@ -687,8 +698,9 @@ class Store:
                 self.was_reset = True
                 self._acknowledged.update(details["missing"])
             elif row.kind in DEBITS:
-                charge, number = charge_of(row)
-                self.charges[charge] += number
+                appended = self._appended.pop(row.digest, None)
+                charge = charge_of(row)[0] if appended is None else appended
+                self.charges[charge] += int(details["number"])
                 self._charged.add(str(details.get("carried_from", row.digest)))
             elif row.kind in ("opened", "budget") and "delta" in details:
                 budget, delta = details["epsilon_budget"], details["delta"]

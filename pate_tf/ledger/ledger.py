@@ -12,7 +12,7 @@ from typing import Any
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.charges import PlannedRelease, charge_from_dict
+from pate_tf.accounting.charges import PlannedRelease, check_recordable
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_DELTA, least
 from pate_tf.core.source import PrivateSource
@@ -354,12 +354,10 @@ class Ledger(Store):
                 can't be made durable; then it may have been charged.
         """
         number = charge.number_charged(len(queries))
-        try:  # a row that could not be read back would lock everybody out
-            is_same = charge_from_dict(charge.to_dict()) == charge
+        try:
+            check_recordable(charge)
         except ValueError as error:
             raise LedgerError(f"expected a registered charge, got another: {error}") from error
-        if not is_same:
-            raise LedgerError(f"expected a charge whose record gives it back, got {charge.name}")
         if was_released:
             self._check_finite(charge)
         else:
@@ -374,7 +372,7 @@ class Ledger(Store):
             "delta": self.delta,
         }
         with self.transaction():
-            return self.append("debit", details).sequence
+            return self.append("debit", details, charge=charge).sequence
 
     def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
         """Returns the sequence of the debit that charged queries; None if they are to be charged.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.charges import charge_from_dict, charges_from_list
 from pate_tf.core import artifacts, validation
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.core.validation import IntArray, Settings, setting, whole_numbers
+from pate_tf.core.validation import IntArray, setting, whole_numbers
 from pate_tf.data.named_function import Named
 from pate_tf.queries import strategies
 from pate_tf.queries.strategies import AUTO, STRATEGIES, FloatArray, choices_help
@@ -137,15 +138,17 @@ class Labels:
 
     def record(self) -> dict[str, Any]:
         """Returns all that is known of these labels, as JSON values: what `seal` is of."""
-        released, arrays = self.released, self._arrays()
+        released, cost, arrays = self.released, self.released.cost, self._arrays()
+        digests = [artifacts.digest_array(arrays[name]) for name in sorted(arrays)]
+        before = [{"charge": charge.to_dict(), "number": number} for charge, number in cost.before]
         return {
             "strategy": self.strategy,
             "pool_digest": artifacts.digest_array(self.pool.inputs),
             "choice": self.choice,
-            "labels_digest": artifacts.digest_arrays(arrays[name] for name in sorted(arrays)),
+            "labels_digest": hashlib.sha256("".join(digests).encode()).hexdigest(),
             "num_classes": released.num_classes,
             "num_queries": released.num_queries,
-            "cost": released.cost.to_dict(),
+            "cost": {**vars(cost), "charge": cost.charge.to_dict(), "before": before},
             "ledger_rows": list(released.ledger_rows),
             "secure_noise": released.secure_noise,
         }
@@ -197,7 +200,7 @@ class Labels:
                 cost=Cost(**cost),
                 ledger_rows=tuple(fields["ledger_rows"]),
                 secure_noise=fields["secure_noise"],
-            )
+            ).checked()
             inferred = {
                 name: arrays[f"learnt_{name}"] for name in PARTS if f"learnt_{name}" in arrays
             }
@@ -210,7 +213,7 @@ class Labels:
                 pool=pool,
                 **positions,
                 released=released,
-                training_labels=PoolLabels(num_classes=released.num_classes, **inferred)
+                training_labels=PoolLabels(num_classes=released.num_classes, **inferred).checked()
                 if inferred
                 else released,
                 strategy=fields["strategy"],
@@ -269,8 +272,8 @@ Choosing = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QueryConfig(Settings):
-    """How queries are chosen.
+class QueryConfig:
+    """How queries are chosen, as `check_queries` has it.
 
     Attributes:
         rounds: in how many rounds of about equal size a strategy that learns from earlier answers
@@ -305,23 +308,39 @@ class QueryConfig(Settings):
     num_neighbours: int | None = None
 
 
-def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
+def check_queries(
+    config: QueryConfig,
+    pool: Pool,
+    *,
+    with_students: bool = False,
+    covers: Callable[[npt.NDArray[Any]], bool] = lambda inputs: True,
+) -> None:
     """Raises ValueError, before anything is charged, unless strategy, pool and queries fit.
 
-    `with_students` is whether the mechanism uses predictions of a student of earlier answers.
+    Args:
+        config: how many, and how they are chosen.
+        pool: public inputs.
+        with_students: whether the mechanism uses predictions of a student of earlier answers.
+        covers: whether teachers can vote on each of raw inputs `[num_inputs, *input_shape]`.
     """
-    if config.rounds is not None:
-        validation.whole(1, config.num_queries, rounds=config.rounds)
-    if config.num_neighbours is not None:
-        validation.whole(0, num_neighbours=config.num_neighbours)
-    validation.one_of(STRATEGIES, strategy=config.strategy)
-    strategy = STRATEGIES[config.strategy]
+    strategy, number = STRATEGIES.get(config.strategy), config.num_queries
+    if strategy is None:
+        raise ValueError(
+            f"strategy: expected one of {', '.join(STRATEGIES)}, got {config.strategy!r}"
+        )
+    for name in ("num_queries", "rounds", "num_neighbours", "seed"):
+        if not isinstance(getattr(config, name) or 0, int | np.integer):
+            raise ValueError(f"{name}: expected a whole number, got {getattr(config, name)!r}")
+    if config.rounds is not None and not 1 <= config.rounds <= number:
+        raise ValueError(f"rounds: expected from 1 to {number}, got {config.rounds}")
+    if (config.num_neighbours or 0) < 0:
+        raise ValueError(f"num_neighbours: expected at least 0, got {config.num_neighbours}")
     is_adaptive = strategy.score is not None
     most = len(np.unique(_first_copies(pool))) if is_adaptive else len(pool.inputs)
-    if config.num_queries > most:
+    if not 1 <= number <= most:
         distinct = " distinct inputs" if is_adaptive else ""
         raise ValueError(
-            f"num_queries: expected from 1 to the pool's {most}{distinct}, got {config.num_queries}"
+            f"num_queries: expected from 1 to the pool's {most}{distinct}, got {number}"
         )
     if config.representation is not None and not strategy.uses_representation:
         users = [name for name, each in STRATEGIES.items() if each.uses_representation]
@@ -343,6 +362,21 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
             f"rounds: expected 1 for strategy {config.strategy}, which does not depend on "
             f"answers, got {config.rounds}"
         )
+    if is_adaptive and not covers(pool.inputs):
+        raise ValueError(
+            f"strategy: expected labels of the whole pool for {config.strategy}, whose later "
+            f"queries follow from earlier labels, got labels of a part of it"
+        )
+    if config.num_neighbours and not (
+        strategy.uses_representation
+        and covers(pool.inputs)
+        and config.num_neighbours < len(pool.inputs)
+    ):
+        raise ValueError(
+            f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
+            f"pool's {len(pool)} inputs, and teachers that can label all of them, got "
+            f"{config.num_neighbours} for strategy {config.strategy}"
+        )
 
 
 def ask_in_rounds(
@@ -356,7 +390,7 @@ def ask_in_rounds(
     """Chooses queries, and has them answered round by round.
 
     Args:
-        config: how many, and how they are chosen.
+        config: how many, and how they are chosen, as `check_queries` lets pass.
         pool: public inputs.
         ask: from positions in the pool, int64 `[num_asked]`, to their labels. Called in each round
             with all positions so far, so that its last answer covers all of them; earlier ones are
@@ -365,11 +399,7 @@ def ask_in_rounds(
             student of the answers so far predicts, `[num_asked, num_classes]`, as its second
             argument (`mechanisms.InteractiveGaussianNoisyMax`); None in the first round.
         choosing: entered for as long as something is learned about the pool.
-
-    Raises:
-        ValueError: as `check_queries`; nothing was asked then.
     """
-    check_queries(config, pool, with_students=with_students)
     strategy = STRATEGIES[config.strategy]
     features = {"representation": config.representation} if strategy.uses_representation else {}
     default = ROUNDS_WITH_STUDENTS if with_students else strategy.rounds

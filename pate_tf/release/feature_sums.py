@@ -195,14 +195,14 @@ def sums_of_records(
     inputs, labels, owners = examples.inputs, examples.labels, examples.owners
     total = np.zeros((summands.num_rows, summands.num_classes), np.int64)
     # How many records owners have is private: no bar tells.
-    steps = (len(examples), "record") if owners is None else (PARTS, "part")
-    with reporting.progress_bar("summing features of records", *steps) as advance:
+    steps, unit = (len(examples), "record") if owners is None else (PARTS, "part")
+    with reporting.progress_bar(desc="summing features of records", total=steps, unit=unit) as bar:
         if owners is None:
             for rows, features in record_features(encoder, inputs, digests=digests):
                 total += summands.of_records(features, labels[rows])
                 if vectors is not None:
                     vectors[rows] = vector_steps(record_vectors(features, summands.scale))
-                advance(len(rows))
+                bar.update(len(rows))
             return total
         parts = owner_partition(owners, num_teachers=PARTS, seed=0)
         for part in parts.all_records():
@@ -214,7 +214,7 @@ def sums_of_records(
             for rows, features in record_features(encoder, inputs, part, digests=digests):
                 np.add.at(totals, place[np.searchsorted(part, rows)], summands.of_owned(features))
             total += summands.of_owners(totals, pairs)
-            advance(1)
+            bar.update()
     return total
 
 

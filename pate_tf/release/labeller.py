@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.accounting.charge import ReleasedLabels
-from pate_tf.accounting.charges import PlannedRelease
+from pate_tf.accounting.charges import PlannedRelease, check_recordable
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import check_delta, default_delta
 from pate_tf.accounting.mechanisms import LATTICE, Mechanism
@@ -29,12 +29,13 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, Spending
 from pate_tf.ledger.journal import DATABASE
 from pate_tf.queries import propagation
-from pate_tf.queries.labels import Labels, ask_in_rounds, asked_inputs
-from pate_tf.queries.strategies import STRATEGIES
+from pate_tf.queries.labels import Labels, QueryConfig, ask_in_rounds, asked_inputs, check_queries
+from pate_tf.queries.strategies import AUTO, STRATEGIES, recommended
+from pate_tf.release import plan as planning
 from pate_tf.release.feature_sums import FeatureSums, LabelSource
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import release_sums
-from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
+from pate_tf.release.plan import Budget, LabelPlan, LabelSettings
 from pate_tf.release.pseudo_labels import labels_from_sums, released_with
 from pate_tf.release.votes import VOTES, release_votes
 from pate_tf.representations import catalogue
@@ -260,15 +261,23 @@ class Labeller:
                 "directory: expected the folder of the one ledger that these teachers ever have, "
                 "got none: give Teachers.from_votes or from_models a directory"
             )
-        if settings.mechanism is not None and not isinstance(settings.mechanism, type):
-            check_mechanism(settings.mechanism)
+        mechanism, identified = settings.mechanism, self._identified
+        if mechanism is not None and not isinstance(mechanism, type):
+            check_mechanism(mechanism)
+            check_recordable(mechanism)
+        method = "feature_sums" if identified.num_teachers is None else "pate"
+        if settings.method != method:
+            raise ValueError(
+                f"method: expected {method} for what labels come from, got {settings.method}: pate "
+                f"asks teachers, feature_sums asks none"
+            )
         self._settings, self._budget, self._reporting = settings, budget, reporting
         seed = settings.insecure_seed
         self._noise = SystemNoise if seed is None else functools.partial(SeededNoise, seed)
         self._folder = artifacts.RunDirectory(directory).sensitive
         self._charged_to, self._student_runs = charged_to, student_runs
         self._ledger: Ledger | None = None
-        identified, delta = self._identified, budget.delta
+        delta = budget.delta
         number = identified.num_records if identified.unit == "record" else None  # else private
         if delta is None and (self._folder / DATABASE).exists():
             # One that can't be read is refused, or gone on with, where it is opened.
@@ -276,6 +285,8 @@ class Labeller:
                 delta = existing.delta
         self.delta = default_delta(number) if delta is None else delta
         check_delta(self.delta, number, identified.unit)
+        if settings.epsilon is None:
+            planning.check_answers(cast(Mechanism, mechanism), self.delta)
 
     def open(self) -> Self:
         """Opens the ledger, which the first call creates; returns self.
@@ -330,10 +341,36 @@ class Labeller:
         """
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
+        source, settings = self._identified.for_pool(pool), self._settings
+        if source.dataset != pool.dataset:
+            raise planning.of_other_data(source, pool)
         choices["num_queries"] = num_queries
         changes = {name: value for name, value in choices.items() if value is not None}
-        settings = dataclasses.replace(self._settings, **changes)
-        return plan_release(settings, self._identified.for_pool(pool), pool, delta=self.delta)
+        if settings.epsilon is not None:
+            changed = dataclasses.replace(settings, **changes)
+            plan = planning.plan_release(changed, source, pool, delta=self.delta)
+        else:
+            names = [field.name for field in dataclasses.fields(QueryConfig)]
+            wanted: dict[str, Any] = {name: getattr(settings, name) for name in names} | changes
+            if wanted["num_queries"] is None:
+                wanted["num_queries"] = planning.DEFAULT_NUM_QUERIES
+            mechanism = cast(Mechanism, settings.mechanism)
+            if wanted["strategy"] in (None, AUTO):
+                wanted["strategy"] = recommended(
+                    mechanism.query_strategy,
+                    pool.dataset,
+                    wanted["num_queries"],
+                    is_whole_pool=source.covers(pool.inputs),
+                )
+            chosen = STRATEGIES.get(wanted["strategy"])
+            if wanted["representation"] is None and chosen and chosen.uses_representation:
+                features = planning.default_representation(source, wanted["strategy"])
+                wanted["representation"] = features
+            plan = LabelPlan(mechanism=mechanism, queries=QueryConfig(**wanted))
+        if isinstance(source, Voter):
+            with_students = plan.mechanism.uses_student_predictions
+            check_queries(plan.queries, pool, with_students=with_students, covers=source.covers)
+        return plan
 
     def label(
         self,
@@ -424,11 +461,13 @@ class Labeller:
                 pool, indices, num_neighbours, queries.seed, representation=queries.representation
             )
 
-        with reporting.progress_bar("asking teachers", queries.num_queries, "query") as advance:
+        with reporting.progress_bar(
+            desc="asking teachers", total=queries.num_queries, unit="query"
+        ) as bar:
 
             def voter(inputs: npt.NDArray[Any]) -> VoteCounts:
                 count = teachers.group_counts if num_neighbours else teachers.counts
-                return count(inputs, advance)
+                return count(inputs, bar.update)
 
             def answers(
                 indices: IntArray, predictions: npt.NDArray[np.float64] | None = None

@@ -7,6 +7,7 @@ tests and demonstrations, and its user is told that nothing is private.
 
 import abc
 import decimal
+import functools
 import math
 import os
 from typing import ClassVar, Final
@@ -29,6 +30,7 @@ UNCLEAR_MARGIN: Final = 2.0**-48
 DRAWS_AT_ONCE: Final = 2**17
 
 
+@functools.cache
 def check_drawable(mechanism: Mechanism) -> None:
     """Checks that a mechanism draws noise, and that its scales can be drawn exactly.
 
@@ -160,13 +162,23 @@ class SystemNoise(NoiseSource):
         """Returns uniform words from `os.urandom`, uint64 `[size]`."""
         return np.frombuffer(os.urandom(8 * size), np.uint64).copy()
 
-    def laplace_integers(self, scale: float, size: int) -> IntArray:
-        """Returns discrete Laplace variables, `[size]`."""
-        return _draw_with_opendp("make_laplace", scale, size)
+    def _draw_with_opendp(self, maker: str, scale: float, size: int) -> IntArray:
+        # opendp.prelude would import scikit-learn; accounting alone must import nothing of OpenDP.
+        from opendp import domains, measurements, metrics, mod
 
-    def gaussian_integers(self, scale: float, size: int) -> IntArray:
-        """Returns discrete Gaussian variables, `[size]`."""
-        return _draw_with_opendp("make_gaussian", scale, size)
+        mod.enable_features("contrib")
+        laplace = maker == "make_laplace"
+        metric = metrics.l1_distance(T="i64") if laplace else metrics.l2_distance(T="f64")
+        domain = domains.vector_domain(domains.atom_domain(T="i64"))
+        add_noise = getattr(measurements, maker)(domain, metric, scale=scale)
+        drawn = np.empty(size, np.int64)
+        for start in range(0, size, DRAWS_AT_ONCE):
+            stop = min(start + DRAWS_AT_ONCE, size)
+            drawn[start:stop] = add_noise([0] * (stop - start))
+        return drawn
+
+    laplace_integers = functools.partialmethod(_draw_with_opendp, "make_laplace")
+    gaussian_integers = functools.partialmethod(_draw_with_opendp, "make_gaussian")
 
 
 class SeededNoise(NoiseSource):
@@ -206,19 +218,3 @@ class SeededNoise(NoiseSource):
             accepted = self._generator.random(proposed.size) < np.exp(-((excess / scale) ** 2) / 2)
             drawn = np.concatenate([drawn, proposed[accepted]])
         return drawn[:size]
-
-
-def _draw_with_opendp(maker: str, scale: float, size: int) -> IntArray:
-    # opendp.prelude would import scikit-learn; accounting alone must import nothing of OpenDP.
-    from opendp import domains, measurements, metrics, mod
-
-    mod.enable_features("contrib")
-    laplace = maker == "make_laplace"
-    metric = metrics.l1_distance(T="i64") if laplace else metrics.l2_distance(T="f64")
-    domain = domains.vector_domain(domains.atom_domain(T="i64"))
-    add_noise = getattr(measurements, maker)(domain, metric, scale=scale)
-    drawn = np.empty(size, np.int64)
-    for start in range(0, size, DRAWS_AT_ONCE):
-        stop = min(start + DRAWS_AT_ONCE, size)
-        drawn[start:stop] = add_noise([0] * (stop - start))
-    return drawn

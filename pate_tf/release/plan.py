@@ -23,8 +23,8 @@ from pate_tf.core.public import Pool
 from pate_tf.core.validation import Settings, setting
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
-from pate_tf.queries.labels import QueryConfig, check_queries
-from pate_tf.queries.strategies import AUTO, STRATEGIES, find_strategy, recommended
+from pate_tf.queries.labels import QueryConfig
+from pate_tf.queries.strategies import AUTO, STRATEGIES, find_strategy
 from pate_tf.release.noise import check_drawable
 from pate_tf.teachers.voters import Voter
 
@@ -37,7 +37,7 @@ DEFAULT_NUM_QUERIES = 100
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelSettings(Settings):
-    """Which labels are released. Public; `plan_release` completes it.
+    """Which labels are released. Public; `Labeller.plan` completes it.
 
     Either `epsilon` is given, and a plan that reads no private value finds the noise; or
     `mechanism` is a mechanism with its noise. How queries are chosen is as `QueryConfig` has it;
@@ -162,7 +162,7 @@ class Budget(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelPlan:
-    """What is released, and why; made by `plan_release`. Public.
+    """What is released, and why; made by `Labeller.plan`. Public.
 
     Attributes:
         mechanism: draws the noise and accounts for it.
@@ -193,10 +193,10 @@ def of_other_data(source: LabelSource, pool: Pool) -> ValueError:
 def plan_release(
     settings: LabelSettings, source: LabelSource, pool: Pool, *, delta: float
 ) -> LabelPlan:
-    """Completes and checks what settings ask for. Reads no votes and no records.
+    """Plans within the epsilon of settings. Reads no votes and no records.
 
     Args:
-        settings: as the user gave them.
+        settings: as the user gave them, with an epsilon.
         source: teachers that vote, or feature sums.
         pool: that queries are chosen from.
         delta: what epsilon holds at.
@@ -205,28 +205,19 @@ def plan_release(
         ValueError: if settings, pool and source don't fit each other, or nothing worth its cost
             can be had for the epsilon.
     """
-    if source.dataset != pool.dataset:
-        raise of_other_data(source, pool)
-    method = "feature_sums" if source.num_teachers is None else "pate"
-    if settings.method != method:
-        raise ValueError(
-            f"method: expected {method} for what labels come from, got {settings.method}: pate "
-            f"asks teachers, feature_sums asks none"
-        )
     if not isinstance(source, Voter):
         return _plan_of_sums(settings, source, pool, delta=delta)
-    mechanism = settings.mechanism
-    if mechanism is None or isinstance(mechanism, type):
-        plan = _plan_of_votes(settings, source, pool, delta=delta)
-    else:
-        number = DEFAULT_NUM_QUERIES if settings.num_queries is None else settings.num_queries
-        strategy = settings.strategy or recommended(
-            mechanism.query_strategy, pool.dataset, number, is_whole_pool=source.covers(pool.inputs)
-        )
-        queries = _queries(settings, source, number, strategy)
-        plan = LabelPlan(mechanism=mechanism, queries=queries)
-    queries, mechanism = plan.queries, plan.mechanism
-    chosen, neighbours = STRATEGIES[queries.strategy], queries.num_neighbours
+    plan = _plan_of_votes(settings, source, pool, delta=delta)
+    check_answers(plan.mechanism, delta)
+    return plan
+
+
+def check_answers(mechanism: Mechanism, delta: float) -> None:
+    """Checks that a mechanism can answer queries with method pate, with a guarantee at delta.
+
+    Raises:
+        ValueError: if it can't.
+    """
     if mechanism.releases_feature_sums:
         raise ValueError(
             f"mechanism: expected one that answers queries with method pate, got {mechanism.name}; "
@@ -235,46 +226,32 @@ def plan_release(
     check_drawable(mechanism)
     if not delta:
         check_pure(mechanism)
-    check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
-    if chosen.score is not None and not source.covers(pool.inputs):
-        raise ValueError(
-            f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
-            f"queries follow from earlier labels, got labels of a part of it"
-        )
-    compares = chosen.uses_representation and source.covers(pool.inputs)
-    if neighbours and not (compares and neighbours < len(pool.inputs)):
-        raise ValueError(
-            f"num_neighbours: expected 0 but for a strategy that compares inputs, fewer than the "
-            f"pool's {len(pool)} inputs, and teachers that can label all of them, got {neighbours} "
-            f"for strategy {queries.strategy}"
-        )
-    return plan
+
+
+def default_representation(source: LabelSource, strategy: str) -> Named | None:
+    """Returns the source's representation, where queries are chosen by it; else None."""
+    from pate_tf.representations import catalogue
+
+    config = source.config if isinstance(source, Voter) else source
+    if config is None or not (config is source or STRATEGIES[strategy].uses_representation):
+        return None
+    representation: Named | None = config.representation
+    # A function that was given by value has no name that this process could find it by.
+    has_name = isinstance(representation, str) and ":" in representation
+    is_found = representation is not None and (has_name or catalogue.is_known(representation))
+    return representation if is_found else None
 
 
 def _queries(
     settings: LabelSettings, source: LabelSource, num_queries: int, strategy: str
 ) -> QueryConfig:
-    """Returns the queries; by the source's representation where none is named and it is used."""
     validation.one_of(STRATEGIES, strategy=strategy)
-    representation = settings.representation
-    if representation is None:
-        if not isinstance(source, Voter):
-            representation = source.representation
-        elif source.config is not None and STRATEGIES[strategy].uses_representation:
-            representation = source.config.representation
-        if representation is not None:
-            from pate_tf.representations import catalogue
-
-            # A function that was given by value has no name that this process could find it by.
-            is_name = isinstance(representation, str) and ":" in representation
-            if not is_name and not catalogue.is_known(representation):
-                representation = None
     return QueryConfig(
         strategy=strategy,
         num_queries=num_queries,
         rounds=settings.rounds,
         seed=settings.seed,
-        representation=representation,
+        representation=settings.representation or default_representation(source, strategy),
         num_neighbours=settings.num_neighbours,
     )
 

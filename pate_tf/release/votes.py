@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import Cost, ReleasedLabels
+from pate_tf.accounting.charge import Cost, ReleasedLabels, shares
 from pate_tf.accounting.composition import Charge, several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.mechanisms import (
     InteractiveGaussianNoisyMax,
@@ -197,9 +197,9 @@ def release_votes(
         The labels, with the cost of these queries alone (each distinct query once).
 
     Raises:
-        ValueError: if the mechanism draws no noise, inputs and indices differ in number, the
-            voter's counts don't fit or differ in how many votes a query has, or a mechanism
-            that is charged once for a batch fixed in advance gets a part of it.
+        ValueError: if the mechanism draws no noise, the voter's counts don't fit or differ in how
+            many votes a query has, or a mechanism that is charged once for a batch fixed in advance
+            gets a part of it, or more than it takes.
         BudgetExceeded: if the new queries and the later ones don't all fit; then none is
             charged or answered.
         LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
@@ -210,19 +210,8 @@ def release_votes(
             f"mechanism: expected all queries of {mechanism.name} in one batch, which it is "
             f"charged for, fixed beforehand; got queries chosen in rounds"
         )
-    if predictions is not None and not isinstance(mechanism, InteractiveGaussianNoisyMax):
-        raise ValueError(
-            f"predictions: expected none for {mechanism.name}, which uses none, got some"
-        )
     queries = np.asarray(inputs)
-    if queries.ndim < 1 or queries.dtype.hasobject:
-        raise ValueError(
-            f"inputs: expected numbers [num_queries, ...], got {queries.dtype} of shape "
-            f"{list(queries.shape)}"
-        )
     indices = np.arange(len(queries)) if query_indices is None else np.asarray(query_indices)
-    if indices.shape != (len(queries),):
-        raise ValueError(f"query_indices: expected [{len(queries)}], got {list(indices.shape)}")
     digests = query_digests(queries, mechanism)
     first_place = {digest: place for place, digest in reversed(list(enumerate(digests)))}
     distinct = sorted(first_place, key=first_place.__getitem__)
@@ -265,7 +254,9 @@ def release_votes(
     is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
     labelled = [answer for answer in stored if answer.label is not None]
     noisy_counts = [answer.noisy_counts for answer in labelled]
-    has_counts = bool(noisy_counts) and None not in noisy_counts  # of all batches
+    counts_of_all = None
+    if noisy_counts and None not in noisy_counts:  # of all batches
+        counts_of_all = np.array(noisy_counts, np.int64)
     return ReleasedLabels(
         query_indices=indices[is_answered],
         labels=np.array([answer.label for answer in labelled], np.int64),
@@ -276,7 +267,8 @@ def release_votes(
         ),
         ledger_rows=rows_charged,
         secure_noise=ledger.is_secure,
-        noisy_counts=np.array(noisy_counts, np.int64) if has_counts else None,
+        noisy_counts=counts_of_all,
+        weights=None if counts_of_all is None else shares(counts_of_all),
     )
 
 
@@ -292,7 +284,11 @@ def _charge_and_draw(
     predictions: npt.NDArray[np.float64] | None,
 ) -> None:
     """Charges distinct queries, draws their labels, and stores counts and labels durably."""
-    mechanism.check_counts(counts)
+    most = mechanism.most_queries
+    if most is not None and len(queries) > most:
+        raise ValueError(
+            f"most_queries: expected a batch of at most {most} new queries, got {len(queries)}"
+        )
     fault_point("before_debit")
     debit = ledger.debit(mechanism, queries, secure_noise=noise.is_secure)
     if predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):

@@ -275,9 +275,10 @@ class Coordinator(contextlib.ExitStack):
         Raises ValueError if queries, pool and silos do not fit each other; no silo was asked then.
         """
         # Strategies may need TensorFlow, which a coordinator that only collects does not.
-        from pate_tf.queries.labels import QueryConfig, ask_in_rounds
+        from pate_tf.queries.labels import QueryConfig, ask_in_rounds, check_queries
 
         config = QueryConfig(strategy=strategy, num_queries=num_queries, seed=seed)
+        check_queries(config, pool)
         labels = ask_in_rounds(config, pool, lambda indices: self.ask(pool, indices))
         return dataclasses.replace(labels, labeller=self)
 
@@ -314,7 +315,7 @@ class Coordinator(contextlib.ExitStack):
             ledger_rows=(),
             secure_noise=True,
             noisy_counts=counts,
-        )
+        ).checked()
 
     def label_from_sums(self, pool: Pool, representation: Any) -> Any:
         """Has silos release the total of their feature sums, and labels a pool from it.

@@ -14,15 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.core import artifacts, validation
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.sensitive import Votes
 from pate_tf.models import catalogue, closed_form
 from pate_tf.models.encoder import BATCH, Encoder
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.voters import Ensemble, Progress
-
-VOTING_BATCH = 256  # inputs; larger batches fall out of the cache and take longer an input
 
 
 def voting_module(
@@ -140,31 +136,6 @@ def _nearest_labels(
         named = tf.concat([tf.gather(labels, rows), tf.zeros([1], labels.dtype)], axis=0)
         votes = votes.write(teacher - first, tf.cast(tf.gather(named, nearest), tf.int64))
     return votes.stack()
-
-
-class SavedModelEnsemble(Ensemble):
-    """SENSITIVE: teachers of a SavedModel, loaded to be asked for votes."""
-
-    def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
-        """Loads a saved `voting_module`; raises any exception if it is missing or broken."""
-        self._loaded = tf.saved_model.load(str(folder))
-        public = getattr(self._loaded, "public_weights", ())
-        weights = (*self._loaded.stacked, *public)
-        super().__init__(config, artifacts.digest_arrays(weight.numpy() for weight in weights))
-        if public:
-            self.encoder_digest = artifacts.digest_arrays(weight.numpy() for weight in public)
-
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """See `Voter.votes`."""
-        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
-        labels = []
-        for start in range(0, max(1, len(inputs)), VOTING_BATCH):
-            part = inputs[start : start + VOTING_BATCH]
-            batch = {self.dataset.input_name: tf.constant(part, self.dataset.input_type)}
-            labels.append(self._loaded.signatures["votes"](**batch)["votes"].numpy())
-            if progress is not None:
-                progress(len(part))
-        return Votes(np.concatenate(labels, axis=1), self.dataset.num_classes)
 
 
 # An encoder with teachers that are no SavedModel, so that their votes take raw inputs.

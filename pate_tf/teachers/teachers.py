@@ -247,14 +247,14 @@ class Teachers:
         finished = finished_teachers(directory.teachers)
         missing = [teacher for teacher in chosen if teacher not in finished]
         with contextlib.ExitStack() as stack:
-            advance = stack.enter_context(
-                show.progress_bar("training teachers", len(chosen), "teacher")
+            bar = stack.enter_context(
+                show.progress_bar(desc="training teachers", total=len(chosen), unit="teacher")
             )
-            advance(len(chosen) - len(missing))
+            bar.update(len(chosen) - len(missing))
             if missing:
                 log = stack.enter_context(logged_progress(directory, len(finished)))
                 store.save_all(
-                    kind.train(work, missing), lambda count: (advance(count), log(count))
+                    kind.train(work, missing), lambda count: (bar.update(count), log(count))
                 )
         self.num_teachers, self.directory = number, directory.root
         self._voter = None
@@ -343,8 +343,10 @@ class Teachers:
             most = max(FEWEST_SAMPLES, MOST_VOTES // len(self))
             part = slice(None, None, -(-len(samples) // most))
             inputs, truth = samples.inputs[part], samples.labels
-            with reporting.progress_bar("asking teachers", len(inputs), "sample") as advance:
-                votes = self._voter.votes(inputs, advance).labels
+            with reporting.progress_bar(
+                desc="asking teachers", total=len(inputs), unit="sample"
+            ) as bar:
+                votes = self._voter.votes(inputs, bar.update).labels
             accuracies = (votes == np.asarray(truth)[part]).mean(axis=1)
             write_accuracies(directory, self._voter.config, accuracies)
         values: dict[str, Any] = {

@@ -1,7 +1,11 @@
-"""Voters: ensembles of teachers that can be asked for votes. TensorFlow is not imported."""
+"""Voters: ensembles of teachers that can be asked for votes.
+
+TensorFlow is imported where a SavedModel is loaded, alone.
+"""
 
 import copy
 import hashlib
+import pathlib
 from collections.abc import Callable
 from typing import Any, Final, Self
 
@@ -17,6 +21,7 @@ from pate_tf.core.validation import IntArray
 from pate_tf.teachers.settings import TeacherConfig
 
 UNITS = ("record", "owner")
+VOTING_BATCH: Final = 256  # inputs; larger batches fall out of the cache and take longer an input
 MOST_VOTES: Final = 2**24  # of all teachers on single inputs, in memory at a time
 
 Progress = Callable[[int], object]
@@ -225,3 +230,34 @@ class Ensemble(Voter):
         self.dataset = config.dataset
         self.num_teachers = config.num_teachers
         self.unit = config.unit
+
+
+class SavedModelEnsemble(Ensemble):
+    """SENSITIVE: teachers of a SavedModel, loaded to be asked for votes."""
+
+    def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
+        """Loads a saved `voting_module`; raises any exception if it is missing or broken."""
+        import tensorflow as tf
+
+        self._loaded = tf.saved_model.load(str(folder))
+        public = getattr(self._loaded, "public_weights", ())
+        weights = (*self._loaded.stacked, *public)
+        super().__init__(config, artifacts.digest_arrays(weight.numpy() for weight in weights))
+        if public:
+            self.encoder_digest = artifacts.digest_arrays(weight.numpy() for weight in public)
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """See `Voter.votes`."""
+        import tensorflow as tf
+
+        shape = self.dataset.input_shape
+        if inputs.shape[1:] != shape:
+            raise ValueError(f"queries: expected inputs of {shape}, got {inputs.shape[1:]}")
+        labels = []
+        for start in range(0, max(1, len(inputs)), VOTING_BATCH):
+            part = inputs[start : start + VOTING_BATCH]
+            batch = {self.dataset.input_name: tf.constant(part, self.dataset.input_type)}
+            labels.append(self._loaded.signatures["votes"](**batch)["votes"].numpy())
+            if progress is not None:
+                progress(len(part))
+        return Votes(np.concatenate(labels, axis=1), self.dataset.num_classes)

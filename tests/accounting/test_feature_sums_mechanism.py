@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pate_tf.accounting.composition import smallest_epsilon, to_dp_event
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
@@ -38,7 +38,7 @@ def test_a_record_replaced_moves_the_sums_by_two_lengths(sigma):
     # Moments alone say no less, and dp-accounting no more.
     dp_accounting = pytest.importorskip("dp_accounting")
     accountant = dp_accounting.pld.PLDAccountant()
-    accountant.compose(to_dp_event({GaussianFeatureSums(sigma=sigma): 1}))
+    accountant.compose(dp_accounting.GaussianDpEvent(sigma / 2.0))
     assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, rel=1e-2)
 
 
@@ -56,7 +56,7 @@ def test_rounds_cost_what_as_many_releases_cost(num_rounds):
     np.testing.assert_allclose(mechanism.alphas(moments), expected)
     dp_accounting = pytest.importorskip("dp_accounting")
     accountant = dp_accounting.pld.PLDAccountant()
-    accountant.compose(to_dp_event({mechanism: 1}))
+    accountant.compose(dp_accounting.GaussianDpEvent(10.0 / 2.0), num_rounds)
     assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, rel=1e-2)
     assert mechanism_from_dict(mechanism.to_dict()) == mechanism
 

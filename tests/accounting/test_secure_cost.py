@@ -39,7 +39,7 @@ def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, thr
     mechanism = SecureHistogram(sigma=2.0, num_parties=num_parties, threshold=threshold)
     scale = mechanism.sigma * lattice / math.sqrt(mechanism.num_honest)
     law = honest_law(scale, mechanism.num_honest, int(30 * scale))
-    claimed, _ = smallest_epsilon({mechanism: 1}, DELTA)
+    claimed, _ = smallest_epsilon.__wrapped__({mechanism: 1}, DELTA)  # remembers other lattices
     by_gauss = mechanism.composed_epsilon(1, delta=DELTA)
     assert claimed == min(claimed, by_gauss)
     assert exact_delta(law, lattice, by_gauss) <= DELTA

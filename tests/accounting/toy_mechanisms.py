@@ -78,11 +78,7 @@ class ToyGate(Mechanism):
     charged_per_batch: ClassVar[bool] = True
     withholds: ClassVar[bool] = True
     words: ClassVar[str] = "All labels of a batch leave, or none: {self.epsilon}, {self.delta}."
-    lacks: ClassVar[Mapping[str, str]] = {
-        "flags": "no one types a toy gate",
-        "bounds": "a toy",
-        "dp event": "that library has none",
-    }
+    lacks: ClassVar[Mapping[str, str]] = {"flags": "no one types a toy gate", "bounds": "a toy"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

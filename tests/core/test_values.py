@@ -160,8 +160,11 @@ def test_a_dataset_refuses_nonsense(change):
     ],
 )
 def test_weights_are_laws_of_the_classes(weights, message):
+    labels = PoolLabels(
+        query_indices=[0, 1], labels=[0, 1], num_classes=3, weights=np.asarray(weights)
+    )
     with pytest.raises(ValueError, match=message):
-        PoolLabels(query_indices=[0, 1], labels=[0, 1], num_classes=3, weights=np.asarray(weights))
+        labels.checked()
 
 
 def test_inputs_that_float32_can_not_hold_are_refused():

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import tempfile
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.queries.labels import Labels
 from pate_tf.release.labeller import Labeller
-from pate_tf.release.plan import Budget, LabelPlan, LabelSettings, plan_release
+from pate_tf.release.plan import Budget, LabelPlan, LabelSettings
 from pate_tf.run.student import Student
 from pate_tf.statement.publishing import Published
 from pate_tf.students.kinds import StudentSettings
@@ -61,7 +62,11 @@ def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choice
         num_queries=num_queries,
         **choices,
     )
-    return plan_release(settings, teachers, pool, delta=1e-5)
+    with tempfile.TemporaryDirectory() as folder:
+        labeller = Labeller.from_settings(
+            teachers, settings, Budget(delta=1e-5), directory=pathlib.Path(folder)
+        )
+        return labeller.plan(pool)
 
 
 def opened(folder, teachers, *, seed=None, delta=1e-5, **budget) -> Labeller:

@@ -90,9 +90,9 @@ class Told(list):
     """Takes whatever a run tells."""
 
     def reporting(self) -> Reporting:
-        def takes(description, *more):
-            self.append(repr((description, *more)))
-            return Reporting().progress_bar("", 0, "")
+        def takes(*description, **named):
+            self.append(repr((description, named)))
+            return Reporting().progress_bar()
 
         return Reporting(clock=takes, progress_bar=takes, note=self.append, warn=self.append)
 

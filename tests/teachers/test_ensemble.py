@@ -6,7 +6,7 @@ import teacher_helpers as helpers
 import tensorflow as tf
 from data_sets_for_tests import table_dataset
 
-from pate_tf.teachers import ensemble, kinds
+from pate_tf.teachers import kinds, voters
 
 TABLE = table_dataset(4, -1.0, 1.0, num_classes=2)
 
@@ -22,7 +22,7 @@ def saved(folder, teachers=None, **changes):
 @pytest.mark.parametrize("model", ["cnn", "architectures_for_tests:with_buffers"])
 def test_answers_are_those_of_one_keras_model_after_another(model, tmp_path):
     config, teachers = saved(tmp_path / "ensemble", model=model)
-    inputs, _ = helpers.blob_images(2 * ensemble.VOTING_BATCH + 1)
+    inputs, _ = helpers.blob_images(2 * voters.VOTING_BATCH + 1)
     expected = helpers.slow_twin(config, teachers, inputs)
     # The teachers differ, so that mixing them up would show.
     assert len({row.tobytes() for row in expected}) == 5

@@ -20,6 +20,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log, sqrt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 from pate_tf.accounting.charge import from_fields
 from pate_tf.accounting.composition import Charge, check_pure, lacking, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, SAFETY_MARGIN, FloatArray, gaussian_dp_epsilon
-from pate_tf.accounting.noisy_max_costs import NeighbourLaws
+from pate_tf.accounting.noisy_max_costs import NeighbourLaws, Quadrature, additive_outcomes
+from pate_tf.core import validation
 from pate_tf.core.validation import IntArray, Settings, setting
 
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
@@ -181,7 +183,7 @@ class Mechanism(Charge, Settings):
     two teachers (`pate_tf.accounting.composition`).
 
     A family member gives `name`, `alphas`, `draw`, `words` and fields made by `parameter`, or says
-    in `lacks` why not ("draw", "flags", "bounds", "dp event"); and whatever else it can: a plan for
+    in `lacks` why not ("draw", "flags", "bounds"); and whatever else it can: a plan for
     a target, the bounds of its data-dependent cost with the methods they rest on, `pure_epsilon`,
     `noise_multipliers`.
 
@@ -216,6 +218,7 @@ class Mechanism(Charge, Settings):
 
         The moment is None where a composition theorem other than moments gives the result.
         """
+        validation.whole(0, num_queries=num_queries)
         return smallest_epsilon({self: self.number_charged(num_queries)}, delta)
 
     @classmethod
@@ -246,17 +249,6 @@ class Mechanism(Charge, Settings):
         """
         del counts
         raise lacking(self, "an outcome law", "outcome law")
-
-    def check_counts(self, counts: IntArray) -> None:
-        """Checks whatever `draw` and the cost demand of a batch's counts, before it is charged.
-
-        Args:
-            counts: int64 [num_queries, num_classes]. Sensitive.
-
-        Raises:
-            ValueError: if they are not such; the message carries no count.
-        """
-        del counts
 
     def draw(
         self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
@@ -297,8 +289,7 @@ class OneScale(Mechanism):
     def for_target(cls, target: Target, counts: IntArray) -> Self:
         """Returns the affordable member with the least noise; `counts` are not read."""
         del counts
-        fields: dict[str, Any] = {}
-        return target.least_noise(lambda scale: cls(**fields | {cls.scale_name: scale}))
+        return target.least_noise(lambda scale: cls(**{cls.scale_name: scale}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,11 +340,19 @@ class OfSigma(OneScale):
 
 
 class OutcomeLaw(Mechanism):
-    """A mechanism with a known law of the label of each query."""
+    """A mechanism with a known law of the label of each query.
 
-    @abstractmethod
+    Attributes:
+        noise_law: of one that adds noise to every count: which field has its scale, and from that
+            to the quadrature of the noise.
+    """
+
+    noise_law: ClassVar[tuple[str, Callable[..., Quadrature]]]
+
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the exact law of the label, [num_queries, num_classes]."""
+        """Returns the law of the label, [num_queries, num_classes]: here of the largest sum."""
+        field, quadrature = self.noise_law
+        return additive_outcomes(counts, partial(quadrature, getattr(self, field)))
 
     @abstractmethod
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:

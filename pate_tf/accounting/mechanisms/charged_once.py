@@ -26,7 +26,7 @@ from pate_tf.accounting.mechanisms.base import (
     register,
 )
 from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram
-from pate_tf.core.validation import IntArray, whole, whole_numbers
+from pate_tf.core.validation import IntArray, whole
 
 # Sums by class of what private records add, with noise: no teacher is asked.
 
@@ -346,31 +346,10 @@ class BatchGate(Mechanism):
         """
         return pass_numerator(self.epsilon, self.delta, distance)
 
-    def check_counts(self, counts: IntArray) -> None:
-        """Checks that there is one vote of every teacher on every query.
-
-        Raises:
-            ValueError: if counts are not whole numbers [num_queries, num_classes] with at least one
-                query and two classes, if one is negative, or if queries differ in their number of
-                votes.
-        """
-        counts = whole_numbers(counts, "counts")
-        if counts.ndim != 2 or counts.shape[0] < 1 or counts.shape[1] < 2 or (counts < 0).any():
-            raise ValueError(
-                "counts: expected [num_queries, num_classes], at least 0, of at least one query "
-                f"and two classes, got {list(counts.shape)} or negative ones"
-            )
-        totals = counts.sum(axis=1)
-        if (totals != totals[0]).any():
-            raise ValueError(
-                "expected one vote of every teacher on every query, got unequal totals"
-            )
-
     def draw(
         self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
     ) -> Answers:
         """Draws whether labels leave without noise, and what is drawn where they don't."""
-        self.check_counts(counts)
         distance = int(stability_distances(counts).min())
         if noise.uniform_below(CERTAIN) < self.pass_numerator(distance):
             return Answers(np.argmax(counts, axis=1).tolist())
@@ -411,10 +390,7 @@ class StabilityGate(BatchGate):
 
     name: ClassVar[str] = "stability_gate"
     withholds: ClassVar[bool] = True
-    lacks: ClassVar[Mapping[str, str]] = {
-        "dp event": "that library has no event for an (epsilon, delta) guarantee",
-        "bounds": "its cost is the same for all votes",
-    }
+    lacks: ClassVar[Mapping[str, str]] = {"bounds": "its cost is the same for all votes"}
     words: ClassVar[str] = (
         "A batch of queries was fixed in advance. All its labels, each the class with most votes, "
         "left together and without noise, or none did: the more teachers it would take to change "
@@ -609,15 +585,6 @@ class StabilityGateOrHistogram(BatchGate):
         shut = 1.0 - self.pass_numerator(int(stability_distances(counts).min())) / CERTAIN
         noisy = GaussianHistogram(sigma=self.sigma).expected_correct(counts)
         return super().expected_correct(counts) + shut * noisy
-
-    def check_counts(self, counts: IntArray) -> None:
-        """Raises ValueError unless every query has all votes and there are not too many."""
-        super().check_counts(counts)
-        if len(counts) > self.most_queries:
-            raise ValueError(
-                f"most_queries: expected a batch of at most {self.most_queries} new queries, got "
-                f"{len(counts)}"
-            )
 
     def drawn_while_shut(
         self, counts: IntArray, noise: NoiseDraws, noisy_winners: NoisyWinners

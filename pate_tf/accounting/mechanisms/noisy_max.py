@@ -339,6 +339,7 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
 
     name: ClassVar[str] = "laplace_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", *PureNoisyMax.bounds)
+    noise_law = ("gamma", discrete_laplace)  # ties go by random priority
     certified = ("gamma", 1, SMALLEST_GAMMA, LARGEST_GAMMA, laplace_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes a random whole number is added, from the discrete "
@@ -348,7 +349,7 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
     @property
     def noise_scales(self) -> Mapping[str, float]:
         """1 / gamma, rounded up: the noise drawn is never smaller than what is accounted for."""
-        return {"1/gamma": nextafter(self.scale, inf)}
+        return {"1/gamma": nextafter(1.0 / self.gamma, inf)}
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Laplace variables times LATTICE, plus each class's place in an order.
@@ -381,10 +382,6 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
         cap = 2.0 * self.gamma * moments * np.minimum(self.gamma * (moments + 1.0), 1.0)
         return bound._replace(tail=tail, cap=cap)
 
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the exact law of the label, ties broken by random priority."""
-        return additive_outcomes(counts, partial(discrete_laplace, self.gamma))
-
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the exact laws, which do not depend on the order of the classes."""
         noise = partial(discrete_laplace, self.gamma)
@@ -409,6 +406,8 @@ class GaussianCounts(OfSigma, OutcomeLaw):
         sigma: standard deviation of the noise on each count, in votes.
     """
 
+    noise_law = ("sigma", gaussian)  # continuous
+
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
         drawn = noise.gaussian_integers(self.sigma * LATTICE, num_queries * num_classes)
@@ -417,10 +416,6 @@ class GaussianCounts(OfSigma, OutcomeLaw):
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
         return np.asarray(scipy.special.erfc((gaps - 2.0 / LATTICE) / (2.0 * self.sigma)) / 2.0)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the law of the label alone, by quadrature of the continuous noise."""
-        return additive_outcomes(counts, partial(gaussian, self.sigma))
 
 
 @register
@@ -717,7 +712,6 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax):
         "calibration": "it has two scales, a threshold and a share of labels",
         "bounds": "its answers depend on a student of earlier noisy labels, for which only the "
         "worst case holds",
-        "dp event": "that library has none for a number of labels that depends on answers",
     }
     words: ClassVar[str] = (
         "Queries were answered in rounds, with a student of the labels of earlier rounds. A query "

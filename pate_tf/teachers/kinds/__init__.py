@@ -26,7 +26,7 @@ from pate_tf.core.source import Records
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.voters import Ensemble
+from pate_tf.teachers.voters import Ensemble, SavedModelEnsemble
 
 if TYPE_CHECKING:
     from pate_tf.models.encoder import Encoder
@@ -175,9 +175,7 @@ class TeacherKind:
         Raises:
             Exception: of any kind, if there are none, or they are broken.
         """
-        from pate_tf.teachers import ensemble
-
-        return ensemble.SavedModelEnsemble(folder, config)
+        return SavedModelEnsemble(folder, config)
 
 
 KINDS: dict[str, TeacherKind] = {}
