@@ -267,6 +267,6 @@ class LyingCoordinator(stateful.RuleBasedStateMachine):
 
 
 def test_a_lying_coordinator_opens_totals_of_enough_silos_alone():
-    limits = settings(max_examples=20, stateful_step_count=20, suppress_health_check=[*HealthCheck])
+    limits = settings(max_examples=30, stateful_step_count=20, suppress_health_check=[*HealthCheck])
     stateful.run_state_machine_as_test(LyingCoordinator, settings=limits)
     assert LyingCoordinator.num_opened
