@@ -59,8 +59,6 @@ def run_command(words: list[str], folder: pathlib.Path, seen: Seen) -> Ended:
     program, script, *flags = words
     command = script.removeprefix("train_").removesuffix(".py")
     key = (command, *flags)
-    if key in seen:
-        return seen[key]
     if program == "pate":
         script, flags = "pate_tf/cli/main.py", [command, *flags]
     # What learns from features is solved for, or is scikit-learn's, which knows no steps.
@@ -68,7 +66,8 @@ def run_command(words: list[str], folder: pathlib.Path, seen: Seen) -> Ended:
     if command in ("teachers", "student") and not any(flag.startswith(without) for flag in flags):
         flags.append(FEW_STEPS)
     setup = functools.partial(set_up, str(folder))
-    seen[key] = run_script(script, *flags, folder=folder, setup=setup)
+    if key not in seen:
+        seen[key] = run_script(script, *flags, folder=folder, setup=setup)
     return seen[key]
 
 
