@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax
     from pate_tf.accounting.mechanisms import GaussianNoisyMax as GaussianNoisyMax
     from pate_tf.accounting.mechanisms import LaplaceNoisyMax as LaplaceNoisyMax
+    from pate_tf.accounting.planning import ForecastError as ForecastError
     from pate_tf.accounting.planning import Plan as Plan
     from pate_tf.accounting.planning import plan as plan
     from pate_tf.core.dataset import Dataset as Dataset
@@ -74,7 +75,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _NAMES = {
     "accounting.charge": ["Cost"],
     "accounting.mechanisms": ["ConfidentGaussianNoisyMax", "GaussianNoisyMax", "LaplaceNoisyMax"],
-    "accounting.planning": ["Plan", "plan"],
+    "accounting.planning": ["ForecastError", "Plan", "plan"],
     "data.data": ["Data"],
     "release.feature_sums": ["FeatureSums"],
     "run.classifier": ["Fitted", "PateClassifier", "fit"],

@@ -58,6 +58,9 @@ FEATURE_MARGIN: Final = 0.12
 # By which fraction of a cluster's records its first class leads the second.
 CLUSTER_MARGIN: Final = 0.9
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
+LEAST_ACCURACY: Final = 0.5  # of labels of queries that a plan must expect
+BY_OTHERS: Final = "by what other data sets had"
+BY_TRIAL: Final = "by a trial on labels of the pool"
 _SCALE: Final = 1000.0  # votes that stand for one standard deviation of the sums' noise
 
 SUMS_ASSUME: Final = (
@@ -74,6 +77,44 @@ CLUSTER_RATIO: Final = 6.0
 LEAST_RATIO: Final = 3.0
 ROUNDS: Final = 16
 ROUNDS_RATIO: Final = 400.0
+
+
+class ForecastError(ValueError):
+    """Labels are not expected to be worth their cost; nothing was charged.
+
+    >>> import pate_tf
+    >>> forecast = pate_tf.plan(0.1, num_teachers=5).forecast("pate")
+    >>> try:
+    ...     forecast.check(None)
+    ... except pate_tf.ForecastError as error:
+    ...     print(str(error)[:62])
+    forecast: expected labels that are worth their cost, got about
+    """
+
+
+HELPS: Final = (
+    "What helps: more private records, a larger epsilon, fewer classes, or an encoder "
+    "(docs/how-to/pretrained_encoder.md)."
+)
+NOTHING_CHARGED: Final = f"Nothing was charged.\n{HELPS}\nTo go on all the same: `accept_forecast`."
+
+
+ACCEPT_FORECAST: Final = {
+    "help": "Go on where labels are not expected to be worth their cost: to be more often correct "
+    "than the most frequent class of the pool, or than guesses. Otherwise nothing is charged, and "
+    "the command ends with exit code 4."
+}
+
+
+def compared_in_words(majority: float | None) -> str:
+    """Returns what the accuracy of labels compares with, the pool's majority share, as a sentence.
+
+    Args:
+        majority: share of the pool's most frequent class; None if the pool has no labels.
+    """
+    if majority is None:
+        return "The pool has no labels: no comparison with the share of its most frequent class."
+    return f"The most frequent class of the pool has a share of {majority:.1%}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,6 +257,11 @@ class Outlook(NamedTuple):
         """Expected accuracy of the labels that arrive."""
         return self.expected_correct / max(self.expected_labels, 1.0)
 
+    def is_noise(self, num_classes: int) -> bool:
+        """Whether guesses would be correct as often, by two of their standard deviations."""
+        chance, number = 1.0 / num_classes, max(self.expected_labels, 1.0)
+        return self.accuracy <= chance + 2.0 * sqrt(chance * (1.0 - chance) / number)
+
     def in_words(self) -> str:
         """Returns labels that arrive, and their accuracy in per cent, rounded down."""
         if self.expected_labels < 0.05:
@@ -331,6 +377,8 @@ def planned_sums(
     num_classes: int,
     resolutions: Sequence[int],
     num_rounds: int | None = 1,
+    *,
+    accept_forecast: bool = False,
 ) -> ReleasesFeatureSums:
     """Returns what feature sums release within an epsilon, chosen from public values.
 
@@ -345,9 +393,11 @@ def planned_sums(
         resolutions: numbers of clusters that can be had; none where clusters are no use.
         num_rounds: of residual sums; None for `ROUNDS` where a class has `ROUNDS_RATIO` times more
             records than a single release has noise, 1 otherwise.
+        accept_forecast: whether labels may be noise.
 
     Raises:
-        ValueError: if noise would exceed the signal, or at delta 0 there are no clusters.
+        ForecastError: if noise would exceed the signal.
+        ValueError: if at delta 0 there are no clusters.
     """
     of_class = (num_records or 0) / num_classes
     scale = nextafter(CHANGED / target.epsilon, inf)
@@ -367,12 +417,11 @@ def planned_sums(
                 lambda scale: GaussianResidualSums(sigma=scale, num_rounds=num_rounds)
             )
             least = in_rounds.fewest_of_class
-            if num_records is not None and of_class < least:
-                raise ValueError(
+            if num_records is not None and of_class < least and not accept_forecast:
+                raise ForecastError(
                     f"num_rounds: expected rounds whose noise leaves labels, got {num_rounds} at "
                     f"epsilon {target.epsilon:g}: with balanced classes, about {of_class:,.0f} "
-                    f"records per class, where {least:,.0f} are needed. Take fewer rounds, a "
-                    f"larger epsilon or more records"
+                    f"records per class, where {least:,.0f} are needed. {NOTHING_CHARGED}"
                 )
             return in_rounds
         if num_records is None or of_class >= features.fewest_of_class:
@@ -381,16 +430,16 @@ def planned_sums(
     if fitting:
         released = LaplaceClusterCounts(scale=scale, num_clusters=max(fitting))
         least = LEAST_RATIO * deviation
-    if of_class < least:
-        raise ValueError(
+    if of_class < least and not accept_forecast:
+        raise ForecastError(
             f"epsilon: expected one at which records outweigh the noise, got {target.epsilon:g}: "
             f"with balanced classes, about {of_class:,.0f} records per class, below noise of "
-            f"{least:,.0f}. Take a larger epsilon or more records"
+            f"{least:,.0f}. {NOTHING_CHARGED}"
         )
     return released
 
 
-def sums_candidate(settings: PlanSettings) -> Candidate:
+def sums_candidate(settings: PlanSettings, sums: ReleasesFeatureSums | None = None) -> Candidate:
     """Returns what feature sums release within the target, and what to expect of their labels.
 
     An input's score of a class is its product with the noisy sum of that class: of its own class it
@@ -407,7 +456,7 @@ def sums_candidate(settings: PlanSettings) -> Candidate:
     resolutions = list[int]()
     if settings.has_augmentation and settings.num_records is not None:
         resolutions = cluster_numbers(settings.pool_size, settings.num_classes)
-    sums = planned_sums(
+    sums = sums or planned_sums(
         target,
         settings.num_records if is_of_records else None,
         settings.num_classes,
@@ -440,20 +489,83 @@ class Forecast(NamedTuple):
         high: upper end.
         num_labels: expected labels.
         by: what the range follows from.
+        is_measured: whether it was measured on labels of the pool, so that the range is its
+            uncertainty; else the range is that of other data sets.
+        is_noise: whether the noise alone, at half the assumed margin, leaves no more correct labels
+            than guesses do, by two standard deviations of these.
     """
 
     low: float
     high: float
     num_labels: float
-    by: str = "by what other data sets had"
+    by: str = BY_OTHERS
+    is_measured: bool = False
+    is_noise: bool = False
+
+    @classmethod
+    def measured(cls, accuracy: float, num_samples: int, num_labels: int) -> Forecast:
+        """Returns the forecast of an accuracy on samples: two standard errors to each side."""
+        error = 2.0 * sqrt(max(accuracy * (1.0 - accuracy), 1.0 / num_samples) / num_samples)
+        low, high = max(accuracy - error, 0.0), min(accuracy + error, 1.0)
+        return cls(low, high, num_labels, BY_TRIAL, is_measured=True)
+
+    @property
+    def accuracy(self) -> float:
+        """The middle of the range."""
+        return (self.low + self.high) / 2.0
 
     def in_words(self) -> str:
         """Returns the forecast as a sentence."""
-        middle = (self.low + self.high) / 2.0
         return (
-            f"about {self.num_labels:,.0f} labels, about {middle:.0%} of them correct "
+            f"about {self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct "
             f"({self.low:.0%} to {self.high:.0%}, {self.by})"
         )
+
+    def check(self, majority: float | None) -> None:
+        """Checks that labels are expected to be worth their cost.
+
+        Args:
+            majority: share of the pool's most frequent class; None where the pool has no labels.
+
+        Raises:
+            ForecastError: if the planned labels are noise, or are not expected to be more often
+                correct than the most frequent class.
+        """
+        expected = self.low if self.is_measured else self.accuracy
+        if not self.is_noise and (majority is None or expected > majority):
+            return
+        why = "a constant answer is expected to be as good"
+        if self.is_noise:
+            why = "the noise leaves too few correct labels"
+        raise ForecastError(
+            f"forecast: expected labels that are worth their cost, got {self.in_words()}: {why}. "
+            f"{compared_in_words(majority)} {NOTHING_CHARGED}"
+        )
+
+
+def forecast_of_sums(candidate: Candidate, settings: PlanSettings, num_features: int) -> Forecast:
+    """Returns the expected accuracy of labels from feature sums, by what other data sets had.
+
+    Of sums of vectors it is `WITHOUT_NOISE`, drawn towards chance by s / (s + a), where s is the
+    number of records of a class over the noise of all features of a sum, and a is 1/2 at best and 2
+    at worst. Of counts it is `WITHOUT_NOISE` times what the noise leaves correct.
+
+    Args:
+        candidate: what is released, and its outlooks.
+        settings: with the number of records.
+        num_features: of a record's vector.
+    """
+    sums, chance, (lowest, highest) = candidate.mechanism, 1.0 / settings.num_classes, WITHOUT_NOISE
+    accuracies = [outlook.accuracy for outlook in candidate.outlooks]
+    low, high = max(chance, lowest * min(accuracies)), highest * max(accuracies)
+    if isinstance(sums, GaussianFeatureSums):
+        # Of a single release at this cost; rounds are no less accurate.
+        noise = sums.sigma * np.sqrt(num_features / sums.num_rounds) * settings.num_classes
+        signal = (settings.num_records or 0) / noise
+        low = float(chance + (max(lowest, chance) - chance) * signal / (signal + 2.0))
+        high = float(chance + (highest - chance) * signal / (signal + 0.5))
+    is_noise = candidate.outlooks[1].is_noise(settings.num_classes)
+    return Forecast(low, max(low, high), settings.pool_size, is_noise=is_noise)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -515,39 +627,38 @@ class Plan:
             f"{' ' if self.settings.purpose else ''}{self.settings.purpose}"
         )
 
-    def forecast(self, method: str, num_features: int = 1) -> Forecast | None:
+    def forecast(
+        self, method: str, num_features: int = 1, without_noise: tuple[float, float] | None = None
+    ) -> Forecast | None:
         """Returns the expected accuracy of a method's labels; None for sums of uncounted records.
 
         Of votes it is what noise leaves correct, at the assumed margin and at a quarter of it,
-        times `WITHOUT_NOISE`. Of feature sums it is `WITHOUT_NOISE`, drawn towards chance by
-        s / (s + a), where s is the number of records of a class over the noise of all features of a
-        sum, and a is 1/2 at best and 2 at worst.
+        times the accuracy without noise.
 
         Args:
             method: "pate" or "feature_sums".
-            num_features: of a record's vector, for feature sums.
+            num_features: of a record's vector, for feature sums; see `forecast_of_sums`.
+            without_noise: lowest and highest accuracy of votes without noise, measured on labels of
+                the pool. Default: that of other data sets, `WITHOUT_NOISE`.
         """
         settings, candidate = self.settings, self.candidates[0]
-        (lowest, highest), chance = WITHOUT_NOISE, 1.0 / settings.num_classes
         if method == FEATURE_SUMS:
             if settings.num_records is None or self.sums is None:
                 return None
-            candidate, sums = self.sums, self.sums.mechanism
-            if isinstance(sums, GaussianFeatureSums):
-                # Of a single release at this cost; rounds are no less accurate.
-                noise = sums.sigma * np.sqrt(num_features / sums.num_rounds) * settings.num_classes
-                signal = settings.num_records / noise
-                least = max(lowest, chance)
-                return Forecast(
-                    low=float(chance + (least - chance) * signal / (signal + 2.0)),
-                    high=float(chance + (highest - chance) * signal / (signal + 0.5)),
-                    num_labels=settings.pool_size,
-                )
+            return forecast_of_sums(self.sums, settings, num_features)
+        chance, is_measured = 1.0 / settings.num_classes, without_noise is not None
+        lowest, highest = without_noise or WITHOUT_NOISE
         accuracies = [outlook.accuracy for outlook in candidate.outlooks]
+        worst = accuracies[1] if is_measured else min(accuracies)
+        low = max(chance, lowest * worst)
         return Forecast(
-            low=max(chance, lowest * min(accuracies)),
-            high=highest * max(accuracies),
+            low=low,
+            high=max(low, highest * max(accuracies)),
             num_labels=candidate.outlooks[1].expected_labels,
+            by=BY_TRIAL if is_measured else BY_OTHERS,
+            is_measured=is_measured,
+            is_noise=candidate.outlooks[1].is_noise(settings.num_classes)
+            or self.expected_share < LEAST_ACCURACY,
         )
 
     def commands(self, method: str) -> tuple[str, ...]:
@@ -572,7 +683,8 @@ class Plan:
         notes = [
             f"Assumed, not measured: {settings.in_words()}. That is a guess from public values, "
             f"and an optimistic one where people disagree. If teachers agree less, fewer labels "
-            f"are correct; epsilon holds whatever the votes."
+            f"are correct; epsilon holds whatever the votes. No label is read: compare accuracies "
+            f"with the share of the most frequent class, which a constant answer reaches."
         ]
         if settings.purpose:
             notes.append(settings.purpose)
@@ -596,12 +708,23 @@ class Plan:
             epsilon = min(rounded_up(candidate.epsilon), f"{settings.epsilon:.12g}", key=float)
             cells = cells or ["not known without the number of records"]
             lines.append("  ".join(["", name.ljust(width), f"{epsilon:>7}", *cells]))
-        lines += ["", f"Recommended: {method}, {best.summary()}"]
-        if not of_votes or settings.mechanism is not None:
+        method, noise = (PATE if of_votes else method), "the noise leaves too few correct labels"
+        expected = {name: self.forecast(name) for name in (PATE, FEATURE_SUMS)}
+        # Of counts that are learned from together no label needs to be correct by itself.
+        is_noise = {
+            name: forecast is not None and forecast.is_noise and not settings.purpose
+            for name, forecast in expected.items()
+        }
+        verdict = f"Not worth its cost, as {noise}" if is_noise[method] else "Recommended"
+        lines += ["", f"{verdict}: {method}, {best.summary()}"]
+        if is_noise[method]:
+            lines += [HELPS]
+        elif not of_votes or settings.mechanism is not None:
             lines += [f"  {command}" for command in self.commands(method)]
-        if self.sums is not None and not of_votes:
+        if self.sums is not None and not of_votes and not is_noise[method]:
             other = PATE if method == FEATURE_SUMS else FEATURE_SUMS
-            lines += ["", f"Or {other}", *(f"  {line}" for line in self.commands(other))]
+            lines += ["", f"Or {other}" + f": {noise}" * is_noise[other]]
+            lines += [f"  {line}" for line in self.commands(other)]
         return "\n".join(
             [
                 f"Plan for epsilon {settings.epsilon:g} at delta {settings.delta:g}, for every "

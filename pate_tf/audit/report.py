@@ -55,9 +55,8 @@ def report_page(train_dir: str | pathlib.Path, *, checks: Sequence[tuple[str, st
         )
     statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
     body = list(_as_html(statement.to_markdown()))
-    accuracy = _accuracy(root)
-    if accuracy is not None:
-        body.append(f"<p>Accuracy on public samples: {accuracy:.1%}.</p>")
+    if accuracy := _accuracy(root):
+        body.append(f"<p>Accuracy on public samples: {accuracy}.</p>")
     if charges := list(_charges(root)):
         head = ("time", "row", "charge", "epsilon spent by then")
         body += ["<h2>What was charged, and when</h2>", *_table([head, *charges])]
@@ -73,12 +72,15 @@ def report_page(train_dir: str | pathlib.Path, *, checks: Sequence[tuple[str, st
     )
 
 
-def _accuracy(root: pathlib.Path) -> float | None:
+def _accuracy(root: pathlib.Path) -> str | None:
     for folder in (root / artifacts.SENSITIVE, root):
         for name in REPORTS:
             if (folder / name).exists():
-                accuracy = artifacts.read_json(folder / name).get("student_accuracy")
-                return accuracy if isinstance(accuracy, float) else None
+                values = artifacts.read_json(folder / name)
+                names = ("student_accuracy", "student_majority_accuracy")
+                accuracy, majority = (values.get(name) for name in names)
+                if isinstance(accuracy, float) and isinstance(majority, float):
+                    return f"{accuracy:.1%}; the most frequent class: {majority:.1%}"
     return None
 
 

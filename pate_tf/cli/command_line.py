@@ -16,12 +16,13 @@ from typing import Any
 from absl import app, flags
 from tqdm import tqdm
 
+from pate_tf.accounting.planning import ForecastError
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import Reporting, clock
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 LONGEST_MESSAGE = 900
-USER_ERROR, FLAG_ERROR, INTERRUPTED = 1, 2, 130
+USER_ERROR, FLAG_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 4, 130
 # Flags of the first release that a command does not have any more.
 GONE = (
     *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small"),
@@ -172,6 +173,8 @@ def guarded(
             message, code = "stopped; the same command goes on from here", INTERRUPTED
         except FlagValueError as error:
             message, code = str(error), FLAG_ERROR
+        except ForecastError as error:
+            message, code = str(error), NOT_WORTH_ITS_COST
         except (ValueError, OSError, LedgerError) as error:
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)

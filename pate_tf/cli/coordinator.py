@@ -47,10 +47,6 @@ def main() -> None:
         student=own_flags.read(StudentSettings),
     )
     report = coordinate(run, on_event=lambda event: print(event, flush=True))
-    accuracies = [
-        (name.replace("_", " "), "unknown" if report[name] is None else f"{report[name]:.3f}")
-        for name in ("label_accuracy", "student_accuracy")
-    ]
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")
         for name, epsilon in report["epsilon_per_silo"].items()
@@ -64,7 +60,7 @@ def main() -> None:
         [
             ("silos, aggregators", f"{report['silos']}, {report['aggregators']}"),
             *counts,
-            *accuracies,
+            *report["rows"],
             ("seconds a round", f"{report['seconds_per_round']:.2f}"),
             *epsilons,
         ],

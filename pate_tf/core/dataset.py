@@ -120,6 +120,10 @@ class Dataset:
         """Whether inputs are images of three channels: red, green and blue."""
         return self.kind == "image" and self.input_shape[-1] == 3
 
+    def class_name(self, label: int) -> str:
+        """Returns the name of a class; its number where the data set names none."""
+        return self.class_names[label] if self.class_names else str(label)
+
     def difference(self, other: "Dataset") -> str:
         """Returns what differs from another first, in words; empty where nothing does."""
         for field in dataclasses.fields(self):

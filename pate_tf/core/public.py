@@ -21,17 +21,34 @@ class Pool:
     Attributes:
         dataset: what is publicly known of them.
         inputs: `[num_inputs, *input_shape]`.
+        labels: true labels int64 `[num_inputs]`, -1 where unknown; None if none is known. For
+            forecasts alone: no student and no strategy sees them.
     """
 
     dataset: Dataset
     inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
+    labels: IntArray | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs, self.dataset)
         object.__setattr__(self, "inputs", frozen_view(self.inputs))
 
+    @property
+    def majority_share(self) -> float | None:
+        """Share of the most frequent class among those labeled; None if none has a label."""
+        return None if self.labels is None else majority_share(self.labels)
+
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+def majority_share(labels: IntArray) -> float | None:
+    """Returns the share of the most frequent of labels `[num_labels]`, -1 where unknown.
+
+    A constant answer has this accuracy. None if none is known.
+    """
+    counts = np.bincount(labels[labels != UNKNOWN])
+    return float(counts.max() / counts.sum()) if len(counts) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +90,7 @@ class PublicExamples(Examples):
             )
         labels = np.full(len(self), UNKNOWN) if self.labels is None else self.labels
         return PublicSplit(
-            pool=Pool(self.dataset, self.inputs[:pool_size]),
+            pool=Pool(self.dataset, self.inputs[:pool_size], labels[:pool_size]),
             pool_labels=labels[:pool_size],
             held_out=PublicExamples(self.dataset, self.inputs[pool_size:], labels[pool_size:]),
         )
@@ -87,14 +104,8 @@ class PublicExamples(Examples):
 
     @property
     def majority_share(self) -> float | None:
-        """Share of the commonest class among those labelled: the majority-class baseline.
-
-        None if none has a label.
-        """
-        labeled = self.labelled()
-        if labeled is None:
-            return None
-        return float(np.bincount(np.asarray(labeled.labels)).max() / len(labeled))
+        """Share of the most frequent class among those labeled; None if none has a label."""
+        return None if self.labels is None else majority_share(self.labels)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,11 +200,6 @@ class PoolLabels:
     def targets(self) -> npt.NDArray[Any]:
         """What a model learns: `weights` where there are some, else `labels`."""
         return self.labels if self.weights is None else self.weights
-
-    @property
-    def confidence(self) -> float | None:
-        """The mean probability of the likeliest class, by `weights`; None without."""
-        return None if self.weights is None else float(self.weights.max(axis=1).mean(dtype=float))
 
     def check_pool(self, pool: Pool) -> None:
         """Checks that a student can learn from these labels of this pool.

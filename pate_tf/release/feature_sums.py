@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE, default_delta
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.planning import cluster_numbers, planned_sums
+from pate_tf.accounting.planning import Forecast, cluster_numbers, planned_sums
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
 from pate_tf.core.public import Pool, PublicExamples
@@ -53,7 +53,7 @@ from pate_tf.release.noisy_sums import (
     vector_steps,
     weights_of_rounds,
 )
-from pate_tf.release.pseudo_labels import trial_accuracy
+from pate_tf.release.pseudo_labels import FEWEST_LABELED, MOST_LABELED, trial_accuracy
 from pate_tf.representations.catalogue import (
     Representation,
     check_representation,
@@ -67,7 +67,6 @@ from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
 from pate_tf.teachers.run_folder import RunDescription, described_run
 from pate_tf.teachers.voters import Voter
 
-FEWEST_LABELED: Final = 50  # samples of a pool, for a trial of representations
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
 SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
@@ -255,10 +254,12 @@ class FeatureSums:
         has_vectors: whether vectors of records are stored, from which several rounds can be
             released.
         num_teachers: None: no teacher was trained.
+        forecast: of the trial of `choose_representation`; None without one. Public.
     """
 
     num_teachers: None = None
     digest: str = ""
+    forecast: Forecast | None = None
     source: PrivateSource | None
 
     def __init__(
@@ -288,14 +289,21 @@ class FeatureSums:
         self._name = source_of(representation)
 
     def choose_representation(
-        self, data: Data, epsilon: float, delta: float | None, num_rounds: int | None = None
+        self,
+        data: Data,
+        epsilon: float,
+        delta: float | None,
+        num_rounds: int | None = None,
+        *,
+        accept_forecast: bool = False,
     ) -> None:
         """Takes the representation of a table that labels its pool best in a trial.
 
         Bins, raw features and, of narrow tables, pairs label each third of the pool's labeled
-        samples from noisy sums of the others (`trial_accuracy`). It costs no privacy: the labels
-        and, without owners, the number of private records are public. Nothing changes if a
-        representation is named, stored sums have one, owners are protected or fewer than
+        samples from noisy sums of the others (`trial_accuracy`); the best accuracy is the
+        `forecast`. It costs no privacy: the labels and, without owners, the number of private
+        records are public. A representation that is named, that of stored sums, and that of texts
+        are tried alone. Nothing is tried of images, if owners are protected or fewer than
         `FEWEST_LABELED` samples have a label.
 
         Args:
@@ -303,21 +311,26 @@ class FeatureSums:
             epsilon: what the sums will cost.
             delta: of epsilon; None for the default.
             num_rounds: as of `Labeller`.
+            accept_forecast: as of `Labeller`.
 
         Raises:
-            ValueError: if the records are too few for the noise at this epsilon.
+            ForecastError: if the labels are not expected to be worth their cost.
         """
         self._settle(data.dataset)
-        private, pool, labels = data.private, data.pool, data.public.pool_labels
-        samples = PublicExamples(pool.dataset, pool.inputs, labels).labelled()
-        is_tried = private.owners is None and pool.dataset.kind == "tabular"
-        if self._name or not is_tried or samples is None or len(samples) < FEWEST_LABELED:
+        private, pool = data.private, data.pool
+        samples = PublicExamples(pool.dataset, pool.inputs, pool.labels).labelled()
+        is_tried = private.owners is None and pool.dataset.kind != "image"
+        if not is_tried or samples is None or len(samples) < FEWEST_LABELED:
             return
         number = len(private)
         target = Target(epsilon=epsilon, delta=default_delta(number) if delta is None else delta)
-        mechanism = planned_sums(target, number, pool.dataset.num_classes, (), num_rounds)
-        encoders = {name: encoder_of(pool, name, self._seed) for name in ("bins", "raw")}
-        if encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
+        size, accepts = (number, pool.dataset.num_classes), {"accept_forecast": accept_forecast}
+        mechanism = planned_sums(target, *size, (), num_rounds, **accepts)
+        names: tuple[Any, ...] = ("bins", "raw")
+        if self._name or pool.dataset.kind != "tabular":
+            names = (self._name or default_of_sums(pool.dataset),)
+        encoders = {name: encoder_of(pool, name, self._seed) for name in names}
+        if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with self.reporting.clock("trying representations on labeled samples of the pool"):
             accuracies = {
@@ -325,8 +338,12 @@ class FeatureSums:
                 for name, encoder in encoders.items()
             }
         self._name = max(encoders, key=lambda name: accuracies[name])
-        shown = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in accuracies.items())
-        self.reporting.note(f"Representation {self._name}, by labels of the pool: {shown}.")
+        num_tried = min(len(samples), MOST_LABELED)
+        self.forecast = Forecast.measured(accuracies[self._name], num_tried, len(pool))
+        shown = ", ".join(f"{name_of(name)} {value:.1%}" for name, value in accuracies.items())
+        self.reporting.note(f"Representation, by labels of the pool: {shown}.")
+        if not accept_forecast:
+            self.forecast.check(pool.majority_share)
 
     def _settle(self, dataset: Dataset) -> None:
         """Takes the default folder, and the representation of sums stored there, unless named."""

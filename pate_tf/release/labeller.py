@@ -155,6 +155,7 @@ class Labeller:
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
         insecure_seed: int | None = None,
+        accept_forecast: bool = False,
         verbose: bool | Reporting = False,
     ) -> None:
         """Opens the ledger of the source, which the first call creates.
@@ -183,6 +184,9 @@ class Labeller:
                 first call, before there are votes. Default: a sanitised epsilon.
             insecure_seed: for tests alone: noise from this seed, which can be subtracted again.
                 Nothing of these teachers is private from then on, and every statement says so.
+            accept_forecast: goes on where labels within `epsilon` are not expected to be more often
+                correct than the pool's most frequent class, or than guesses. Otherwise `plan` and
+                `label` raise `pate_tf.ForecastError`, and nothing is charged.
             verbose: whether progress bars are shown.
 
         Raises:
@@ -203,6 +207,7 @@ class Labeller:
             margin=margin,
             num_rounds=num_rounds,
             insecure_seed=insecure_seed,
+            accept_forecast=accept_forecast,
         )
         budget = Budget(
             delta=delta,
@@ -337,7 +342,8 @@ class Labeller:
         """Returns what `label` would release with the same arguments; nothing is charged.
 
         Raises:
-            ValueError: if something does not fit, or nothing worth its cost can be had.
+            ForecastError: if the labels are not expected to be worth their cost.
+            ValueError: if something does not fit.
         """
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
@@ -401,6 +407,8 @@ class Labeller:
         what to do; what was charged stays charged.
 
         Raises:
+            ForecastError: if the labels are not expected to be worth their cost, unless
+                `accept_forecast`; nothing was charged then.
             ValueError: if something does not fit; nothing was charged then.
             BudgetExceeded: if the queries do not all fit into what is left; then none is charged,
                 and the message says how many would fit.

@@ -17,7 +17,14 @@ from pate_tf.accounting.conversions import DELTA
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGateOrHistogram
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.mechanisms.charged_once import MOST_ROUNDS
-from pate_tf.accounting.planning import DEFAULT_MARGIN, planned_sums, profile_counts
+from pate_tf.accounting.planning import (
+    ACCEPT_FORECAST,
+    DEFAULT_MARGIN,
+    Forecast,
+    compared_in_words,
+    planned_sums,
+    profile_counts,
+)
 from pate_tf.core import validation
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import Settings, setting
@@ -91,6 +98,7 @@ class LabelSettings(Settings):
         help="Draw the privacy noise from this seed, for tests and demonstrations. NOTHING is "
         "private then; ledger and statement say so for ever.",
     )
+    accept_forecast: bool = setting(False, group="privacy", **ACCEPT_FORECAST)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,12 +177,14 @@ class LabelPlan:
         queries: which inputs of the pool, and how they are chosen.
         reason: how mechanism and noise were chosen, for every statement; None if they were given.
         description: the comparison that it was chosen from, as text; empty if there was none.
+        forecast: expected accuracy of the labels; None if there is no forecast.
     """
 
     mechanism: Mechanism
     queries: QueryConfig
     reason: str | None = None
     description: str = ""
+    forecast: Forecast | None = None
 
     def __str__(self) -> str:
         number, strategy = self.queries.num_queries, self.queries.strategy
@@ -202,13 +212,16 @@ def plan_release(
         delta: what epsilon holds at.
 
     Raises:
-        ValueError: if settings, pool and source don't fit each other, or nothing worth its cost
-            can be had for the epsilon.
+        ForecastError: if labels are not expected to be worth their cost, unless it is accepted.
+        ValueError: if settings, pool and source don't fit each other.
     """
-    if not isinstance(source, Voter):
-        return _plan_of_sums(settings, source, pool, delta=delta)
-    plan = _plan_of_votes(settings, source, pool, delta=delta)
-    check_answers(plan.mechanism, delta)
+    if isinstance(source, Voter):
+        plan = _plan_of_votes(settings, source, pool, delta=delta)
+        check_answers(plan.mechanism, delta)
+    else:
+        plan = _plan_of_sums(settings, source, pool, delta=delta)
+    if plan.forecast is not None and not settings.accept_forecast:
+        plan.forecast.check(pool.majority_share)
     return plan
 
 
@@ -270,7 +283,6 @@ GATED_OF_CLASS: Final = 10
 # noise, and the gate is not worth its fraction of epsilon.
 MOST_RELATIVE_NOISE: Final = 1 / 2
 LEAST_RELATIVE_NOISE: Final = 1 / 10
-LEAST_ACCURACY: Final = 0.5  # of labels that a plan must expect
 TOGETHER: Final = (
     "What a student learns is computed from all counts together. So single labels need not be "
     "right: of teachers that are linear on features of the pool, more inputs with more noise say "
@@ -345,6 +357,8 @@ def _plan_of_votes(
     settings: LabelSettings, teachers: Voter, pool: Pool, *, delta: float
 ) -> LabelPlan:
     """Returns the best plan of votes within an epsilon, or that of the mechanism named."""
+    from pate_tf.release.pseudo_labels import accuracy_without_noise
+
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit)
     size: dict[str, Any] = {
         "num_teachers": teachers.num_teachers,
@@ -372,20 +386,16 @@ def _plan_of_votes(
         **size,
         **words,
     )
-    if joint is None and kind is None and plan.expected_share < LEAST_ACCURACY:
-        raise ValueError(
-            f"epsilon: expected one that labels at least half of the queries correctly under the "
-            f"plan's assumption, got {target.epsilon:g}: {plan.mechanism.name} would label "
-            f"{plan.expected_share:.0%} of {plan.num_queries} correctly. "
-            f"Take more teachers or a larger epsilon, or name a mechanism to release such labels "
-            f"all the same"
-        )
     strategy = settings.strategy or plan.settings.strategy
     return LabelPlan(
         mechanism=plan.mechanism,
         queries=_queries(settings, teachers, plan.num_queries, strategy),
-        reason=plan.reason,
+        reason=f"{plan.reason} {compared_in_words(pool.majority_share)}",
         description=plan.in_words(of_votes=True),
+        # Of counts that are learned from together no label needs to be correct by itself.
+        forecast=None
+        if joint is not None
+        else plan.forecast(planning.PATE, without_noise=accuracy_without_noise(pool)),
     )
 
 
@@ -416,6 +426,7 @@ def _plan_of_sums(
         pool.dataset.num_classes,
         list(sums.cluster_counts) if pool.dataset.augmentation != "none" else (),
         num_rounds,
+        accept_forecast=settings.accept_forecast,
     )
     check_drawable(mechanism)
     sigma = mechanism.standard_deviation
@@ -424,7 +435,7 @@ def _plan_of_sums(
         f"Noise was chosen from a plan, not from private data: the least for epsilon "
         f"{target.epsilon:g} at delta {0.0 if is_pure else delta:g}. No teacher was asked."
     )
-    in_rounds = ""
+    in_rounds, forecast = "", sums.forecast
     if mechanism.num_rounds > 1:
         in_rounds = f" in {mechanism.num_rounds} rounds,"
         reason += f" Sums are released in {mechanism.num_rounds} rounds, charged together."
@@ -434,6 +445,22 @@ def _plan_of_sums(
             f" With balanced classes, there are about {of_class:,.0f} records per class: "
             f"{of_class / sigma:,.1f} standard deviations of the noise."
         )
+        stated = planning.PlanSettings(
+            epsilon=target.epsilon,
+            delta=delta,
+            num_classes=pool.dataset.num_classes,
+            num_records=number,
+            pool_size=len(pool),
+            num_teachers=1,
+        )
+        candidate = planning.sums_candidate(stated, mechanism)
+        forecast = forecast or planning.forecast_of_sums(
+            candidate, stated, len(sums.summands.scale)
+        )
+    expected = ""
+    if forecast is not None:
+        compared = compared_in_words(pool.majority_share)
+        expected = f" Expected: {forecast.in_words()}. {compared}"
     return LabelPlan(
         mechanism=mechanism,
         queries=_queries(settings, sums, len(pool), "first"),
@@ -442,6 +469,7 @@ def _plan_of_sums(
             f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
             f"every {target.unit}: {mechanism.released_in_words},{in_rounds} with noise of "
             f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
-            f"that are computed from them."
+            f"that are computed from them.{expected}"
         ),
+        forecast=forecast,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,9 @@ import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
+from pate_tf.accounting.planning import Forecast
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
@@ -25,7 +28,7 @@ from pate_tf.release.noisy_sums import (
     vector_steps,
     weights_of_rounds,
 )
-from pate_tf.representations.catalogue import pool_features_by_name
+from pate_tf.representations.catalogue import default_of_sums, encoder_of, pool_features_by_name
 from pate_tf.representations.regression import (
     NoisySums,
     class_probabilities,
@@ -37,7 +40,9 @@ from pate_tf.representations.regression import (
 
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 MOST_LABELED = 3_000  # public samples, in the trial of a representation
+FEWEST_LABELED: Final = 50
 FOLDS = 3  # of these
+WITHOUT_NOISE: Final = 10**6  # records whose sums outweigh the noise
 
 
 def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
@@ -156,6 +161,21 @@ def linear_model(sums: NoisySums) -> tuple[npt.NDArray[np.float64], npt.NDArray[
 
     factor = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
     return probabilities, np.exp(factor) * weights
+
+
+@functools.lru_cache(maxsize=8)
+def accuracy_without_noise(pool: Pool) -> tuple[float, float] | None:
+    """Returns the range of accuracies of a linear model of a pool's labels, on others of them.
+
+    None of images, whose features take long, and of fewer than `FEWEST_LABELED` labels.
+    """
+    samples = PublicExamples(pool.dataset, pool.inputs, pool.labels).labelled()
+    if samples is None or len(samples) < FEWEST_LABELED or pool.dataset.kind == "image":
+        return None
+    encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
+    accuracy = trial_accuracy(samples, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE)
+    measured = Forecast.measured(accuracy, min(len(samples), MOST_LABELED), len(pool))
+    return measured.low, measured.high
 
 
 def trial_accuracy(

@@ -80,6 +80,7 @@ def fit(
     num_queries: int | None = None,
     strategy: str | None = None,
     seed: int = 0,
+    accept_forecast: bool = False,
     verbose: bool = False,
     **budget: Any,
 ) -> Fitted:
@@ -119,10 +120,13 @@ def fit(
         strategy: as of `Labeller.label`.
         seed: of partition, initial weights, shuffling and the choice of queries; not of the
             privacy noise.
+        accept_forecast: as of `Labeller`.
         verbose: whether progress bars are shown.
         **budget: further arguments of `Labeller`, such as `epsilon_budget`.
 
     Raises:
+        ForecastError: if the labels are not expected to be worth their cost, unless that is
+            accepted; nothing was charged then.
         ValueError: if the arguments do not fit each other or the data; nothing was charged then.
         BudgetExceeded: if the labels do not fit into what is left of the budget.
         LedgerError: if the ledger can't be used.
@@ -148,10 +152,18 @@ def fit(
     student = student or Student(seed=seed, verbose=verbose)
     student.check(data.pool, labels_whole_pool=method == "feature_sums")
     if isinstance(source, FeatureSums) and epsilon is not None:
-        source.choose_representation(data, epsilon, delta, budget.get("num_rounds"))
+        source.choose_representation(
+            data, epsilon, delta, budget.get("num_rounds"), accept_forecast=accept_forecast
+        )
     source.fit(data.private, data.pool)
     with Labeller(
-        source, mechanism, epsilon=epsilon, delta=delta, verbose=verbose, **budget
+        source,
+        mechanism,
+        epsilon=epsilon,
+        delta=delta,
+        accept_forecast=accept_forecast,
+        verbose=verbose,
+        **budget,
     ) as labeller:
         labels = labeller.label(data.pool, num_queries, strategy=strategy, seed=seed)
     return Fitted(student.fit(data.pool, labels), labels, source)
@@ -208,6 +220,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         directory: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         insecure_seed: int | None = None,
+        accept_forecast: bool = False,
     ) -> None:
         """Takes the settings, which are checked by `fit`.
 
@@ -233,6 +246,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             random_state: of partition, training and the choice of queries; not of the privacy
                 noise, which the operating system seeds.
             insecure_seed: for tests alone: noise from this seed. Nothing is private then.
+            accept_forecast: as of `pate_tf.Labeller`.
         """
         self.epsilon = epsilon
         self.delta = delta
@@ -248,6 +262,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self.directory = directory
         self.random_state = random_state
         self.insecure_seed = insecure_seed
+        self.accept_forecast = accept_forecast
 
     def fit(
         self,
@@ -267,6 +282,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             owners: whose each record is `[num_records]`; the guarantee is for owners then.
 
         Raises:
+            ForecastError: if the labels are not expected to be worth their cost, unless that is
+                accepted; nothing is charged then.
             ValueError: if the arguments or settings do not fit each other; nothing is charged then.
                 Or if no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
@@ -317,6 +334,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 num_queries=self.num_queries,
                 seed=seed,
                 insecure_seed=self.insecure_seed,
+                accept_forecast=self.accept_forecast,
                 acknowledge_reset=self.directory is None,
             )
         self.cost_ = self.fitted_.cost

@@ -111,7 +111,7 @@ def coordinate(
         OSError: if a file can't be read, or an aggregator is missing.
     """
     from pate_tf.queries.labels import check_queries
-    from pate_tf.run.student import Student
+    from pate_tf.run.student import Student, measured_rows
     from pate_tf.silos.transport import AggregatorService, serve_coordinator
 
     roster = SiloRoster.read(run.roster)
@@ -177,8 +177,8 @@ def coordinate(
         "unit": statement.unit,
         "silos": len(statement.silos),
         "aggregators": 0 if aggregators is None else len(aggregators.names),
-        "label_accuracy": published.measured["label_accuracy"],
-        "student_accuracy": published.measured["student_accuracy"],
+        **published.measured,
+        "rows": measured_rows(published.measured, pool.dataset),
         "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
         "delta": roster.delta,
         "seconds_per_round": seconds / max(num_rounds, 1),

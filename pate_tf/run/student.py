@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, cast
 
 import keras
@@ -15,10 +15,11 @@ import numpy.typing as npt
 import scipy.special
 
 from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.planning import HELPS
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport, reporting
+from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, Row, RunReport, reporting
 from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.models import catalogue as models
@@ -31,6 +32,7 @@ from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.statement.publishing import Published, export_with, publication_facts, publish_model
 from pate_tf.students import batches, evaluation, training
+from pate_tf.students.constant import constant_model
 from pate_tf.students.kinds import (
     AUTO,
     LINEAR_HEAD,
@@ -41,7 +43,9 @@ from pate_tf.students.kinds import (
 )
 
 REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
-LOW_CONFIDENCE: Final = 0.8  # mean confidence of labels, below which there is a warning
+CONSTANT: Final = "constant"  # the kind of a student whose labels all are of one class
+UNEVEN: Final = 1.5  # times its share under balanced classes has the most frequent class
+MOST_NAMED: Final = 12  # classes
 
 
 class Student:
@@ -194,12 +198,15 @@ class Student:
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
         labels.check_pool(pool)
-        confidence = labels.training_labels.confidence
-        if confidence is not None and confidence < LOW_CONFIDENCE:
+        taught, dataset = labels.training_labels, pool.dataset
+        if len(set(taught.labels.tolist())) == 1:
+            name = dataset.class_name(taught.labels[0])
             reporting(self._verbose).warn(
-                f"labels: mean confidence is {confidence:.0%}: too few records or teachers for "
-                f"this epsilon; see docs/explanation/alternatives.md"
+                f"labels: all {len(taught.labels):,} are of class {name}, and so will be every "
+                f"answer of the student, which is not trained. {HELPS}"
             )
+            self.kind, self._fitted = CONSTANT, (constant_model(taught, dataset), labels)
+            return self
         settings = self._settings
         choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
         # Of tables and texts no student is expected to be better than the linear model of feature
@@ -403,7 +410,8 @@ def measure(
 ) -> dict[str, Any]:
     """Compares labels and an exported student with public labels; JSON values. Public.
 
-    Accuracies are None if the public samples are unlabeled.
+    Accuracies and shares of the most frequent class are None if the public samples are unlabeled.
+    Warns of classes that the student predicts for none of the samples, or of the pool's first.
 
     Args:
         student_folder: the exported version.
@@ -411,22 +419,53 @@ def measure(
         public: the pool, and held-out samples that evaluate the student.
         reporting: how warnings are shown.
     """
-    samples = public.held_out.labelled()
+    samples, dataset = public.held_out.labelled(), public.dataset
     values: dict[str, Any] = {
         "label_accuracy": evaluation.accuracy_in_pool(labels.released, public),
+        "label_majority_accuracy": public.pool.majority_share,
         "inferred_label_accuracy": evaluation.accuracy_in_pool(labels.inferred, public),
         "student_accuracy": None,
     }
-    if samples is None or samples.labels is None:
-        return values
-    predictions, probabilities = ServedStudent(student_folder).answer(samples.inputs)
-    if len(predictions) > 1 and (predictions == predictions[0]).all():
+    inputs = public.pool.inputs[: evaluation.NUM_SAMPLES] if samples is None else samples.inputs
+    predictions, probabilities = ServedStudent(student_folder).answer(inputs)
+    never = [
+        dataset.class_name(label)
+        for label in np.setdiff1d(np.arange(dataset.num_classes), predictions)
+    ]
+    if never:
+        others = f" and {len(never) - MOST_NAMED:,} more" if len(never) > MOST_NAMED else ""
         reporting.warn(
-            "student: it gives all samples the same answer: its labels may all be of the most "
-            "frequent class; docs/how-to/rare_classes.md says what to do about it"
+            f"student: of {len(inputs):,} samples it predicts for none the class "
+            f"{', '.join(never[:MOST_NAMED])}{others}; docs/how-to/rare_classes.md says what helps"
         )
-    measured = evaluation.measure(predictions, samples.labels, probabilities)
-    return {**values, **{f"student_{name}": value for name, value in measured.items()}}
+    values["student_never_predicts"] = never
+    if samples is not None and samples.labels is not None:
+        measured = evaluation.measure(predictions, samples.labels, probabilities)
+        values |= {f"student_{name}": value for name, value in measured.items()}
+    return values
+
+
+def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
+    """Returns the values of `measure` as rows of a table, with recall where classes are uneven."""
+    rows = list[Row]()
+    for name, value in measured.items():
+        if isinstance(value, float) or name in ("label_accuracy", "student_accuracy"):
+            text = NOT_MEASURED if value is None else f"{value:.2%}"
+            if name == "student_accuracy" and value is not None:
+                low, high = measured["student_accuracy_interval"]
+                number = measured["student_num_evaluated"]
+                text += f" on {number:,} samples (95 % interval {low:.2%} to {high:.2%})"
+            rows.append((name.replace("_", " "), text))
+    if never := measured["student_never_predicts"]:
+        rows.append(("student never predicts", ", ".join(never[:MOST_NAMED])))
+    if measured.get("student_majority_accuracy", 0.0) * dataset.num_classes > UNEVEN:
+        recall = dict(enumerate(measured["student_recall"]))
+        lowest = sorted(recall, key=lambda label: 2.0 if recall[label] is None else recall[label])
+        rows += [
+            (f"recall of {dataset.class_name(label)}", evaluation.recall_in_words(recall[label]))
+            for label in sorted(lowest[:MOST_NAMED])
+        ]
+    return rows
 
 
 def student_report(published: Published[LabelsStatement], student: Student) -> RunReport:
@@ -447,26 +486,19 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         "epsilon_data_independent": statement.epsilon,
         "epsilon_ledger": statement.epsilon_ledger,
         "secure_noise": statement.secure_noise,
-        "label_confidence": labels.training_labels.confidence,
         **measured,
         "choice": labels.choice,
         "student": str(published.student_folder),
         "student_kind": student.kind,
     }
 
-    rows = []
+    rows = list[Row]()
     for name, value in values.items():
         text = f"{value:g}" if name == "delta" else str(value)
-        if isinstance(value, float) and name.startswith(("label_", "inferred_", "student_", "con")):
-            text = f"{value:.2%}"
         if name.startswith("epsilon_"):
             text = f"{rounded_up(value)} at delta {statement.delta:g}; {statement.kind}"
-        elif name in ("label_accuracy", "student_accuracy") and value is None:
-            text = NOT_MEASURED
-        elif name == "student_accuracy" and value is not None:
-            low, high = values["student_accuracy_interval"]
-            number = values["student_num_evaluated"]
-            text += f" on {number:,} samples (95 % interval {low:.2%} to {high:.2%})"
-        if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
+        if name == "choice" and measured:
+            rows += measured_rows(measured, labels.pool.dataset)
+        if name not in measured and value is not None and not isinstance(value, dict):
             rows.append((name.replace("_", " "), text))
     return RunReport(values=values, rows=rows)

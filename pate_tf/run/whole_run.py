@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 
 from pate_tf.accounting.conversions import DELTA, default_delta
-from pate_tf.accounting.planning import FEATURE_SUMS, PATE, plan
+from pate_tf.accounting.planning import ACCEPT_FORECAST, FEATURE_SUMS, PATE, compared_in_words, plan
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.validation import PublicationSettings, setting
@@ -42,6 +42,7 @@ class WholeRun(DataSource, PublicationSettings):
         help="Number of teachers of method pate. Default: by the number of private records; with "
         "owners, whose number is private, it must be given.",
     )
+    accept_forecast: bool = setting(False, group="privacy", **ACCEPT_FORECAST)
     folder: pathlib.Path | None = setting(
         None,
         group="output",
@@ -61,12 +62,15 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     run's ledger; the same run again costs nothing more.
 
     Raises:
+        ForecastError: if labels are not expected to be worth their cost, unless that is accepted;
+            nothing was charged then.
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the ledger can't be used.
     """
     from pate_tf.data.data import Data
     from pate_tf.release import feature_sums
     from pate_tf.release.labeller import Labeller
+    from pate_tf.release.pseudo_labels import accuracy_without_noise
     from pate_tf.run.student import REPORT, Student, student_report
     from pate_tf.teachers import run_folder
     from pate_tf.teachers.teachers import Teachers
@@ -96,23 +100,38 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     method = settings.method
     if method == AUTO:
         method = FEATURE_SUMS if has_owners else comparison.method
-    forecast = comparison.forecast(method, NUM_FEATURES)
     reporting.note(f"Method {method}, by public values.")
-    if forecast is not None:
-        reporting.note(f"Forecast, before anything is charged: {forecast.in_words()}")
     source: Teachers | feature_sums.FeatureSums
     if method == FEATURE_SUMS:
         folder = settings.folder or feature_sums.default_folder(dataset.name)
         source = feature_sums.FeatureSums(directory=folder, verbose=reporting)
-        source.choose_representation(data, settings.epsilon, delta)
-        source.fit(data.private, data.pool, flags=settings.flags)
+        accepts = {"accept_forecast": settings.accept_forecast}
+        source.choose_representation(data, settings.epsilon, delta, **accepts)
+        forecast = source.forecast or comparison.forecast(method, NUM_FEATURES)
     else:
         folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")
         source = Teachers(TEACHER, num_teachers=number, directory=folder)
+        without_noise = accuracy_without_noise(data.pool)
+        forecast = comparison.forecast(method, without_noise=without_noise)
+    if forecast is not None:
+        compared = compared_in_words(data.pool.majority_share)
+        reporting.note(f"Forecast, before anything is charged: {forecast.in_words()}. {compared}")
+        # Of pictures the labeller may plan counts that are learned from together.
+        if not (settings.accept_forecast or (method == PATE and dataset.kind == "image")):
+            forecast.check(data.pool.majority_share)
+    if isinstance(source, feature_sums.FeatureSums):
+        source.fit(data.private, data.pool, flags=settings.flags)
+    else:
         source.fit(data.private, data.pool, data_source=settings, reporting=reporting)
     released = artifacts.RunDirectory(folder).released
     student = Student(directory=released, verbose=reporting)
-    with Labeller(source, epsilon=settings.epsilon, delta=delta, verbose=reporting) as labeller:
+    with Labeller(
+        source,
+        epsilon=settings.epsilon,
+        delta=delta,
+        accept_forecast=settings.accept_forecast,
+        verbose=reporting,
+    ) as labeller:
         labels = labeller.label(data.pool)
     labels.save(released)
     student.fit(data.pool, labels, held_out=data.held_out)

@@ -76,7 +76,7 @@ class ServedStudent:
     @property
     def class_names(self) -> tuple[str, ...]:
         """A name for each class: its number where the data set names none."""
-        return self.dataset.class_names or tuple(map(str, range(self.dataset.num_classes)))
+        return tuple(map(self.dataset.class_name, range(self.dataset.num_classes)))
 
     def classify(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Returns the label int64 `[batch]` of every raw input; otherwise as `answer`."""
@@ -280,8 +280,8 @@ def predict(student: Path, inputs: Path, output: Path) -> RunReport:
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
     """Returns how good a published student is on a labelled PUBLIC file.
 
-    Accuracy with its 95 % interval, recall of each class, and calibration: mean confidence beside
-    accuracy, and the expected calibration error. No part of it is private, nor sensitive.
+    Accuracy with its 95 % interval, recall of each class, and the expected calibration error. No
+    part of it is private, nor sensitive.
 
     Args:
         student: a version, or as of `newest_version`.
@@ -321,11 +321,10 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
         ),
         ("the majority class", f"{measured['majority_accuracy']:.2%}"),
         *(
-            (f"recall of {name}", "no sample" if share is None else f"{share:.1%}")
+            (f"recall of {name}", evaluation.recall_in_words(share))
             for name, share in recall.items()
         ),
         ("balanced accuracy", f"{measured['balanced_accuracy']:.2%}"),
-        ("mean confidence", f"{measured['mean_confidence']:.2%}"),
         ("calibration error", f"{measured['calibration_error']:.2%} expected, over bins"),
     ]
     return RunReport(values=values, rows=rows)

@@ -31,9 +31,9 @@ def measure(
         None for one without samples, and their mean `balanced_accuracy`; `auc`, the area under the
         curve of true against false positives, of the second class of two, else the mean of each
         class against the others, None where a class has no sample; `majority_accuracy` of the
-        most frequent class; `mean_confidence` of the labels; and the expected `calibration_error`:
-        over bins of confidence a tenth wide, the mean difference of confidence and accuracy by the
-        number of samples (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
+        most frequent class; and the expected `calibration_error`: over bins of confidence a tenth
+        wide, the mean difference of confidence and accuracy by the number of samples (Guo et al.
+        2017, https://arxiv.org/abs/1706.04599).
     """
     is_correct, num_classes = labels == truth, probabilities.shape[1]
     interval = binomtest(int(is_correct.sum()), len(truth)).proportion_ci(method="wilson")
@@ -61,9 +61,13 @@ def measure(
         "balanced_accuracy": float(np.mean([share for share in recall if share is not None])),
         "recall": recall,
         "auc": auc,
-        "mean_confidence": float(confidence.mean()),
         "calibration_error": float(np.abs(gaps).sum() / len(truth)),
     }
+
+
+def recall_in_words(recall: float | None) -> str:
+    """Returns a class's recall in per cent; that there was no sample of it, for None."""
+    return "no sample" if recall is None else f"{recall:.1%}"
 
 
 def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:

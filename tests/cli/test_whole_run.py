@@ -34,6 +34,28 @@ def clinic(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("method", ["auto", "feature_sums"])
+def test_labels_that_are_not_worth_their_cost_are_not_charged(tmp_path, method):
+    """The label is an identifier; it has 150 classes."""
+    random = np.random.default_rng(0)
+    for name, number in (("private.csv", 300), ("public.csv", 220)):
+        rows = [f"{random.uniform(18, 90):.1f},p{row % 150:03}" for row in range(number)]
+        (tmp_path / name).write_text("\n".join(["age,ill", *rows]))
+    drafted = run_script(PATE, "schema", *FILES[1:2], "--label=ill", folder=tmp_path)
+    assert drafted.code == 0, drafted.err
+    flags = ("--epsilon=8", f"--method={method}", "--train_dir=run")
+    ended = run_script(PATE, "run", *FILES, *flags, folder=tmp_path)
+    assert ended.code == 4 and "Nothing was charged" in ended.err, ended.err
+    for text in ("most frequent class of the pool has a share of", "fewer classes", "--accept_f"):
+        assert text in ended.err
+    assert not (tmp_path / "run").exists()
+    if method == "feature_sums":
+        ended = run_script(PATE, "run", *FILES, *flags, "--accept_forecast", folder=tmp_path)
+        assert ended.code == 0, ended.err
+        assert "it predicts for none the class p0" in ended.err
+        assert (tmp_path / "run" / "released" / "student" / "1").is_dir()
+
+
 FILES = ("--private=private.csv", "--public=public.csv", "--schema=schema.toml")
 
 
@@ -79,7 +101,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
     measured = run_script(PATE, "predict", *asked, "--report_file=measured.json", folder=clinic)
     assert measured.code == 0, measured.err
     assert artifacts.read_json(clinic / "measured.json")["accuracy"] == pytest.approx(right)
-    for line in ("recall of ja", "recall of nein", "calibration error", "mean confidence"):
+    for line in ("recall of ja", "recall of nein", "calibration error", "the majority class"):
         assert line in measured.out
 
 

@@ -62,7 +62,7 @@ OF_NUMBERS = [
     Case(
         script=STUDENT,
         flags=("--teachers_dir=run", "--target_epsilon=0.01"),
-        told="epsilon: expected one that labels at least half",
+        told="forecast: expected labels that are worth their cost",
     ),
     ask("--delta=1e-2", told="delta: expected at most one over the number of records"),
     ask("--nb_teachers=11", told="nb_teachers: "),

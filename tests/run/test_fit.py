@@ -5,6 +5,7 @@ import pytest
 from script_processes import learn_little
 
 import pate_tf
+from pate_tf.ledger import Ledger
 from pate_tf.release import feature_sums
 from pate_tf.representations import contrastive
 
@@ -97,6 +98,35 @@ def test_a_delta_above_one_over_the_records_is_refused_before_anything_is_traine
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("method", ["pate", "feature_sums"])
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_a_forecast_of_noise_stops_before_the_charge_unless_it_is_accepted(
+    tmp_path, method, has_labels
+):
+    random = np.random.default_rng(1)
+    inputs, labels = random.uniform(size=(300, 2)).astype(np.float32), random.integers(0, 2, 300)
+    public = {"y_public": labels[200:]} if has_labels else {}
+    data = pate_tf.Data.from_arrays(
+        inputs[:200], labels[:200], inputs[200:], num_classes=2, value_range=(0.0, 1.0), **public
+    )
+    settings = {"epsilon": 2.0 if has_labels else 0.1, "method": method, "directory": tmp_path}
+    teachers = pate_tf.Teachers("ridge", num_teachers=10, directory=tmp_path)
+    settings["source"] = teachers if method == "pate" else None
+    told = "most frequent class of the pool has a share" if has_labels else "has no labels"
+    with pytest.raises(pate_tf.ForecastError, match=f"{told}(.|\n)*What helps(.|\n)*`accept_f"):
+        pate_tf.fit(data, **settings)
+    with pytest.raises(pate_tf.ForecastError, match=r"worth their cost|outweigh the noise"):
+        pate_tf.PateClassifier(epsilon=0.05, method=method, num_teachers=10).fit(
+            inputs[:200], labels[:200], X_public=inputs[200:]
+        )
+    for database in tmp_path.rglob("*.sqlite3"):
+        with Ledger.read(database.parent) as ledger:
+            assert ledger.spent().epsilon == 0.0
+    assert not (tmp_path / "released").exists()
+    fitted = pate_tf.fit(data, **settings, accept_forecast=True)
+    assert 0.0 < fitted.cost.epsilon <= settings["epsilon"]
+
+
 @pytest.mark.parametrize(
     ("labels", "fields", "chosen"),
     [
@@ -116,5 +146,6 @@ def test_sums_of_a_table_are_for_good_of_what_labels_its_pool_best(
     data = pate_tf.Data.from_arrays(inputs[:1_500], truth[:1_500], inputs[1_500:], **public)
     run = {"method": "feature_sums", "directory": tmp_path}
     assert pate_tf.fit(data, **run, epsilon=4.0).source.representation == chosen
-    monkeypatch.delattr(feature_sums, "trial_accuracy")
+    # Only what is stored is tried again.
+    monkeypatch.setattr(feature_sums, "trial_accuracy", lambda samples, encoder, *_: 1.0)
     assert pate_tf.fit(data, **run, epsilon=2.0).source.representation == chosen

@@ -30,6 +30,7 @@ from pate_tf.release.noise import SystemNoise
 from pate_tf.run.student import student_report
 from pate_tf.statement import check_statement
 from pate_tf.statement.privacy_statement import epsilon_text
+from pate_tf.students import training
 
 RIGHT = np.tile(PUBLIC.labels, (NUM_TEACHERS, 1))  # all teachers are, on all inputs
 FEW_STEPS = pytest.mark.usefixtures("few_steps")
@@ -88,7 +89,8 @@ def test_a_run_is_stated_reported_and_only_what_may_be_is_released(tmp_path, mec
 def test_public_samples_need_no_labels(tmp_path):
     unlabeled = PublicExamples(PUBLIC.dataset, PUBLIC.inputs)
     result = run(tmp_path / "none", FakeEnsemble(RIGHT), public=unlabeled)
-    assert set(result.published.measured.values()) == {None}
+    measured = dict(result.published.measured)
+    assert len(measured.pop("student_never_predicts")) < 10 and set(measured.values()) == {None}
     rows = dict(student_report(result.published, result.student).rows)
     assert rows["student accuracy"] == "not measured: these public samples have no labels"
     # Neither labels nor weights ever looked at true labels.
@@ -96,10 +98,18 @@ def test_public_samples_need_no_labels(tmp_path):
     assert same.statement.student_digest == result.statement.student_digest
 
 
-def test_heavy_noise_is_warned_of(tmp_path):
-    mechanism = mechanisms.GaussianHistogram(sigma=60.0)
-    with pytest.warns(UserWarning, match=r"labels: mean confidence is \d\d%: too few"):
-        run(tmp_path, FakeEnsemble(table(60)), mechanism=mechanism)
+def test_labels_of_one_class_are_said_at_once_and_make_a_constant_student(tmp_path, monkeypatch):
+    monkeypatch.delattr(training, "fit_student")  # nothing is trained
+    with pytest.warns(UserWarning) as warned:
+        result = run(tmp_path, FakeEnsemble(np.full((NUM_TEACHERS, len(PUBLIC)), 3)))
+    texts = " ".join(str(each.message) for each in warned)
+    assert "are of class 3, and so will be every answer" in texts
+    assert "it predicts for none the class 0, 1, 2, 4, 5, 6, 7, 8, 9" in texts
+    assert set(result.student.predict(PUBLIC.inputs)) == {3}
+    rows = dict(student_report(result.published, result.student).rows)
+    assert rows["student never predicts"].startswith("0, 1, 2, 4") and "label accuracy" in rows
+    share = result.published.measured["student_majority_accuracy"]
+    assert rows["student majority accuracy"] == f"{share:.2%}"
 
 
 def release(folder: pathlib.Path, **changes) -> dict:
