@@ -304,7 +304,7 @@ def measure(name: str, epsilons: Sequence[float], *, both: bool) -> dict[str, An
         def report(epsilon: float, *flags: str) -> dict[str, Any]:
             run = f"{epsilon:g}{''.join(flags)}"
             named = [f"--epsilon={epsilon:g}", f"--train_dir={run}", f"--report_file={run}.json"]
-            _run(folder, "run", *files, *named, *flags)
+            _run(folder, "run", *files, *named, "--accept_forecast", *flags)
             values = json.loads((folder / f"{run}.json").read_text())
             return {field: values[field] for field in OF_A_REPORT}
 

@@ -34,7 +34,8 @@ from pate_tf.accounting.mechanisms.base import MECHANISMS, UNITS, ReleasesFeatur
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
 from pate_tf.core.validation import IntArray, Settings, setting, whole
 
-PATE, FEATURE_SUMS = "pate", "feature_sums"
+METHODS: Final = ("pate", "feature_sums")
+PATE, FEATURE_SUMS = METHODS
 DEFAULT_NUM_TEACHERS: Final = 100
 DEFAULT_MARGIN: Final = DEFAULT_PROFILE
 WIDTH: Final = 96
@@ -59,8 +60,6 @@ FEATURE_MARGIN: Final = 0.12
 CLUSTER_MARGIN: Final = 0.9
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
 LEAST_ACCURACY: Final = 0.5  # of labels of queries that a plan must expect
-BY_OTHERS: Final = "by what other data sets had"
-BY_TRIAL: Final = "by a trial on labels of the pool"
 _SCALE: Final = 1000.0  # votes that stand for one standard deviation of the sums' noise
 
 SUMS_ASSUME: Final = (
@@ -92,6 +91,7 @@ class ForecastError(ValueError):
     """
 
 
+NOISE: Final = "the noise leaves too few correct labels"
 HELPS: Final = (
     "What helps: more private records, a larger epsilon, fewer classes, or an encoder "
     "(docs/how-to/pretrained_encoder.md)."
@@ -488,7 +488,6 @@ class Forecast(NamedTuple):
         low: lower end of the range in which it is expected.
         high: upper end.
         num_labels: expected labels.
-        by: what the range follows from.
         is_measured: whether it was measured on labels of the pool, so that the range is its
             uncertainty; else the range is that of other data sets.
         is_noise: whether the noise alone, at half the assumed margin, leaves no more correct labels
@@ -498,7 +497,6 @@ class Forecast(NamedTuple):
     low: float
     high: float
     num_labels: float
-    by: str = BY_OTHERS
     is_measured: bool = False
     is_noise: bool = False
 
@@ -507,18 +505,19 @@ class Forecast(NamedTuple):
         """Returns the forecast of an accuracy on samples: two standard errors to each side."""
         error = 2.0 * sqrt(max(accuracy * (1.0 - accuracy), 1.0 / num_samples) / num_samples)
         low, high = max(accuracy - error, 0.0), min(accuracy + error, 1.0)
-        return cls(low, high, num_labels, BY_TRIAL, is_measured=True)
+        return cls(low, high, num_labels, is_measured=True)
 
     @property
     def accuracy(self) -> float:
         """The middle of the range."""
         return (self.low + self.high) / 2.0
 
-    def in_words(self) -> str:
-        """Returns the forecast as a sentence."""
+    def in_words(self, majority: float | None) -> str:
+        """Returns the forecast beside the share of the pool's most frequent class, in sentences."""
+        by = "a trial on labels of the pool" if self.is_measured else "what other data sets had"
         return (
             f"about {self.num_labels:,.0f} labels, about {self.accuracy:.0%} of them correct "
-            f"({self.low:.0%} to {self.high:.0%}, {self.by})"
+            f"({self.low:.0%} to {self.high:.0%}, by {by}). {compared_in_words(majority)}"
         )
 
     def check(self, majority: float | None) -> None:
@@ -534,12 +533,10 @@ class Forecast(NamedTuple):
         expected = self.low if self.is_measured else self.accuracy
         if not self.is_noise and (majority is None or expected > majority):
             return
-        why = "a constant answer is expected to be as good"
-        if self.is_noise:
-            why = "the noise leaves too few correct labels"
+        why = NOISE if self.is_noise else "a constant answer is expected to be as good"
         raise ForecastError(
-            f"forecast: expected labels that are worth their cost, got {self.in_words()}: {why}. "
-            f"{compared_in_words(majority)} {NOTHING_CHARGED}"
+            f"forecast: expected labels that are worth their cost, got "
+            f"{self.in_words(majority)} So {why}. {NOTHING_CHARGED}"
         )
 
 
@@ -628,7 +625,7 @@ class Plan:
         )
 
     def forecast(
-        self, method: str, num_features: int = 1, without_noise: tuple[float, float] | None = None
+        self, method: str, num_features: int = 1, measured: Forecast | None = None
     ) -> Forecast | None:
         """Returns the expected accuracy of a method's labels; None for sums of uncounted records.
 
@@ -638,25 +635,25 @@ class Plan:
         Args:
             method: "pate" or "feature_sums".
             num_features: of a record's vector, for feature sums; see `forecast_of_sums`.
-            without_noise: lowest and highest accuracy of votes without noise, measured on labels of
-                the pool. Default: that of other data sets, `WITHOUT_NOISE`.
+            measured: accuracy of votes without noise, measured on labels of the pool. Default: that
+                of other data sets, `WITHOUT_NOISE`.
         """
         settings, candidate = self.settings, self.candidates[0]
         if method == FEATURE_SUMS:
             if settings.num_records is None or self.sums is None:
                 return None
             return forecast_of_sums(self.sums, settings, num_features)
-        chance, is_measured = 1.0 / settings.num_classes, without_noise is not None
-        lowest, highest = without_noise or WITHOUT_NOISE
+        chance, (lowest, highest) = 1.0 / settings.num_classes, WITHOUT_NOISE
         accuracies = [outlook.accuracy for outlook in candidate.outlooks]
-        worst = accuracies[1] if is_measured else min(accuracies)
+        worst = min(accuracies)
+        if measured is not None:
+            lowest, highest, worst = measured.low, measured.high, accuracies[1]
         low = max(chance, lowest * worst)
         return Forecast(
             low=low,
             high=max(low, highest * max(accuracies)),
             num_labels=candidate.outlooks[1].expected_labels,
-            by=BY_TRIAL if is_measured else BY_OTHERS,
-            is_measured=is_measured,
+            is_measured=measured is not None,
             is_noise=candidate.outlooks[1].is_noise(settings.num_classes)
             or self.expected_share < LEAST_ACCURACY,
         )
@@ -708,22 +705,19 @@ class Plan:
             epsilon = min(rounded_up(candidate.epsilon), f"{settings.epsilon:.12g}", key=float)
             cells = cells or ["not known without the number of records"]
             lines.append("  ".join(["", name.ljust(width), f"{epsilon:>7}", *cells]))
-        method, noise = (PATE if of_votes else method), "the noise leaves too few correct labels"
-        expected = {name: self.forecast(name) for name in (PATE, FEATURE_SUMS)}
+        method = PATE if of_votes else method
         # Of counts that are learned from together no label needs to be correct by itself.
-        is_noise = {
-            name: forecast is not None and forecast.is_noise and not settings.purpose
-            for name, forecast in expected.items()
-        }
-        verdict = f"Not worth its cost, as {noise}" if is_noise[method] else "Recommended"
+        forecasts = {} if settings.purpose else {name: self.forecast(name) for name in METHODS}
+        noise = [name for name, forecast in forecasts.items() if forecast and forecast.is_noise]
+        verdict = f"Not worth its cost: {NOISE}" if method in noise else "Recommended"
         lines += ["", f"{verdict}: {method}, {best.summary()}"]
-        if is_noise[method]:
+        if method in noise:
             lines += [HELPS]
         elif not of_votes or settings.mechanism is not None:
             lines += [f"  {command}" for command in self.commands(method)]
-        if self.sums is not None and not of_votes and not is_noise[method]:
+        if self.sums is not None and not of_votes and method not in noise:
             other = PATE if method == FEATURE_SUMS else FEATURE_SUMS
-            lines += ["", f"Or {other}" + f": {noise}" * is_noise[other]]
+            lines += ["", f"Or {other}" + f": {NOISE}" * (other in noise)]
             lines += [f"  {line}" for line in self.commands(other)]
         return "\n".join(
             [

@@ -289,13 +289,7 @@ class FeatureSums:
         self._name = source_of(representation)
 
     def choose_representation(
-        self,
-        data: Data,
-        epsilon: float,
-        delta: float | None,
-        num_rounds: int | None = None,
-        *,
-        accept_forecast: bool = False,
+        self, data: Data, epsilon: float, delta: float | None, num_rounds: int | None = None
     ) -> None:
         """Takes the representation of a table that labels its pool best in a trial.
 
@@ -311,10 +305,6 @@ class FeatureSums:
             epsilon: what the sums will cost.
             delta: of epsilon; None for the default.
             num_rounds: as of `Labeller`.
-            accept_forecast: as of `Labeller`.
-
-        Raises:
-            ForecastError: if the labels are not expected to be worth their cost.
         """
         self._settle(data.dataset)
         private, pool = data.private, data.pool
@@ -324,8 +314,9 @@ class FeatureSums:
             return
         number = len(private)
         target = Target(epsilon=epsilon, delta=default_delta(number) if delta is None else delta)
-        size, accepts = (number, pool.dataset.num_classes), {"accept_forecast": accept_forecast}
-        mechanism = planned_sums(target, *size, (), num_rounds, **accepts)
+        num_classes = pool.dataset.num_classes
+        # Whether labels are worth their cost is checked by the forecast.
+        mechanism = planned_sums(target, number, num_classes, (), num_rounds, accept_forecast=True)
         names: tuple[Any, ...] = ("bins", "raw")
         if self._name or pool.dataset.kind != "tabular":
             names = (self._name or default_of_sums(pool.dataset),)
@@ -342,8 +333,6 @@ class FeatureSums:
         self.forecast = Forecast.measured(accuracies[self._name], num_tried, len(pool))
         shown = ", ".join(f"{name_of(name)} {value:.1%}" for name, value in accuracies.items())
         self.reporting.note(f"Representation, by labels of the pool: {shown}.")
-        if not accept_forecast:
-            self.forecast.check(pool.majority_share)
 
     def _settle(self, dataset: Dataset) -> None:
         """Takes the default folder, and the representation of sums stored there, unless named."""

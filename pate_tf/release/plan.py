@@ -17,14 +17,7 @@ from pate_tf.accounting.conversions import DELTA
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGateOrHistogram
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.mechanisms.charged_once import MOST_ROUNDS
-from pate_tf.accounting.planning import (
-    ACCEPT_FORECAST,
-    DEFAULT_MARGIN,
-    Forecast,
-    compared_in_words,
-    planned_sums,
-    profile_counts,
-)
+from pate_tf.accounting.planning import DEFAULT_MARGIN, METHODS, planned_sums, profile_counts
 from pate_tf.core import validation
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import Settings, setting
@@ -38,7 +31,6 @@ from pate_tf.teachers.voters import Voter
 if TYPE_CHECKING:
     from pate_tf.release.feature_sums import FeatureSums, LabelSource
 
-METHODS = ("pate", "feature_sums")
 DEFAULT_NUM_QUERIES = 100
 
 
@@ -98,7 +90,7 @@ class LabelSettings(Settings):
         help="Draw the privacy noise from this seed, for tests and demonstrations. NOTHING is "
         "private then; ledger and statement say so for ever.",
     )
-    accept_forecast: bool = setting(False, group="privacy", **ACCEPT_FORECAST)
+    accept_forecast: bool = setting(False, group="privacy", **planning.ACCEPT_FORECAST)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,7 +176,7 @@ class LabelPlan:
     queries: QueryConfig
     reason: str | None = None
     description: str = ""
-    forecast: Forecast | None = None
+    forecast: planning.Forecast | None = None
 
     def __str__(self) -> str:
         number, strategy = self.queries.num_queries, self.queries.strategy
@@ -386,16 +378,15 @@ def _plan_of_votes(
         **size,
         **words,
     )
-    strategy = settings.strategy or plan.settings.strategy
+    strategy, forecast = settings.strategy or plan.settings.strategy, None
+    if joint is None:  # of counts that are learned from together no single label matters
+        forecast = plan.forecast(planning.PATE, measured=accuracy_without_noise(pool))
     return LabelPlan(
         mechanism=plan.mechanism,
         queries=_queries(settings, teachers, plan.num_queries, strategy),
-        reason=f"{plan.reason} {compared_in_words(pool.majority_share)}",
+        reason=f"{plan.reason} {planning.compared_in_words(pool.majority_share)}",
         description=plan.in_words(of_votes=True),
-        # Of counts that are learned from together no label needs to be correct by itself.
-        forecast=None
-        if joint is not None
-        else plan.forecast(planning.PATE, without_noise=accuracy_without_noise(pool)),
+        forecast=forecast,
     )
 
 
@@ -454,13 +445,11 @@ def _plan_of_sums(
             num_teachers=1,
         )
         candidate = planning.sums_candidate(stated, mechanism)
-        forecast = forecast or planning.forecast_of_sums(
-            candidate, stated, len(sums.summands.scale)
-        )
+        width = len(sums.summands.scale)
+        forecast = forecast or planning.forecast_of_sums(candidate, stated, width)
     expected = ""
     if forecast is not None:
-        compared = compared_in_words(pool.majority_share)
-        expected = f" Expected: {forecast.in_words()}. {compared}"
+        expected = f" Expected: {forecast.in_words(pool.majority_share)}"
     return LabelPlan(
         mechanism=mechanism,
         queries=_queries(settings, sums, len(pool), "first"),

@@ -164,8 +164,8 @@ def linear_model(sums: NoisySums) -> tuple[npt.NDArray[np.float64], npt.NDArray[
 
 
 @functools.lru_cache(maxsize=8)
-def accuracy_without_noise(pool: Pool) -> tuple[float, float] | None:
-    """Returns the range of accuracies of a linear model of a pool's labels, on others of them.
+def accuracy_without_noise(pool: Pool) -> Forecast | None:
+    """Returns the accuracy of a linear model of a pool's labels, on others of them.
 
     None of images, whose features take long, and of fewer than `FEWEST_LABELED` labels.
     """
@@ -174,8 +174,7 @@ def accuracy_without_noise(pool: Pool) -> tuple[float, float] | None:
         return None
     encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
     accuracy = trial_accuracy(samples, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE)
-    measured = Forecast.measured(accuracy, min(len(samples), MOST_LABELED), len(pool))
-    return measured.low, measured.high
+    return Forecast.measured(accuracy, min(len(samples), MOST_LABELED), len(pool))
 
 
 def trial_accuracy(

@@ -80,7 +80,6 @@ def fit(
     num_queries: int | None = None,
     strategy: str | None = None,
     seed: int = 0,
-    accept_forecast: bool = False,
     verbose: bool = False,
     **budget: Any,
 ) -> Fitted:
@@ -120,9 +119,9 @@ def fit(
         strategy: as of `Labeller.label`.
         seed: of partition, initial weights, shuffling and the choice of queries; not of the
             privacy noise.
-        accept_forecast: as of `Labeller`.
         verbose: whether progress bars are shown.
-        **budget: further arguments of `Labeller`, such as `epsilon_budget`.
+        **budget: further arguments of `Labeller`, such as `epsilon_budget` or
+            `accept_forecast`.
 
     Raises:
         ForecastError: if the labels are not expected to be worth their cost, unless that is
@@ -152,18 +151,12 @@ def fit(
     student = student or Student(seed=seed, verbose=verbose)
     student.check(data.pool, labels_whole_pool=method == "feature_sums")
     if isinstance(source, FeatureSums) and epsilon is not None:
-        source.choose_representation(
-            data, epsilon, delta, budget.get("num_rounds"), accept_forecast=accept_forecast
-        )
+        source.choose_representation(data, epsilon, delta, budget.get("num_rounds"))
+        if source.forecast is not None and not budget.get("accept_forecast"):
+            source.forecast.check(data.pool.majority_share)
     source.fit(data.private, data.pool)
     with Labeller(
-        source,
-        mechanism,
-        epsilon=epsilon,
-        delta=delta,
-        accept_forecast=accept_forecast,
-        verbose=verbose,
-        **budget,
+        source, mechanism, epsilon=epsilon, delta=delta, verbose=verbose, **budget
     ) as labeller:
         labels = labeller.label(data.pool, num_queries, strategy=strategy, seed=seed)
     return Fitted(student.fit(data.pool, labels), labels, source)

@@ -428,21 +428,23 @@ def measure(
     }
     inputs = public.pool.inputs[: evaluation.NUM_SAMPLES] if samples is None else samples.inputs
     predictions, probabilities = ServedStudent(student_folder).answer(inputs)
-    never = [
-        dataset.class_name(label)
-        for label in np.setdiff1d(np.arange(dataset.num_classes), predictions)
-    ]
+    labels_of_none = np.setdiff1d(np.arange(dataset.num_classes), predictions)
+    never = [dataset.class_name(label) for label in labels_of_none]
     if never:
-        others = f" and {len(never) - MOST_NAMED:,} more" if len(never) > MOST_NAMED else ""
         reporting.warn(
             f"student: of {len(inputs):,} samples it predicts for none the class "
-            f"{', '.join(never[:MOST_NAMED])}{others}; docs/how-to/rare_classes.md says what helps"
+            f"{few_of(never)}; docs/how-to/rare_classes.md says what helps"
         )
     values["student_never_predicts"] = never
     if samples is not None and samples.labels is not None:
         measured = evaluation.measure(predictions, samples.labels, probabilities)
         values |= {f"student_{name}": value for name, value in measured.items()}
     return values
+
+
+def few_of(names: Sequence[str]) -> str:
+    """Returns the first names of classes in a row."""
+    return ", ".join(names[:MOST_NAMED]) + ", ..." * (len(names) > MOST_NAMED)
 
 
 def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
@@ -457,14 +459,13 @@ def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
                 text += f" on {number:,} samples (95 % interval {low:.2%} to {high:.2%})"
             rows.append((name.replace("_", " "), text))
     if never := measured["student_never_predicts"]:
-        rows.append(("student never predicts", ", ".join(never[:MOST_NAMED])))
+        rows.append(("student never predicts", few_of(never)))
     if measured.get("student_majority_accuracy", 0.0) * dataset.num_classes > UNEVEN:
-        recall = dict(enumerate(measured["student_recall"]))
-        lowest = sorted(recall, key=lambda label: 2.0 if recall[label] is None else recall[label])
-        rows += [
-            (f"recall of {dataset.class_name(label)}", evaluation.recall_in_words(recall[label]))
-            for label in sorted(lowest[:MOST_NAMED])
+        recall = [
+            f"{dataset.class_name(label)} {evaluation.recall_in_words(share)}"
+            for label, share in enumerate(measured["student_recall"])
         ]
+        rows.append(("student recall by class", ", ".join(recall)))
     return rows
 
 

@@ -4,12 +4,11 @@ import dataclasses
 import pathlib
 
 from pate_tf.accounting.conversions import DELTA, default_delta
-from pate_tf.accounting.planning import ACCEPT_FORECAST, FEATURE_SUMS, PATE, compared_in_words, plan
+from pate_tf.accounting.planning import ACCEPT_FORECAST, FEATURE_SUMS, METHODS, PATE, plan
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.validation import PublicationSettings, setting
 from pate_tf.data.data_source import DataSource
-from pate_tf.release.plan import METHODS
 
 AUTO = "auto"
 TEACHER = "ridge"  # in closed form, on a representation: it needs few records
@@ -105,20 +104,18 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     if method == FEATURE_SUMS:
         folder = settings.folder or feature_sums.default_folder(dataset.name)
         source = feature_sums.FeatureSums(directory=folder, verbose=reporting)
-        accepts = {"accept_forecast": settings.accept_forecast}
-        source.choose_representation(data, settings.epsilon, delta, **accepts)
+        source.choose_representation(data, settings.epsilon, delta)
         forecast = source.forecast or comparison.forecast(method, NUM_FEATURES)
     else:
         folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")
         source = Teachers(TEACHER, num_teachers=number, directory=folder)
-        without_noise = accuracy_without_noise(data.pool)
-        forecast = comparison.forecast(method, without_noise=without_noise)
+        forecast = comparison.forecast(PATE, measured=accuracy_without_noise(data.pool))
     if forecast is not None:
-        compared = compared_in_words(data.pool.majority_share)
-        reporting.note(f"Forecast, before anything is charged: {forecast.in_words()}. {compared}")
+        majority = data.pool.majority_share
+        reporting.note(f"Forecast, before anything is charged: {forecast.in_words(majority)}")
         # Of pictures the labeller may plan counts that are learned from together.
         if not (settings.accept_forecast or (method == PATE and dataset.kind == "image")):
-            forecast.check(data.pool.majority_share)
+            forecast.check(majority)
     if isinstance(source, feature_sums.FeatureSums):
         source.fit(data.private, data.pool, flags=settings.flags)
     else:

@@ -13,9 +13,8 @@ def constant_model(labels: PoolLabels, dataset: Dataset) -> keras.Model:
     Probabilities are the classes' shares among the labels, or in their weights, with one label more
     of each class.
     """
-    targets = np.eye(dataset.num_classes)[labels.labels]
-    if labels.weights is not None:
-        targets = labels.weights
+    is_soft = labels.weights is not None
+    targets = labels.targets if is_soft else np.eye(dataset.num_classes)[labels.labels]
     shares = targets.sum(axis=0, dtype=np.float64) + 1.0
     inputs = keras.Input(dataset.input_shape)
     last = keras.layers.Dense(dataset.num_classes, kernel_initializer="zeros")

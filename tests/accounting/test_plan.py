@@ -184,7 +184,7 @@ def test_what_is_wrong_is_one_line(changes, message):
         (
             ("--epsilon=0.1", "--nb_teachers=9", "--nb_labels=2"),
             0,
-            "Not worth its cost, as the noise leaves",
+            "Not worth its cost: the noise leaves",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
         ({"method": "feature_sums"}, "source: expected pate_tf.FeatureSums with method feature"),
         (
             {"method": "feature_sums", "source": None, "epsilon": 0.001},
-            "^epsilon: expected one at which records outweigh the noise",
+            "^forecast: expected labels that are worth their cost",
         ),
         ({"directory": "elsewhere"}, "directory: expected that of `source`"),
         ({"epsilon": None}, "epsilon: expected a number, or a mechanism"),

@@ -16,7 +16,8 @@ def test_a_forecast_is_a_range_that_more_epsilon_raises(method):
     for one in (less, more):
         assert 1 / 3 <= one.low < one.high <= 1.0
     assert more.low >= less.low and more.high > less.high
-    assert f"{more.low:.0%} to {more.high:.0%}" in more.in_words()
+    assert f"{more.low:.0%} to {more.high:.0%}" in more.in_words(0.5)
+    assert "most frequent class of the pool has a share of 50.0%" in more.in_words(0.5)
     # Votes don't depend on how many records there are.
     assert (forecast(method, num_records=None) is None) == (method == "feature_sums")
 
