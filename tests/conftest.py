@@ -81,6 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.
         "train_teachers.py",
         f"--nb_teachers={NUM_TEACHERS}",
         f"--max_steps={MAX_STEPS}",
+        "--model=mlp",
         f"--train_dir={folder}",
         f"--report_file={folder}/report.json",
         folder=folder.parent,
