@@ -37,19 +37,9 @@ def clinic(tmp_path_factory):
 FILES = ("--private=private.csv", "--public=public.csv", "--schema=schema.toml")
 
 
-# The plan of one compares all mechanisms.
-CHOICES = {"auto": (), "pate": ("--mechanism=gaussian_noisy_max", "--student=random_forest")}
-
-
-@pytest.mark.parametrize("method", CHOICES)
+@pytest.mark.parametrize("method", ["auto", "pate"])
 def test_two_commands_make_a_published_student(clinic, method):
-    flags = (
-        "--epsilon=3",
-        f"--train_dir={method}",
-        f"--method={method}",
-        "--nb_teachers=20",
-        *CHOICES[method],
-    )
+    flags = ("--epsilon=3", f"--train_dir={method}", f"--method={method}", "--nb_teachers=20")
     report = f"--report_file={method}.json"
     ended = run_script(PATE, "run", *FILES, *flags, "--name=visits", report, folder=clinic)
     assert ended.code == 0, ended.err
@@ -61,7 +51,7 @@ def test_two_commands_make_a_published_student(clinic, method):
     assert values["epsilon_ledger"] <= 3.0
     # The run folder alone is enough for the same release, which nothing is charged for.
     report = f"--report_file={method}-again.json"
-    typed = (f"--train_dir={method}", "--epsilon=3", report, *CHOICES[method])
+    typed = (f"--train_dir={method}", "--epsilon=3", "--student=random_forest", report)
     ended = run_script(PATE, "student", *typed, folder=clinic)
     assert ended.code == 0, ended.err
     again = artifacts.read_json(clinic / f"{method}-again.json")
