@@ -6,14 +6,12 @@ import pytest
 
 import pate_tf
 
-
-@functools.cache
-def plan(epsilon=1.0, num_records=10_000):
-    return pate_tf.plan(epsilon=epsilon, num_classes=3, num_records=num_records, num_teachers=250)
+plan = functools.cache(pate_tf.plan)
 
 
 def forecast(method, num_features=20, **changes):
-    return plan(**changes).forecast(method, num_features)
+    values = {"epsilon": 1.0, "num_classes": 3, "num_records": 10_000, "num_teachers": 250}
+    return plan(**{**values, **changes}).forecast(method, num_features)
 
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])

@@ -14,6 +14,7 @@ from script_processes import run_script, start_script
 from pate_tf.teachers import cluster
 from pate_tf.teachers.kinds import load_ensemble
 
+SCRIPT = "train_teachers.py"
 FLAGS = ("--nb_teachers=12", "--max_steps=200")
 
 
@@ -27,12 +28,6 @@ def set_tf_config(config):
     os.environ["TF_CONFIG"] = json.dumps(config)
 
 
-def start(addresses, task, index, *flags, folder):
-    config = {"cluster": addresses, "task": {"type": task, "index": index}}
-    setup = functools.partial(set_tf_config, config)
-    return start_script("train_teachers.py", *flags, folder=folder, setup=setup)
-
-
 def wait_until(condition, seconds):
     for _ in range(int(seconds * 10)):
         if condition():
@@ -43,26 +38,27 @@ def wait_until(condition, seconds):
 
 def test_a_killed_worker_changes_nothing(tmp_path):
     addresses = {"worker": [free_address() for _ in range(2)], "chief": [free_address()]}
-    workers = [start(addresses, "worker", index, folder=tmp_path) for index in range(2)]
+    flags = (*FLAGS, f"--train_dir={tmp_path / 'cluster'}", "--verbosity=0")
+    started = []
     try:
-        flags = (*FLAGS, f"--train_dir={tmp_path / 'cluster'}", "--verbosity=0")
-        chief = start(addresses, "chief", 0, *flags, folder=tmp_path)
-        workers.append(chief)
+        for task, index, given in (("worker", 0, ()), ("worker", 1, ()), ("chief", 0, flags)):
+            config = {"cluster": addresses, "task": {"type": task, "index": index}}
+            setup = functools.partial(set_tf_config, config)
+            started.append(start_script(SCRIPT, *given, folder=tmp_path, setup=setup))
+        _, doomed, chief = started
         # The strategy says so once all workers are connected; training begins then.
         wait_until(lambda: chief.err.exists() and "GPUs on workers" in chief.err.read_text(), 120)
         time.sleep(1)
         assert chief.process.is_alive(), "the chief ended before a worker could be killed"
-        workers[1].kill()
+        doomed.kill()
         ended = chief.wait()
         assert ended.code == 0, ended.err[-2000:]
         assert "/job:worker/replica:0/task:1" in ended.out + ended.err
     finally:
-        for running in workers:
+        for running in started:
             running.kill()
             running.wait()
-    ended = run_script(
-        "train_teachers.py", *FLAGS, f"--train_dir={tmp_path / 'alone'}", folder=tmp_path
-    )
+    ended = run_script(SCRIPT, *FLAGS, f"--train_dir={tmp_path / 'alone'}", folder=tmp_path)
     assert ended.code == 0, ended.err
     together, alone = (
         load_ensemble(tmp_path / name / "sensitive" / "teachers" / "ensemble")
