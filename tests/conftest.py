@@ -17,8 +17,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `import pate_tf` does
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Threads of small problems wait for one another, and for those of other processes.
-for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
-    os.environ.setdefault(name, "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 # Nothing that a test does may be noted in the home of who runs it, by what it starts neither.
 os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(prefix="pate_tf_state_")
