@@ -22,7 +22,7 @@ from pate_tf.core.reporting import Reporting, clock
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 LONGEST_MESSAGE = 900
-USER_ERROR, FLAG_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 4, 130
+USER_ERROR, FLAG_ERROR, LEDGER_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 3, 4, 130
 # Flags of the first release that a command does not have any more.
 GONE = (
     *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small"),
@@ -178,7 +178,7 @@ def guarded(
         except (ValueError, OSError, LedgerError) as error:
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)
-            message = str(error)
+            message, code = str(error), LEDGER_ERROR if isinstance(error, LedgerError) else code
             if isinstance(error, OSError) and error.filename is not None and error.strerror:
                 message = f"{error.filename}: {error.strerror}"
         except ModuleNotFoundError as error:

@@ -5,25 +5,26 @@ import pytest
 from command_helpers import end, flag_values
 from script_processes import modules_after
 
+from pate_tf.accounting.planning import ForecastError
 from pate_tf.cli import command_line
 from pate_tf.ledger import LedgerError
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "code"),
     [
-        ValueError("expected this\n  got   that"),
-        OSError(28, "No space left on device"),
-        LedgerError("spent"),
-        MemoryError(),
+        (ValueError("expected this\n  got   that"), 1),
+        (OSError(28, "No space left on device"), 1),
+        (LedgerError("spent"), 3),
+        (ForecastError("noise"), 4),
+        (MemoryError(), 1),
     ],
-    ids=lambda error: type(error).__name__,
 )
-def test_a_users_mistake_is_one_line_and_exit_code_1(error, capsys):
+def test_what_ends_a_command_is_one_line_and_an_exit_code(error, code, capsys):
     def main() -> None:
         raise error
 
-    assert end(command_line.guarded(main, flag_values()), ["script"]) == 1
+    assert end(command_line.guarded(main, flag_values()), ["script"]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")

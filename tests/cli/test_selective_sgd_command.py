@@ -60,7 +60,7 @@ def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_ackno
         assert [row.details["kept"]["round"] for row in released] == list(range(1, 9))
     shutil.rmtree(ledger)
     refused = run_script(SCRIPT, *SMALL, *NOISY, "--rounds=8", folder=tmp_path)
-    assert refused.code == 1 and "--reset_ledger_i_understand" in refused.err
+    assert refused.code == 3 and "--reset_ledger_i_understand" in refused.err
     again = run(tmp_path, *NOISY, "--rounds=8", "--reset_ledger_i_understand")
     assert again["epsilon"] > report["epsilon"]
     assert "gone" in (tmp_path / "run" / "released" / "shared_model_statement.md").read_text()

@@ -320,7 +320,7 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
 def test_a_gate_that_stays_shut_says_what_was_charged(teachers):
     """An epsilon that hardly ever opens it for ten teachers."""
     flags = ("--mechanism=stability_gate", "--query_strategy=first")
-    shut = (*flags, "--epsilon=0.001", "--gate_delta=1e-6")
+    shut = (*flags, "--epsilon=0.001", "--gate_delta=1e-6", "--accept_forecast")
     ended = run_script(SCRIPT, *HERE, *shut, folder=teachers)
     assert ended.code == 1
     warned, error = ended.err.splitlines()
