@@ -29,8 +29,8 @@ def said(name, *flags, code=0):
     return ended.err if code else ended.out
 
 
-def refused(name, *flags):
-    error = said(name, *flags, code=1)
+def refused(name, *flags, code=1):
+    error = said(name, *flags, code=code)
     assert error.startswith("error: ") and error.count("\n") == 1
     return error
 
@@ -95,7 +95,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
     flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--data={tmp_path / 'clinic.npz'}")
-    error = refused("silo", "serve", *flags, certificates)
+    error = refused("silo", "serve", *flags, certificates, code=3)
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
     assert "--reset_account_i_understand goes on without it" in error
 

@@ -115,7 +115,7 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
     for path in (run / "sensitive").glob("ledger*"):
         path.unlink()
     refused = run_script(SCRIPT, *HERE, folder=teachers)
-    assert_one_line(refused)
+    assert_one_line(refused, code=3)
     assert "put it back" in refused.err
     assert "--reset_ledger_i_understand" in refused.err
     told = run_script(SCRIPT, *HERE, "--reset_ledger_i_understand", folder=teachers)
@@ -189,7 +189,7 @@ def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(f
 
 def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
     ended = run_script(SCRIPT, *HERE, "--epsilon_budget=0.1", folder=teachers)
-    assert_one_line(ended)
+    assert_one_line(ended, code=3)
     assert "epsilon_budget: expected at most" in ended.err
     assert nothing_released(teachers / "run")
     flags = ("--epsilon_budget=100", "--new_budget_i_understand", "--delta=1e-5")
@@ -213,7 +213,7 @@ def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
     (path,) = (teachers / "run" / "sensitive").glob("ledger.sqlite3")
     path.write_bytes(path.read_bytes()[:5000])
     ended = run_script(SCRIPT, *HERE, folder=teachers)
-    assert_one_line(ended)
+    assert_one_line(ended, code=3)
     assert nothing_released(teachers / "run")
 
 
