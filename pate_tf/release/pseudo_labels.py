@@ -163,7 +163,7 @@ def linear_model(sums: NoisySums) -> tuple[npt.NDArray[np.float64], npt.NDArray[
     return probabilities, np.exp(factor) * weights
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=2)
 def accuracy_without_noise(pool: Pool) -> Forecast | None:
     """Returns the accuracy of a linear model of a pool's labels, on others of them.
 
