@@ -1,13 +1,20 @@
-import json
-from pathlib import Path
-
 import mpmath as mp
 import numpy as np
 import pytest
 import reference_release as twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vote_tables import H1, H2, JOINT, MIX, UNIVERSES, ContinuousLaplace, joint_universe, universe
+from vote_tables import (
+    H1,
+    H2,
+    JOINT,
+    MIX,
+    UNIVERSES,
+    ContinuousLaplace,
+    golden,
+    joint_universe,
+    universe,
+)
 
 from pate_tf.accounting.charges import gaussian_smooth_sensitivity_rdp
 from pate_tf.accounting.mechanisms import (
@@ -28,8 +35,6 @@ from pate_tf.analysis.smooth_sensitivity import (
 )
 
 HL = [60, 50, 18, 18, 18, 18, 18, 18, 18, 14]
-GOLDEN_FILE = Path(__file__).parents[1] / "accounting" / "golden.json"
-GOLDEN = json.loads(GOLDEN_FILE.read_text())["values"]
 
 
 PURE = [
@@ -45,10 +50,6 @@ MECHANISM_BOUNDS = [
     for bound in ("paper", "tight", "two_sided")
     if bound in mechanism.bounds
 ]
-
-
-def golden(name):
-    return pytest.approx(float(GOLDEN[name]), rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize(
