@@ -17,6 +17,8 @@ INPUT_TYPES = {
 }  # the first by default
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
+WHITE_LEVEL = 65535.0
+BACKGROUND = "white"
 IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
 
 
@@ -66,6 +68,9 @@ class Dataset:
             "float32" for images, "float32" for tabular features.
         schema: how a row of raw columns becomes these features, a `data.schema.Schema`; None where
             inputs are brought as they are. Not compared: it makes no other data set of them.
+        white_level: the value in image files of more than 8 bits that is read as 255; 0 is read as
+            0.
+        background: the color on which transparent pixels of image files are laid.
         input_name: what a served model calls its input: "image" or "features".
     """
 
@@ -80,6 +85,8 @@ class Dataset:
     input_type: str = ""
     num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     schema: Any = dataclasses.field(default=None, compare=False, repr=False)
+    white_level: float = WHITE_LEVEL
+    background: str = BACKGROUND
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -133,16 +140,20 @@ class Dataset:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields that are compared as JSON values; `from_dict` is its inverse.
 
-        A type that the kind of inputs has by default is left out, as before there was a choice.
+        The default type of inputs, white level and background are left out, as before there was
+        a choice.
         """
+        defaults = {
+            "input_type": INPUT_TYPES[self.kind][0],
+            "white_level": WHITE_LEVEL,
+            "background": BACKGROUND,
+        }
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.compare
         }
-        if self.input_type == INPUT_TYPES[self.kind][0]:
-            del fields["input_type"]
-        return fields
+        return {item: value for item, value in fields.items() if defaults.get(item) != value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Dataset":

@@ -462,12 +462,14 @@ class Data:
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
         image_size: tuple[int, int] | None = None,
+        background: str | None = None,
         name: str | None = None,
     ) -> Data:
-        """Takes two folders of images: PNG, JPEG or BMP.
+        """Takes two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
 
-        They are turned as their EXIF entries say, lose transparency, and are gray if all public
-        ones are.
+        They are turned as their EXIF entries say, laid on a background where they are transparent,
+        and gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
+        the public ones fix.
 
         Args:
             private: with a folder for each class. SENSITIVE. An image's teacher follows from its
@@ -479,15 +481,20 @@ class Data:
             image_size: height and width that each image is scaled to, by a bilinear filter that
                 averages where it becomes smaller. Default: that of the public images, which must
                 all have one.
+            background: color on which transparent pixels are laid. Default: white.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the name of the private folder, which is told from others by its path.
 
         Raises:
-            ValueError: if there are no images, public ones differ in size, or classes are not
-                known. The message names no private file.
+            ValueError: if there are no images, some are broken, public ones differ in size or are
+                all alike, or classes are not known. The message names no private file.
         """
         samples = image_folders.load_public(
-            pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
+            pathlib.Path(public),
+            classes=classes,
+            augmentation=augmentation,
+            size=image_size,
+            background=background,
         )
         records = image_folders.load_private(pathlib.Path(private), samples)
         records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))
