@@ -291,8 +291,7 @@ def _facts(
 ) -> tuple[tuple[int, int, int], float]:
     """Returns the shape of public images, colors if one of them has some, and their white level.
 
-    The white level is the largest value of 8, 10, 12, ... bits if all values are at most that.
-
+    The white level is the largest value of the fewest bits, 8, 10, 12, ..., that hold all values.
     Broken images are left out, as reading names them.
     """
     if not paths:
