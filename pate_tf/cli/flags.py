@@ -125,7 +125,7 @@ def flag_of_argument(*kinds: type) -> dict[str, str]:
 # The flags that name a user's own data: two tables with a schema, or two folders of images.
 
 
-NAMES = ("public", "schema", "label", "name", "image_size", "background")
+NAMES = ("public", "schema", "label", "name", "image_size")
 
 
 def define_data_flags(*, with_private: bool) -> None:

@@ -18,7 +18,6 @@ INPUT_TYPES = {
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
-BACKGROUND = "white"
 IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
 
 
@@ -70,7 +69,6 @@ class Dataset:
             inputs are brought as they are. Not compared: it makes no other data set of them.
         white_level: the value in image files of more than 8 bits that is read as 255; 0 is read as
             0.
-        background: the color on which transparent pixels of image files are laid.
         input_name: what a served model calls its input: "image" or "features".
     """
 
@@ -86,7 +84,6 @@ class Dataset:
     num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     schema: Any = dataclasses.field(default=None, compare=False, repr=False)
     white_level: float = WHITE_LEVEL
-    background: str = BACKGROUND
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -140,20 +137,18 @@ class Dataset:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields that are compared as JSON values; `from_dict` is its inverse.
 
-        The default type of inputs, white level and background are left out, as before there was
-        a choice.
+        The default type of inputs and white level are left out, as before there was a choice.
         """
-        defaults = {
-            "input_type": INPUT_TYPES[self.kind][0],
-            "white_level": WHITE_LEVEL,
-            "background": BACKGROUND,
-        }
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.compare
         }
-        return {item: value for item, value in fields.items() if defaults.get(item) != value}
+        if self.input_type == INPUT_TYPES[self.kind][0]:
+            del fields["input_type"]
+        if self.white_level == WHITE_LEVEL:
+            del fields["white_level"]
+        return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Dataset":

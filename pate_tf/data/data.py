@@ -462,13 +462,12 @@ class Data:
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
         image_size: tuple[int, int] | None = None,
-        background: str | None = None,
         name: str | None = None,
     ) -> Data:
         """Takes two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
 
-        They are turned as their EXIF entries say, laid on a background where they are transparent,
-        and gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
+        They are turned as their EXIF entries say, laid on white where they are transparent, and
+        gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
         the public ones fix.
 
         Args:
@@ -481,7 +480,6 @@ class Data:
             image_size: height and width that each image is scaled to, by a bilinear filter that
                 averages where it becomes smaller. Default: that of the public images, which must
                 all have one.
-            background: color on which transparent pixels are laid. Default: white.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the name of the private folder, which is told from others by its path.
 
@@ -490,11 +488,7 @@ class Data:
                 all alike, or classes are not known. The message names no private file.
         """
         samples = image_folders.load_public(
-            pathlib.Path(public),
-            classes=classes,
-            augmentation=augmentation,
-            size=image_size,
-            background=background,
+            pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
         )
         records = image_folders.load_private(pathlib.Path(private), samples)
         records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))

@@ -51,12 +51,6 @@ class FileSource(Settings):
         help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
         "that averages where it becomes smaller. Default: all have one size, the public images'.",
     )
-    background: str | None = setting(
-        None,
-        advanced=True,
-        help="Of images: the color on which transparent pixels are laid, by name or as #rrggbb. "
-        "Default: white.",
-    )
     name: str | None = setting(
         None,
         help="What the data set is called in the run's folder, and the source of the private data "
@@ -75,14 +69,9 @@ class FileSource(Settings):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}: expected with tables alone, got it with images")
             size = image_folders.size_of(self.image_size)
-            return image_folders.load_public(
-                self.public, name=self.name, size=size, background=self.background
-            )
-        for name in ("image_size", "background"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name}: expected with folders of images alone, got it with files"
-                )
+            return image_folders.load_public(self.public, name=self.name, size=size)
+        if self.image_size is not None:
+            raise ValueError("image_size: expected with folders of images alone, got it with files")
         by = self._schema()
         name = self.name or by.name or self.public.stem
         table = tables.read_table(self.public, tables.text_form(self.public, by))

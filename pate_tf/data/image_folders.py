@@ -13,19 +13,16 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageColor, ImageOps
+from PIL import Image, ImageOps
 
-from pate_tf.core.dataset import BACKGROUND, IMAGE_AUGMENTATION, WHITE_LEVEL, Dataset
+from pate_tf.core.dataset import IMAGE_AUGMENTATION, WHITE_LEVEL, Dataset
 from pate_tf.core.public import UNKNOWN, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
 from pate_tf.core.validation import raise_all
 from pate_tf.data.tables import pool_size
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
-SUFFIXES: Final = (
-    *(".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"),
-    *(".bmp", ".gif", ".pgm", ".ppm"),
-)
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 # What systems leave beside images.
 PASSED_OVER: Final = re.compile(r"\..*|thumbs\.db|desktop\.ini|__macosx", re.IGNORECASE)
 SPLITS: Final = {"train", "training", "test", "testing", "val", "valid", "validation"}  # no classes
@@ -35,7 +32,6 @@ WHITE_LEVELS: Final = (1.0, *(2.0**bits - 1.0 for bits in range(8, 33, 2)))
 ORIENTATION: Final = 0x0112  # of EXIF; above 4 the image lies on its side
 LARGEST: Final = 4096  # of a side
 BROKEN: Final = "expected an image, got a broken one"
-NO_IMAGES: Final = f"expected images ({', '.join(SUFFIXES)}), got none"
 
 
 def size_of(text: str | None) -> tuple[int, int] | None:
@@ -62,7 +58,6 @@ def load_public(
     augmentation: str = IMAGE_AUGMENTATION,
     name: str | None = None,
     size: tuple[int, int] | None = None,
-    background: str | None = None,
 ) -> PublicExamples:
     """Returns the public images of a folder, in a fixed order that has nothing to do with labels.
 
@@ -76,27 +71,13 @@ def load_public(
         name: of the data set. Default: the folder's.
         size: height and width that all images are scaled to, private ones too. Default: that of the
             public images.
-        background: the color below transparent pixels, of private images too. Default: white.
 
     Raises:
         ValueError: if there are no images, some are broken (which are named), all are alike, they
             differ in size without `size`, or classes are not known.
     """
-    color = background or BACKGROUND
-    try:
-        ImageColor.getrgb(color)
-    except ValueError:
-        raise ValueError(
-            f"background: expected a color such as white or #ff0000, got {color!r}"
-        ) from None
     names = tuple(classes or _class_names(folder))
-    paths, labels, others = _placed(folder, names)
-    if others:
-        some = ", ".join(str(path.relative_to(folder)) for path in others[:3])
-        warnings.warn(
-            f"{folder}: {len(others):,} files are no images and are left out, such as {some}",
-            stacklevel=2,
-        )
+    paths, labels = _placed(folder, names, is_private=False)
     shape, white_level = _facts(paths, folder, size)
     dataset = Dataset(
         name=name or folder.resolve().name,
@@ -108,14 +89,13 @@ def load_public(
         augmentation=augmentation,
         pool_size=pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any())),
         white_level=white_level,
-        background=color,
     )
     inputs, broken = read_images(paths, dataset)
     raise_all(str(folder), [f"{path.relative_to(folder)}: {BROKEN}" for path in sorted(broken)])
     if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
         raise ValueError(
-            f"{folder}: expected images that differ, got {len(inputs):,} that are all alike; "
-            f"what is transparent was laid on {color}, see `background`"
+            f"{folder}: expected images that differ, got {len(inputs):,} that are all alike, with "
+            f"white where they are transparent"
         )
     return PublicExamples(dataset, inputs, labels)
 
@@ -125,7 +105,7 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
 
     An image's place among them follows from its file's name and not from its class: an image that
     is replaced by one of the same name and another class moves no other one. Each is read by the
-    rules of the public images: their size, channels, white level and background.
+    rules of the public images: their size, channels and white level.
 
     Args:
         folder: with the folders.
@@ -136,16 +116,7 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
             folder is there. The message names no class and no file.
     """
     dataset = public.dataset
-    paths, labels, others = _placed(folder, dataset.class_names)
-    if others:
-        warnings.warn(
-            f"sensitive, for the data holder alone: {folder}: {len(others):,} files are no images "
-            f"and are left out",
-            SensitiveWarning,
-            stacklevel=2,
-        )
-    if not paths:
-        raise ValueError(f"{folder}: {NO_IMAGES}")
+    paths, labels = _placed(folder, dataset.class_names, is_private=True)
     if (labels == UNKNOWN).any():
         raise ValueError(f"{folder}: expected images in folders of their classes, got others")
     inputs, broken = read_images(paths, dataset)
@@ -166,7 +137,7 @@ def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.
         ValueError: if there is no such folder.
     """
     below = (path for place in _folders(folder) for path in (folder / place).rglob("*"))
-    images, others = [], []
+    images, others = list[pathlib.Path](), list[pathlib.Path]()
     for path in sorted([*folder.iterdir(), *below]):
         is_passed_over = any(map(PASSED_OVER.fullmatch, path.relative_to(folder).parts))
         if path.is_file() and not is_passed_over:
@@ -195,15 +166,15 @@ def _class_names(folder: pathlib.Path) -> list[str]:
 
 
 def _placed(
-    folder: pathlib.Path, classes: Sequence[str]
-) -> tuple[list[pathlib.Path], npt.NDArray[np.int64], list[pathlib.Path]]:
-    """Returns images, the numbers of their classes, and the files that are no images.
+    folder: pathlib.Path, classes: Sequence[str], *, is_private: bool
+) -> tuple[list[pathlib.Path], npt.NDArray[np.int64]]:
+    """Returns images, and the numbers of their classes, `UNKNOWN` outside of their folders.
 
-    Images outside of the classes' folders have none, `UNKNOWN`. The order is fixed: by what follows
-    the class in their paths, then permuted, as what goes by position must not go by class.
+    The order is fixed: by what follows the class in their paths, then permuted, as what goes by
+    position must not go by class. Files that are no images are named, private ones counted.
 
     Raises:
-        ValueError: if another folder lies there. The message does not name it.
+        ValueError: if there is no image, or a folder of no class. The message does not name it.
     """
     if strange := set(_folders(folder)) - set(classes):
         is_deeper = any(set(_folders(folder / name)) & set(classes) for name in strange)
@@ -212,6 +183,16 @@ def _placed(
             f"another" + (", which has such folders: name that one" if is_deeper else "")
         )
     images, others = image_files(folder)
+    if others:
+        secret = "sensitive, for the data holder alone: " if is_private else ""
+        name = "" if is_private else f", such as {others[0].relative_to(folder)}"
+        warnings.warn(
+            f"{secret}{folder}: {len(others):,} files are no images and are left out{name}",
+            SensitiveWarning if is_private else UserWarning,
+            stacklevel=3,
+        )
+    if not images:
+        raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
     placed = []
     for path in images:
         first, *below = path.relative_to(folder).parts
@@ -219,7 +200,7 @@ def _placed(
     placed.sort()
     placed = [placed[index] for index in np.random.default_rng(0).permutation(len(placed))]
     labels = np.array([label for *_, label, _ in placed], np.int64)
-    return [path for *_, path in placed], labels, others
+    return [path for *_, path in placed], labels
 
 
 def read_images(
@@ -238,13 +219,13 @@ def read_images(
 def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
     """Returns an image, the first one of a file, as pixels uint8 `input_shape`.
 
-    It is turned as its EXIF entry says, laid on the background where it is transparent, scaled
+    It is turned as its EXIF entry says, laid on white where it is transparent, scaled
     to the white level where it has more than 8 bits, made gray or colored, and scaled to
     height and width by Pillow's bilinear filter, which averages where an image becomes smaller.
 
     Args:
         path: of one of `FORMATS`.
-        dataset: says shape, background and white level.
+        dataset: says shape and white level.
 
     Raises:
         ValueError: if it is broken. The message does not name it.
@@ -254,12 +235,10 @@ def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
         pixels = ImageOps.exif_transpose(image)
         if pixels.mode.startswith(DEEP):
             values = np.asarray(pixels, np.float32) * (255.0 / dataset.white_level)
-            if not np.isfinite(values).all():
-                raise ValueError(BROKEN)
             pixels = Image.fromarray(np.rint(values.clip(0.0, 255.0)).astype(np.uint8))
         elif pixels.has_transparency_data:
-            background = Image.new("RGBA", pixels.size, dataset.background)
-            pixels = Image.alpha_composite(background, pixels.convert("RGBA"))
+            white = Image.new("RGBA", pixels.size, "white")
+            pixels = Image.alpha_composite(white, pixels.convert("RGBA"))
         pixels = pixels.convert("L" if channels == 1 else "RGB")
         if pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
@@ -294,8 +273,6 @@ def _facts(
     The white level is the largest value of the fewest bits, 8, 10, 12, ..., that hold all values.
     Broken images are left out, as reading names them.
     """
-    if not paths:
-        raise ValueError(f"{folder}: {NO_IMAGES}")
     sizes, modes, most = set(), set(), 0.0
     for path in paths:
         with contextlib.suppress(ValueError), _opened(path) as image:

@@ -86,7 +86,6 @@ def test_images_are_predicted_by_file(tmp_path):
         num_classes=2,
         class_names=("dark", "light"),
         pool_size=1,
-        background="black",
     )
     layers = [keras.layers.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
     model = keras.Sequential(layers)
@@ -98,7 +97,7 @@ def test_images_are_predicted_by_file(tmp_path):
     (tmp_path / "images/light/Imgs").mkdir()
     Image.new("RGBA", (4, 4)).save(tmp_path / "images/light/Imgs/b.png")
     _, inputs = served.ServedStudent(served.newest_version(tmp_path)).read(tmp_path / "images")
-    assert inputs[:, 0, 0, 0].tolist() == [10, 0, 240]
+    assert inputs[:, 0, 0, 0].tolist() == [10, 255, 240]
     served.predict(tmp_path, tmp_path / "images", tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [row["file"] for row in rows] == ["dark/a.png", "light/Imgs/b.png", "light/a.png"]
