@@ -278,8 +278,8 @@ def _read(
         paths = (settings.run / artifacts.SENSITIVE,)
         if not (paths[0] / LEDGER_FILE).exists():
             raise LedgerError(
-                f"run: expected a ledger in {paths[0]}, got none; it lies in the run folder of the "
-                f"teachers"
+                f"run: expected a run folder with a ledger, got {settings.run}; it lies in that of "
+                f"the teachers"
             )
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger.read(ledger_folder(path))) for path in paths]

@@ -51,7 +51,8 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
 def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
     """Keeps other processes of this kind from a folder as long as the block runs; creates it.
 
-    The system forgets a process that was killed, so nothing is ever left locked.
+    The system forgets a process that was killed, so nothing is ever left locked. A folder that is
+    empty at the end is deleted.
 
     Args:
         folder: the folder; the block may delete it.
@@ -71,7 +72,11 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
             if os.fstat(descriptor).st_nlink:  # no other process deleted it
-                yield
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):  # it holds something
+                        folder.rmdir()
                 return
         except BlockingIOError as error:
             raise ValueError(
@@ -134,8 +139,10 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # of a full disk, which does not say where
         raise
     sync_folder(path.parent)
 
@@ -327,6 +334,11 @@ def hide_host(folder: pathlib.Path) -> None:
         if not path.name.startswith(neutral):
             suffix = ".v2" if path.suffix == ".v2" else ""
             os.replace(path, path.with_name(f"{neutral}{secrets.token_hex(4)}{suffix}"))
+
+
+def next_version(folder: pathlib.Path) -> int:
+    """Returns the number of the version that is written next below `folder`, from 1."""
+    return 1 + max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0)
 
 
 def is_within(path: pathlib.Path, folder_name: str) -> bool:

@@ -331,12 +331,23 @@ class TeacherStore:
             ValueError: if the folder holds teachers of other settings or records.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
-        settings = {**settings, PRIVATE_RECORDS: private_digest(folder.parent, *private)}
-        if (folder / CONFIG).exists():
-            stored = artifacts.read_json(folder / CONFIG)
-            check_same_settings(stored, settings, folder=folder, holds="teachers")
+        self._settings = {**settings, PRIVATE_RECORDS: private_digest(folder.parent, *private)}
+        self.is_new = not (folder / CONFIG).exists()
+        self._claim()
+
+    def _claim(self) -> None:
+        """Makes the folder one of these settings, or raises ValueError if it is of others."""
+        path = self._folder / CONFIG
+        if path.exists():
+            stored = artifacts.read_json(path)
+            check_same_settings(stored, self._settings, folder=self._folder, holds="teachers")
         else:
-            artifacts.write_json(folder / CONFIG, settings, private=True)
+            artifacts.write_json(path, self._settings, private=True)
+
+    def abandon(self) -> None:
+        """Lets other settings have the folder, unless there are trained teachers in it."""
+        if not finished_teachers(self._folder):
+            (self._folder / CONFIG).unlink(missing_ok=True)
 
     def save_all(
         self, trained: Iterable[tuple[int, TrainedTeacher]], progress: Callable[[int], object]
@@ -364,6 +375,7 @@ class TeacherStore:
         for teacher, result in teachers.items():
             arrays[f"{teacher}/losses"] = result.losses
             arrays |= {f"{teacher}/{place}": array for place, array in enumerate(result.arrays)}
+        self._claim()  # another process may have failed, and abandoned the folder
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
 

@@ -15,6 +15,7 @@ MINE = "functions_for_tests"
 TEACH = ("--nb_teachers=12", "--max_steps=5", "--train_dir=new")
 OWN = ("--nb_teachers=4", "--max_steps=5", "--train_dir=new")
 ASK = ("--teachers_dir=run", "--queries=10", "--max_steps=5", "--lap_scale=5")
+LITTLE = (*ASK, "--model=mlp", "--query_strategy=first")
 VOTES = ("--counts_file=votes.npy", "--output_dir=new")
 LONG = "x" * 6000
 
@@ -130,7 +131,7 @@ OF_PLACES = [
     Case(
         script=STUDENT,
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
-        told="teachers: expected a trained ensemble in nosuch/sensitive",
+        told="expected a run folder with a trained ensemble, got nosuch; run",
     ),
     teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
     teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),
@@ -222,13 +223,13 @@ def test_it_is_refused_in_one_line_with_nothing_written_or_charged(trained, tmp_
 
 def test_what_failed_after_charging_is_free_the_next_time(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "run")
-    failing = run_script(STUDENT, *ASK, folder=tmp_path, setup=_fail_to_export)
+    failing = run_script(STUDENT, *LITTLE, folder=tmp_path, setup=_fail_to_export)
     assert failing.code == 1
     assert failing.err.splitlines()[-1] == "error: no space left"
     with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
         spent = ledger.spent().epsilon
         assert spent > 0.0
-    ended = run_script(STUDENT, *ASK, folder=tmp_path)
+    ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
     assert ended.code == 0, ended.err
     with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
         assert ledger.spent().epsilon == spent
@@ -247,7 +248,11 @@ def _fail_to_export():
 def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "run")
     with artifacts.only_writer(tmp_path / "run" / "released"):
-        ended = run_script(STUDENT, *ASK, folder=tmp_path)
+        ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
     assert ended.code == 1
     assert "expected no other process at work there" in ended.err
-    assert run_script(STUDENT, *ASK, folder=tmp_path).code == 0
+    assert not list((tmp_path / "run" / "sensitive").glob("ledger*"))  # nothing was charged
+    with artifacts.only_writer(tmp_path / "run" / "sensitive" / "teachers"):
+        ended = run_script(TEACHERS, *TEACH[:2], "--train_dir=run", folder=tmp_path)
+    assert "teachers: expected no other process at work there" in ended.err
+    assert run_script(STUDENT, *LITTLE, folder=tmp_path).code == 0
