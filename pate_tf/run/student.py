@@ -213,6 +213,7 @@ class Student:
                 f"answer of the student, which is not trained. {HELPS}"
             )
             self.kind, self._fitted = CONSTANT, (constant_model(taught, dataset), labels)
+            self._config = None
             return self
         settings = self._settings
         choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
