@@ -159,7 +159,14 @@ class Student:
             export_formats: as of `publish`.
             labels_whole_pool: whether labels will come from feature sums.
         """
-        config = complete(self._settings, pool.dataset, labels_whole_pool=labels_whole_pool)
+        settings = self._settings
+        choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
+        if not pool and (settings.student not in (AUTO, LINEAR_HEAD) or any(choices)):
+            raise ValueError(
+                f"student: expected {LINEAR_HEAD} without settings where there is no public pool, "
+                f"got {settings.student}"
+            )
+        config = complete(settings, pool.dataset, labels_whole_pool=labels_whole_pool)
         kind = find_student(config, pool.dataset)
         check_formats(export_formats)
         if export_formats and not kind.can_convert:
@@ -205,7 +212,8 @@ class Student:
         # Of tables and texts no student is expected to be better than the linear model of feature
         # sums; of images, after several rounds, unless clusters are classes.
         prefers_linear_head = labels.linear_head is not None and (
-            pool.dataset.kind != "image"
+            not pool
+            or pool.dataset.kind != "image"
             or (
                 getattr(labels.cost.charge, "num_rounds", 1) > 1
                 and labels.training_labels.weights is not None
