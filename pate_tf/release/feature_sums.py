@@ -110,12 +110,14 @@ class Summands:
         scale: of the features, `[num_features]`.
         centres: of the pool's clusters, `[num_clusters, num_features]`, by their number.
         has_moments: whether second moments stand beside the sums, as no pool has any.
+        groups: of one-hot features, `Encoder.groups`; None of others, and with a pool.
     """
 
     num_classes: int
     scale: npt.NDArray[np.float64]
     centres: Mapping[int, npt.NDArray[np.float64]]
     has_moments: bool = False
+    groups: IntArray | None = None
 
     @classmethod
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
@@ -126,7 +128,9 @@ class Summands:
             numbers = cluster_numbers(len(pool), num_classes)
             centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
         scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
-        return cls(num_classes, scale, centres, has_moments=pool is not None and not pool)
+        if pool is not None and not pool:
+            return cls(num_classes, scale, centres, has_moments=True, groups=encoder.groups)
+        return cls(num_classes, scale, centres)
 
     @property
     def num_rows(self) -> int:
@@ -593,6 +597,8 @@ class FeatureSums:
         ends = len(summands.scale) + 1 + np.cumsum([0, *numbers])[:-1]
         sums, *counts = np.split(table, ends)
         arrays = {"sums": sums, "scale": summands.scale, "resolutions": np.array(numbers)}
+        if summands.groups is not None:
+            arrays["groups"] = summands.groups
         for number, counted in zip(numbers, counts, strict=True):
             arrays[f"centres_{number}"] = summands.centres[number]
             arrays[f"counts_{number}"] = counted
@@ -634,7 +640,11 @@ class FeatureSums:
             centres = {number: arrays[f"centres_{number}"] for number in numbers}
             has_moments = arrays["sums"].shape[1] > self.dataset.num_classes
             self.summands = Summands(
-                self.dataset.num_classes, arrays["scale"], centres, has_moments=has_moments
+                num_classes=self.dataset.num_classes,
+                scale=arrays["scale"],
+                centres=centres,
+                has_moments=has_moments,
+                groups=arrays.get("groups"),
             )
             self.cluster_counts = {
                 number: SumsByClass(arrays[f"counts_{number}"]) for number in numbers

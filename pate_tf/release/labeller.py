@@ -527,7 +527,8 @@ class Labeller:
                 deviation,
                 centres=None if number is None else sums.summands.centres[number],
                 moments=moments,
-                num_records=sums.num_records,
+                num_records=sums.num_records if sums.unit == "record" else None,
+                groups=sums.summands.groups,
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
             )

@@ -8,9 +8,10 @@ import numpy.typing as npt
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import MOMENT_WEIGHT
 from pate_tf.core.validation import IntArray
+from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
 from pate_tf.release.noisy_sums import BELOW, PART_STEPS
 
-RIDGE = 0.7  # of the largest eigenvalue of the noise alone
+MOST_EXPLAINED = 0.9  # of the classes' variance, that is believed of noisy moments
 
 
 @np.errstate(all="ignore")  # a warning would tell of a record
@@ -60,18 +61,65 @@ def moments_by_class(
     return total.astype(np.int64)
 
 
-def weights_of_moments(values: IntArray, num_classes: int, noise: float) -> npt.NDArray[np.float64]:
-    """Returns weights of linear regression on noisy moments, `[width, num_classes]`. Public.
+def weights_of_moments(
+    values: IntArray,
+    num_classes: int,
+    noise: float,
+    *,
+    num_records: int | None = None,
+    groups: IntArray | None = None,
+) -> npt.NDArray[np.float64]:
+    """Returns weights of a linear model from noisy moments, `[width, num_classes]`. Public.
+
+    Linear regression on class indicators, after Wang 2018: eigenvalues of the centered moments
+    that noise alone may have are shrunk (soft thresholding). Of one-hot features the moments
+    within a group follow from the means. The weights are scaled as those of linear discriminant
+    analysis, so that their softmax is a probability.
 
     Args:
-        values: noisy, in steps of 1 / LATTICE, `[width, num_classes + width]`.
+        values: noisy, in steps of 1 / LATTICE, `[width, num_classes + width]`; the last number of
+            a vector is a constant.
         num_classes: number of classes.
         noise: standard deviation on each number, in what a record adds at most.
+        num_records: private records; None where that is not public.
+        groups: of one-hot features, of which each group has one that is not 0: its number,
+            `[width - 1]`. None for other features.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     sums, moments = np.split(values * (norm / LATTICE), [num_classes], axis=1)
     moments = (moments + moments.T) / (2.0 * MOMENT_WEIGHT)
-    ridge = RIDGE * noise * norm / MOMENT_WEIGHT * np.sqrt(len(values))
-    along, directions = np.linalg.eigh(moments)
-    projected = (directions.T @ sums) / (np.maximum(along, 0.0) + ridge)[:, None]
-    return np.asarray(directions @ projected)
+    deviation = noise * norm / MOMENT_WEIGHT / math.sqrt(2.0)  # of a mean of two
+    threshold = deviation * math.sqrt(len(moments))  # half the largest eigenvalue of noise alone
+    # Two measurements of the sum of all vectors, each by its precision.
+    precisions = 1.0 / (num_classes * (noise * norm) ** 2), (CONSTANT / deviation) ** 2
+    total = np.average(
+        [sums.sum(axis=1), moments[:, -1] / CONSTANT], axis=0, weights=precisions
+    ).clip(0.0)
+    number = num_records or max(total[-1] / CONSTANT, 1.0)
+    total[-1] = number * CONSTANT
+    shares = np.maximum(sums[-1], 1.0)
+    shares /= shares.sum()
+    if groups is None:
+        known, ridge = np.zeros_like(moments), threshold
+        centered = moments - np.outer(total, total) / number
+    else:
+        group_of = np.append(groups, -1)
+        is_of = group_of == np.unique(groups)[:, None]  # [num_groups, width]
+        size = math.sqrt((1.0 - CONSTANT_SHARE) / len(is_of))  # of what is not 0
+        of_group = np.maximum(is_of @ total, 1.0)
+        total[:-1] *= number * size / (of_group @ is_of)[:-1]
+        products = np.outer(total, total) / number
+        is_same = group_of == group_of[:, None]
+        known = np.diag(size * total) - np.where(is_same, products, 0.0)
+        known[-1, -1] = 0.0
+        centered, ridge = np.where(is_same, 0.0, moments - products), threshold / 2.0
+    along, directions = np.linalg.eigh(centered)
+    along = np.sign(along) * np.maximum(np.abs(along) - threshold, 0.0)
+    along, directions = np.linalg.eigh(known + (directions * along) @ directions.T)
+    beyond = sums - np.outer(total, shares)
+    weights = directions @ ((directions.T @ beyond) / (np.maximum(along, 0.0) + ridge)[:, None])
+    weights[-1] += (shares - total @ weights / number) / CONSTANT
+    variance = float((shares * (1.0 - shares)).sum())
+    explained = float((weights * beyond).sum()) / (number * variance)
+    scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MOST_EXPLAINED)))
+    return np.asarray(scale * weights)

@@ -78,7 +78,8 @@ def labels_from_sums(
     *,
     centres: npt.NDArray[np.float64] | None = None,
     moments: npt.NDArray[np.float64] | None = None,
-    num_records: int = 0,
+    num_records: int | None = None,
+    groups: IntArray | None = None,
     representation: Named | None = None,
     seed: int = 0,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
@@ -97,7 +98,8 @@ def labels_from_sums(
         centres: of the clusters that records were counted in; None for sums of vectors.
         moments: of the pool's vectors, `[width, width]`, for a linear model; several rounds need
             them.
-        num_records: private records, with moments.
+        num_records: private records, with moments of a pool; of others as far as it is public.
+        groups: of one-hot features, as of `weights_of_moments`.
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
 
@@ -108,10 +110,12 @@ def labels_from_sums(
     """
     weights, total = None, values[0] / LATTICE
     if values.shape[2] > pool.dataset.num_classes:
-        weights = weights_of_moments(values[0], pool.dataset.num_classes, noise)
+        weights = weights_of_moments(
+            values[0], pool.dataset.num_classes, noise, num_records=num_records, groups=groups
+        )
         return labels_of(scipy.special.softmax(vectors @ weights, axis=1)), weights
     if moments is not None:
-        weights = weights_of_rounds(values, moments, num_records, noise)
+        weights = weights_of_rounds(values, moments, num_records or 0, noise)
         if len(values) > 1:
             confidence = scipy.special.softmax(vectors @ weights, axis=1)
             return labels_of(confidence), weights

@@ -105,10 +105,11 @@ class BinsPart(Part):
         super().__init__()
         self._raw = RawPart(pool)
         scales = [scale.numpy() for scale in self._raw.learnt]
-        self._unbinned: IntArray | None = None
+        self._unbinned, self._groups = None, None
         if not pool:
             columns, low, high = bins_of_ranges(pool.dataset)
             self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
+            self._groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
             self.take([*scales, columns, low, high])
             return
         rows = self._raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
@@ -131,6 +132,11 @@ class BinsPart(Part):
             low += edges[:-1]
             high += edges[1:]
         self.take([*scales, columns, low, high])
+
+    @property
+    def groups(self) -> IntArray | None:
+        """Of bins of ranges and categories; None with a pool."""
+        return self._groups
 
     @property
     def learnt(self) -> list[Any]:
@@ -195,6 +201,28 @@ def bins_of_ranges(dataset: Dataset) -> tuple[list[int], list[float], list[float
             low += edges[:-1]
             high += edges[1:]
     return columns, low, high
+
+
+def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None:
+    """Returns the column of each feature, if those of each column are one-hot; None otherwise.
+
+    Args:
+        dataset: says what the columns are.
+        features: places in `RawPart.scaled`, each of a category, or several times of a number that
+            has bins.
+    """
+    kinds = np.array(dataset.num_categories or (0,) * int(np.prod(dataset.input_shape)))
+    columns = np.arange(len(kinds))
+    if dataset.schema is not None:
+        widths = [column.width for column in dataset.schema.columns]
+        columns = np.repeat(np.arange(len(widths)), widths)
+        if any(column.text for column in dataset.schema.columns):
+            return None
+    is_number = kinds == 0
+    of_scaled = np.concatenate([columns[is_number], np.repeat(columns, kinds)])
+    groups: IntArray = of_scaled[np.asarray(features, np.int64)]
+    _, sizes = np.unique(groups, return_counts=True)
+    return None if (sizes < 2).any() else groups
 
 
 MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145

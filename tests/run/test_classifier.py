@@ -31,6 +31,9 @@ QUICK = {
     "insecure_seed": 3,
 }
 
+WITHOUT_POOL = {name: QUICK[name] for name in ("epsilon", "delta", "random_state", "insecure_seed")}
+WITHOUT_POOL |= {"value_range": (-10.0, 10.0)}
+
 
 def classifier(**changes):
     return pate_tf.PateClassifier(**{**QUICK, "classes": ["no", "yes"], **changes})
@@ -54,14 +57,14 @@ def fitted(records):
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_finds_nothing_wrong():
-    # The pool is drawn from the range, as these checks know no public inputs.
-    whole = classifier(classes=None, value_range=(-10.0, 10.0), num_queries=200)
+    # Of feature sums, as these checks know no public inputs.
+    whole = pate_tf.PateClassifier(**WITHOUT_POOL)
     check_estimator(whole, expected_failed_checks=EXPECTED_FAILED_CHECKS, on_skip=None)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_finds_nothing_wrong_with_its_parameters():
-    check_estimator(classifier(classes=None, value_range=(-10.0, 10.0)), legacy=False)
+    check_estimator(pate_tf.PateClassifier(**WITHOUT_POOL), legacy=False)
 
 
 def test_a_student_predicts_the_classes(fitted, records):
