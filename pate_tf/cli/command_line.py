@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import Reporting, clock
+from pate_tf.core.validation import ITEM
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 LONGEST_MESSAGE = 900
@@ -27,6 +28,10 @@ GONE = (
     *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small"),
     *("teachers_max_steps", "nb_labels", "moments", "noise_eps"),  # some are other commands' still
 )
+# How the system, TensorFlow and SQLite say that a disk is full, or a quota.
+FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
+# Variables of the environment, with the value that is needed where one is set.
+KERAS_OF_TENSORFLOW = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
 # Packages that come with an extra, and which.
 EXTRAS = {
     **dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"),
@@ -193,14 +198,16 @@ def guarded(
             if not (is_of_tensorflow or str(error).startswith("Symlink loop")):
                 raise
             message = str(error)
+        if any(text in message for text in FULL_DISK):
+            message += "; free some space there and run the same command again: it resumes"
         _fail(in_flags(message, flag_of_argument), code)
 
     return run
 
 
 def _fail(message: str, code: int) -> None:
-    line = " ".join(message.split())
-    print(f"error: {line[:LONGEST_MESSAGE]}", file=sys.stderr)
+    lines = [" ".join(line.split())[:LONGEST_MESSAGE] for line in message.split(ITEM)]
+    print(f"error: {ITEM.join(lines)}", file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -212,7 +219,15 @@ def quiet_start(flag_values: Any) -> Iterator[None]:
 
     Args:
         flag_values: `flags.FLAGS`.
+
+    Raises:
+        ValueError: if the environment asks for another Keras than TensorFlow's.
     """
+    for name, value in KERAS_OF_TENSORFLOW.items():
+        if os.environ.get(name, value).lower() not in (value, "false", ""):
+            raise ValueError(
+                f"{name}: expected {value} or none in the environment, got {os.environ[name]}"
+            )
     if flag_values.verbosity >= 0:
         yield
         return
