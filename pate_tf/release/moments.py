@@ -96,30 +96,27 @@ def weights_of_moments(
         [sums.sum(axis=1), moments[:, -1] / CONSTANT], axis=0, weights=precisions
     ).clip(0.0)
     number = num_records or max(total[-1] / CONSTANT, 1.0)
-    total[-1] = number * CONSTANT
     shares = np.maximum(sums[-1], 1.0)
     shares /= shares.sum()
+    sums, total, moments = sums[:-1], total[:-1], moments[:-1, :-1]  # without the constant
     if groups is None:
         known, ridge = np.zeros_like(moments), threshold
         centered = moments - np.outer(total, total) / number
     else:
-        group_of = np.append(groups, -1)
-        is_of = group_of == np.unique(groups)[:, None]  # [num_groups, width]
+        is_of = groups == np.unique(groups)[:, None]  # [num_groups, width - 1]
         size = math.sqrt((1.0 - CONSTANT_SHARE) / len(is_of))  # of what is not 0
-        of_group = np.maximum(is_of @ total, 1.0)
-        total[:-1] *= number * size / (of_group @ is_of)[:-1]
+        total *= number * size / (np.maximum(is_of @ total, 1.0) @ is_of)
         products = np.outer(total, total) / number
-        is_same = group_of == group_of[:, None]
+        is_same = groups == groups[:, None]
         known = np.diag(size * total) - np.where(is_same, products, 0.0)
-        known[-1, -1] = 0.0
         centered, ridge = np.where(is_same, 0.0, moments - products), threshold / 2.0
     along, directions = np.linalg.eigh(centered)
     along = np.sign(along) * np.maximum(np.abs(along) - threshold, 0.0)
     along, directions = np.linalg.eigh(known + (directions * along) @ directions.T)
     beyond = sums - np.outer(total, shares)
     weights = directions @ ((directions.T @ beyond) / (np.maximum(along, 0.0) + ridge)[:, None])
-    weights[-1] += (shares - total @ weights / number) / CONSTANT
     variance = float((shares * (1.0 - shares)).sum())
     explained = float((weights * beyond).sum()) / (number * variance)
     scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MOST_EXPLAINED)))
-    return np.asarray(scale * weights)
+    intercept = (shares - total @ weights / number) / CONSTANT
+    return scale * np.vstack([weights, intercept])
