@@ -70,6 +70,7 @@ from pate_tf.teachers.voters import Voter
 
 FEWEST_LABELED: Final = 50  # samples of a pool, for a trial of representations
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
+MOST_OF_MOMENTS: Final = 1_024  # features
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
 SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
 VECTORS: Final = "vectors.npz"  # of single records, for rounds of residual sums
@@ -379,6 +380,11 @@ class FeatureSums:
             if not isinstance(value, kind):
                 raise ValueError(f"{name}: expected data.{name}, got {type(value).__name__}")
         encoder = self.encoder_for(private.dataset, pool)
+        if not pool and encoder.num_features > MOST_OF_MOMENTS:
+            raise ValueError(
+                f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
+                f"inputs, as every product of two is released, got {encoder.num_features:,}"
+            )
         sensitive = self._run.sensitive
         digests, owners = record_digests(private.inputs), None
         key = private_digest(sensitive, RECORD_KEY).encode()
@@ -506,12 +512,12 @@ class FeatureSums:
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
         self._settle(dataset)
-        name = self._name or default_of_sums(dataset)
-        check_representation(name, dataset)
+        self._name = self._name or default_of_sums(dataset, has_pool=len(pool) > 0)
+        check_representation(self._name, dataset, has_pool=len(pool) > 0)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
         with self.reporting.clock("training the representation"):
-            return encoder_of(pool, name, self._seed)
+            return encoder_of(pool, self._name, self._seed)
 
     def described(
         self, encoder: Encoder, records: Sequence[str], *, has_owners: bool

@@ -114,9 +114,11 @@ def weights_of_moments(
     along = np.sign(along) * np.maximum(np.abs(along) - threshold, 0.0)
     along, directions = np.linalg.eigh(known + (directions * along) @ directions.T)
     beyond = sums - np.outer(total, shares)
-    weights = directions @ ((directions.T @ beyond) / (np.maximum(along, 0.0) + ridge)[:, None])
+    inverse = 1.0 / (np.maximum(along, 0.0) + ridge)
+    weights = directions @ ((directions.T @ beyond) * inverse[:, None])
     variance = float((shares * (1.0 - shares)).sum())
-    explained = float((weights * beyond).sum()) / (number * variance)
+    by_noise = num_classes * (noise * norm) ** 2 * float(inverse.sum())
+    explained = (float((weights * beyond).sum()) - by_noise) / (number * variance)
     scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MOST_EXPLAINED)))
     intercept = (shares - total @ weights / number) / CONSTANT
     return scale * np.vstack([weights, intercept])

@@ -13,6 +13,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder, Part, constants
 
+MOST_HASHED = 512
 MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
 
 
@@ -44,6 +45,12 @@ class RawPart(Part):
         self.num_numbers = int((kinds == 0).sum())  # features that are no category
         self._categories = tuple((int(place), int(kinds[place])) for place in np.flatnonzero(kinds))
         self.widths = (self.num_numbers + 1 + int(kinds.sum()),)
+        # Of a hashed text without a pool, fewer buckets: each product of two gets noise.
+        self._folded = 0
+        if dataset.kind == "text" and not pool:
+            sizes = range(1, MOST_HASHED + 1)
+            self._folded = max(size for size in sizes if rows.shape[1] % size == 0)
+            self.widths = (self._folded,)
 
     @property
     def learnt(self) -> list[Any]:
@@ -53,6 +60,9 @@ class RawPart(Part):
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
+        if self._folded:
+            counts = tf.reduce_sum(tf.reshape(scaled, [tf.shape(scaled)[0], self._folded, -1]), 2)
+            return [tf.math.l2_normalize(counts, axis=1)]
         numbers, categories = scaled[:, : self.num_numbers], scaled[:, self.num_numbers :]
         joined = tf.concat([numbers, tf.ones_like(scaled[:, :1]), categories], axis=1)
         return [tf.math.l2_normalize(joined, axis=1)]
