@@ -59,8 +59,8 @@ class Places(DataSource):
         group="data",
         advanced=True,
         help="Teachers from elsewhere instead: a folder of .keras files or SavedModels, or a .npy "
-        "file of labels [num_teachers, num_queries] for the first queries of the pool. Their "
-        "ledger lies in --teachers_dir, which must be given and always be the same.",
+        "or .csv file of labels [num_teachers, num_queries] for the first queries of the pool. "
+        "Their ledger lies in --teachers_dir, which must be given and always be the same.",
     )
     pool_size: int | None = setting(
         None,

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import socket
@@ -27,6 +28,7 @@ import numpy.typing as npt
 
 
 _TEMPORARY = ".writing-"
+_NUMBER = re.compile(r"[-+]?(\.?\d|nan|inf)", re.IGNORECASE)  # how a field of one begins
 _HOST = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
@@ -409,11 +411,16 @@ def read_arrays(
 
 
 def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
-    """Reads one array from a `.npy` file.
+    """Reads one array from a `.npy` file, or numbers from a `.csv` file.
+
+    A line of the `.csv` file is a row; a single column becomes a vector. Names in the first line,
+    and the positions that data frames write in the first column, are left out.
 
     Raises:
-        ValueError: if the file is truncated or is not a `.npy` file.
+        ValueError: if the file is truncated, or is neither.
     """
+    if path.suffix.lower() == ".csv":
+        return _read_numbers(path)
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
@@ -423,3 +430,18 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: expected one .npy array, got an archive of several")
     return array
+
+
+def _read_numbers(path: pathlib.Path) -> npt.NDArray[np.float64]:
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+        names = [name.strip(' "') for name in lines[0].split(",")]
+        are_places = names == ["", *(str(place) for place in range(len(names) - 1))]
+        has_names = are_places or not any(map(_NUMBER.match, names))
+        numbers = np.loadtxt(lines[has_names:], delimiter=",", ndmin=2, quotechar='"')
+    except (ValueError, IndexError):
+        raise ValueError(
+            f"{path}: expected numbers separated by commas, as many in each line, got others"
+        ) from None
+    numbers = numbers[:, int(has_names and not names[0]) :]
+    return numbers[:, 0] if numbers.shape[1] == 1 else numbers

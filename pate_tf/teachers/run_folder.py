@@ -161,8 +161,9 @@ def load_teachers(
         num_teachers: checked if given, as it must be with a file of labels; without a folder it
             names the run, `DEFAULT_NUM_TEACHERS` where it is None.
         folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
-        elsewhere: a folder of models, or a `.npy` file of labels `[num_teachers, num_queries]`,
-            instead of the folder's ensemble. The folder must then be given.
+        elsewhere: a folder of models, or a `.npy` or `.csv` file of labels
+            `[num_teachers, num_queries]`, instead of the folder's ensemble. The folder must then be
+            given.
 
     Raises:
         ValueError: if there are none, or not as many as expected.
@@ -179,7 +180,7 @@ def load_teachers(
         )
     elif not elsewhere.exists():
         raise ValueError(
-            f"teachers: expected a .npy file or a folder of models at {elsewhere}, got none"
+            f"teachers: expected a .npy or .csv file or a folder of models at {elsewhere}, got none"
         )
     elif elsewhere.is_file():
         if num_teachers is None:

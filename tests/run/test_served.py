@@ -5,9 +5,9 @@ import csv
 import keras
 import numpy as np
 import pytest
+from data_sets_for_tests import image_dataset
 from PIL import Image
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.data.schema import schema_of
 from pate_tf.serving import served
 from pate_tf.serving.export import export_student
@@ -78,22 +78,22 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
 
 
 def test_images_are_predicted_by_file(tmp_path):
-    dataset = Dataset(
-        name="lights",
-        kind="image",
-        input_shape=(4, 4, 1),
-        value_range=(0, 255),
-        num_classes=2,
-        class_names=("dark", "light"),
-        pool_size=1,
-    )
+    dataset = image_dataset(4, num_classes=2, class_names=("dark", "light"))
     layers = [keras.layers.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
     model = keras.Sequential(layers)
     export_student(model, dataset, tmp_path / "student", {})
     for name, gray in (("dark", 10), ("light", 240)):
         (tmp_path / "images" / name).mkdir(parents=True)
         Image.new("L", (9, 7), gray).save(tmp_path / "images" / name / "a.png")
+    (tmp_path / "images/Thumbs.db").touch()
+    (tmp_path / "images/light/Imgs").mkdir()
+    Image.new("RGBA", (4, 4)).save(tmp_path / "images/light/Imgs/b.png")
+    _, inputs = served.ServedStudent(served.newest_version(tmp_path)).read(tmp_path / "images")
+    assert inputs[:, 0, 0, 0].tolist() == [10, 255, 240]
     served.predict(tmp_path, tmp_path / "images", tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert [row["file"] for row in rows] == ["dark/a.png", "light/a.png"]
-    assert served.evaluate(tmp_path, tmp_path / "images").values["num_evaluated"] == 2
+    assert [row["file"] for row in rows] == ["dark/a.png", "light/Imgs/b.png", "light/a.png"]
+    assert served.evaluate(tmp_path, tmp_path / "images").values["num_evaluated"] == 3
+    (tmp_path / "images/light/c.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"inputs: .*light/c.png: expected an image, got a broken"):
+        served.predict(tmp_path, tmp_path / "images", tmp_path / "more.csv")

@@ -108,7 +108,7 @@ def test_a_model_of_other_classes_is_one_clear_line(tmp_path, num_scores):
         ({"elsewhere": "votes.npy"}, "teachers: expected their run folder as well"),
         ({"elsewhere": "votes.npy", "folder": ""}, "num_teachers: expected it with a file"),
         ({"elsewhere": "votes.npy", "folder": "", "num_teachers": 12}, "num_teachers: expected 7"),
-        ({"elsewhere": "none.npy", "folder": ""}, "teachers: expected a .npy file or a folder"),
+        ({"elsewhere": "none.npy", "folder": ""}, "teachers: expected a .npy or .csv file or a"),
         ({"elsewhere": "", "folder": ""}, "models: expected at least 1"),
         ({"folder": ""}, "teachers: expected a run folder with a trained ensemble"),
     ],
