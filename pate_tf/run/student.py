@@ -18,14 +18,7 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import (
-    NOT_MEASURED,
-    QUIET,
-    Reporting,
-    RunReport,
-    reporting,
-    tensorboard_row,
-)
+from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport, reporting
 from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.data.named_function import name_of
@@ -501,5 +494,5 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
             rows.append((name.replace("_", " "), text))
     if (published.folder / "logs").exists():
-        rows.append(tensorboard_row(published.folder.parent))
+        rows.append(artifacts.tensorboard_row(published.folder.parent))
     return RunReport(values=values, rows=rows)

@@ -17,8 +17,16 @@ from sklearn.utils.multiclass import check_classification_targets
 
 import pate_tf
 
-# Checks of scikit-learn that do not make sense here, each with its reason: none so far.
-EXPECTED_FAILED_CHECKS: dict[str, str] = {}
+# Checks of scikit-learn that must fail, each with its reason, by `classes`. None of learned ones.
+OTHER_LABELS = "its labels are not among `classes`, which is what the message says"
+EXPECTED_FAILED_CHECKS = {
+    None: {},
+    (0, 1, 2): {
+        **dict.fromkeys(("check_dtype_object", "check_classifiers_classes"), OTHER_LABELS),
+        "check_classifiers_regression_target": OTHER_LABELS,
+        "check_classifiers_train": "probabilities have a column of each of `classes`, in y or not",
+    },
+}
 QUICK = {
     "epsilon": 2000.0,
     "delta": 1e-4,
@@ -56,10 +64,14 @@ def fitted(records):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-def test_scikit_learn_finds_nothing_wrong():
+@pytest.mark.parametrize("classes", EXPECTED_FAILED_CHECKS)
+def test_scikit_learn_finds_nothing_wrong_but_what_must_fail(classes):
     # Of feature sums, as these checks know no public inputs.
-    whole = pate_tf.PateClassifier(**WITHOUT_POOL)
-    check_estimator(whole, expected_failed_checks=EXPECTED_FAILED_CHECKS, on_skip=None)
+    whole = pate_tf.PateClassifier(classes=classes, **WITHOUT_POOL)
+    expected = EXPECTED_FAILED_CHECKS[classes]
+    results = check_estimator(whole, expected_failed_checks=expected, on_skip=None)
+    failed = {result["check_name"] for result in results if result["status"] == "xfail"}
+    assert failed == set(expected)
 
 
 @pytest.mark.filterwarnings("ignore")
