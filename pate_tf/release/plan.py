@@ -407,7 +407,8 @@ def _plan_of_sums(
     if (num_rounds or 1) > 1 and not sums.has_vectors:
         raise ValueError(
             f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read vectors "
-            f"of single records, which are stored neither for owners nor by Beam"
+            f"of single records, which are stored neither for owners nor by Beam "
+            f"nor without a pool"
         )
     if num_rounds is None and not sums.has_vectors:
         num_rounds = 1
@@ -418,6 +419,7 @@ def _plan_of_sums(
         list(sums.cluster_counts) if pool.dataset.augmentation != "none" else (),
         num_rounds,
         accept_forecast=settings.accept_forecast,
+        has_pool=len(pool) > 0,
     )
     check_drawable(mechanism)
     sigma = mechanism.standard_deviation
@@ -441,14 +443,14 @@ def _plan_of_sums(
             delta=delta,
             num_classes=pool.dataset.num_classes,
             num_records=number,
-            pool_size=len(pool),
+            pool_size=len(pool) or number,  # without a pool, as if it were as large
             num_teachers=1,
         )
         candidate = planning.sums_candidate(stated, mechanism)
         width = len(sums.summands.scale)
         forecast = forecast or planning.forecast_of_sums(candidate, stated, width)
     expected = ""
-    if forecast is not None:
+    if forecast is not None and pool:
         expected = f" Expected: {forecast.in_words(pool.majority_share)}"
     return LabelPlan(
         mechanism=mechanism,
@@ -457,8 +459,13 @@ def _plan_of_sums(
         description=(
             f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
             f"every {target.unit}: {mechanism.released_in_words},{in_rounds} with noise of "
-            f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
-            f"that are computed from them.{expected}"
+            f"{rounded_up(sigma)} on each number. "
+            + (
+                f"All {len(pool):,} inputs of the pool get labels that are computed from them."
+                if pool
+                else "A linear model follows from them; there are no public inputs."
+            )
+            + expected
         ),
         forecast=forecast,
     )
