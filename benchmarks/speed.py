@@ -15,6 +15,7 @@
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import resource
@@ -142,17 +143,16 @@ def accounting(is_quick: bool) -> Iterator[dict[str, str]]:
 
 def analysis(is_quick: bool) -> Iterator[dict[str, str]]:
     """The command from a cold start, with the draw of the release and again."""
-    labels = np.random.default_rng(0).integers(0, 10, (NUM_TEACHERS, 300 if is_quick else 1_000))
+    labels = np.random.default_rng(0).integers(0, 10, (NUM_TEACHERS, 100 if is_quick else 1_000))
     labels[: NUM_TEACHERS * 4 // 5] = np.arange(labels.shape[1]) % 10
     with separate_registry() as folder:
         np.save(folder / "labels.npy", labels)
         command = [sys.executable, str(ROOT / "analysis.py"), "--release=sanitised"]
         command += [f"--counts_file={folder}/labels.npy", f"--output_dir={folder}/out"]
+        command += [f"--nb_teachers={NUM_TEACHERS}"]
+        run = functools.partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
         for name in ("first run, which draws the release", "again"):
-            spent = seconds_of(
-                lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            )
-            yield row(f"analysis.py: {name}", spent)
+            yield row(f"analysis.py: {name}", seconds_of(run))
 
 
 def ensemble(is_quick: bool) -> Iterator[dict[str, str]]:
