@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, cast
 
@@ -24,6 +26,7 @@ from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue as models
+from pate_tf.models.encoder import record_features
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.accuracy import EstimatedAccuracy
 from pate_tf.release.labeller import Labeller
@@ -337,8 +340,13 @@ class Student:
         model, labels = self._trained()
         if not isinstance(labels.labeller, Labeller):
             raise ValueError("labels: expected those of a labeller, whose ledger is charged")
+        # The answer to a record does not depend, by rounding, on which others are held back.
+        answering = types.SimpleNamespace(batch_features=functools.partial(batches.outputs, model))
+        predictions = np.zeros(len(held_back), np.int64)
+        for rows, logits in record_features(answering, held_back.inputs):
+            predictions[rows] = logits.argmax(axis=1)
         self._estimate = labels.labeller.estimate_accuracy(
-            self.predict(held_back.inputs), held_back, epsilon, student_digest=student_digest(model)
+            predictions, held_back, epsilon, student_digest=student_digest(model)
         )
         return self._estimate
 
