@@ -20,7 +20,7 @@ from pate_tf.accounting.planning import ForecastError
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import Reporting, clock
 from pate_tf.core.validation import ITEM
-from pate_tf.ledger import LedgerError, LedgerWarning
+from pate_tf.ledger import LedgerError
 
 LONGEST_MESSAGE = 900
 USER_ERROR, FLAG_ERROR, LEDGER_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 3, 4, 130
@@ -167,9 +167,9 @@ def guarded(
         message, code = "", USER_ERROR
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("once", UserWarning)
-                warnings.simplefilter("always", LedgerWarning)
-                warnings.showwarning = lambda message, *_, **__: warn(
+                warnings.simplefilter("always", UserWarning)
+                show = functools.cache(warn)  # as "once" forgets when filters change
+                warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
                 )
                 main()
