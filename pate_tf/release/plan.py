@@ -287,20 +287,12 @@ WITHOUT_NOISE: Final = (
 ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluster. {TOGETHER}"
 
 
-@dataclasses.dataclass(frozen=True)
-class JointPlan:
-    """Noisy counts that a student learns from together: how many, of which queries, and why."""
-
-    mechanism: type[Mechanism]
-    num_queries: int
-    strategy: str
-    purpose: str
-
-
 def joint_plan(
     settings: LabelSettings, target: Target, *, num_teachers: int, num_classes: int, pool_size: int
-) -> JointPlan | None:
+) -> dict[str, Any] | None:
     """Returns which noisy counts are released to be learnt from together; None for none.
+
+    Mechanism, number of queries, strategy and purpose, as arguments of `planning.plan`.
 
     There are none at delta 0, where noise would exceed half of the teachers, there are too many
     queries, or a mechanism is named that does not release all counts.
@@ -328,20 +320,21 @@ def joint_plan(
     most = number(QUERIES_OF_CLASS)
     if kind not in (None, GaussianHistogram) or not target.delta or most > MOST_QUERIES:
         return None
-    plans = []
+    plans = list[tuple[type[Mechanism], int, str, str]]()
     if (
         kind is None
         and strategy in (None, "medoids")
         and relative_noise(GaussianHistogram, number(GATED_OF_CLASS)) > LEAST_RELATIVE_NOISE
     ):
         gated = number(GATED_OF_CLASS)
-        plans.append(JointPlan(StabilityGateOrHistogram, gated, "medoids", WITHOUT_NOISE))
+        plans.append((StabilityGateOrHistogram, gated, "medoids", WITHOUT_NOISE))
     if strategy in (None, "diverse"):
-        plans.append(JointPlan(GaussianHistogram, most, "diverse", ALL_COUNTS))
+        plans.append((GaussianHistogram, most, "diverse", ALL_COUNTS))
     for plan in plans:
         with contextlib.suppress(ValueError):  # too few teachers for it
-            if relative_noise(plan.mechanism, plan.num_queries) <= MOST_RELATIVE_NOISE:
-                return plan
+            if relative_noise(*plan[:2]) <= MOST_RELATIVE_NOISE:
+                names = ("mechanism", "num_queries", "strategy", "purpose")
+                return dict(zip(names, plan, strict=True))
     return None
 
 
@@ -365,18 +358,15 @@ def _plan_of_votes(
         are_of_images = all(kind is not None and kind.data_kinds == IMAGES for kind in kinds)
         if are_of_images and pool.dataset.augmentation != "none":
             joint = joint_plan(settings, target, **size)
-    kind = joint.mechanism if joint is not None else settings.mechanism
-    words = {} if joint is None else {"strategy": joint.strategy, "purpose": joint.purpose}
+    kind = settings.mechanism if isinstance(settings.mechanism, type) else None
     plan = planning.plan(
         target.epsilon,
         delta=delta,
-        num_queries=settings.num_queries if joint is None else joint.num_queries,
         unit=teachers.unit,
         margin=settings.margin,
-        mechanism=kind if isinstance(kind, type) else None,
         adaptive=settings.strategy is not None and find_strategy(settings.strategy).is_adaptive,
         **size,
-        **words,
+        **(joint or {"num_queries": settings.num_queries, "mechanism": kind}),
     )
     strategy, forecast = settings.strategy or plan.settings.strategy, None
     if joint is None:  # of counts that are learned from together no single label matters

@@ -19,13 +19,14 @@ POOL = PUBLIC.split(250).pool
 
 
 def asked(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None, strategy=None):
-    return joint_plan(
+    found = joint_plan(
         LabelSettings(epsilon=epsilon, num_queries=num_queries, strategy=strategy),
         Target(epsilon=epsilon, delta=1e-5, num_queries=1),
         num_teachers=num_teachers,
         num_classes=10,
         pool_size=pool_size,
     )
+    return None if found is None else types.SimpleNamespace(**found)
 
 
 def number(epsilon, **changes):
