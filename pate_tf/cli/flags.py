@@ -148,7 +148,7 @@ def own_files(*, with_private: bool) -> FileSource | None:
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
     if not given:
         return None
-    for name in ("public", *(("private",) if with_private else ())):
+    for name in ("private",) if with_private else ("public",):
         if not given.get(name):
             raise ValueError(f"{name}: expected it with --{next(iter(given))}, got none")
     for name in ("dataset", "data_dir"):

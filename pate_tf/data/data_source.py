@@ -34,9 +34,10 @@ class FileSource(Settings):
         help="Column that says whose a private record is: all records of one owner go to one "
         "teacher. Default: what the schema says, if anything.",
     )
-    public: pathlib.Path = setting(
+    public: pathlib.Path | None = setting(
+        None,
         help="Public records, instead of --dataset: a file, or a folder of images. They need no "
-        "labels."
+        "labels.",
     )
     schema: pathlib.Path | None = setting(
         None,
@@ -64,6 +65,9 @@ class FileSource(Settings):
         Raises:
             ValueError: if they can't be read, or don't fit the schema.
         """
+        if self.public is None:
+            by = self._schema()
+            return PublicExamples.none_of(by.dataset(self._table_name(by), 0))
         if self.public.is_dir():
             for name in ("schema", "label", "owner"):
                 if getattr(self, name) is not None:
@@ -73,7 +77,7 @@ class FileSource(Settings):
         if self.image_size is not None:
             raise ValueError("image_size: expected with folders of images alone, got it with files")
         by = self._schema()
-        name = self.name or by.name or self.public.stem
+        name = self._table_name(by)
         table = tables.read_table(self.public, tables.text_form(self.public, by))
         return table.public(by, name=name, label=self.label)
 
@@ -89,15 +93,20 @@ class FileSource(Settings):
         if self.private is None:
             raise ValueError("private: expected the file of the private records, got none")
         public = self.load_public() if public is None else public
-        if self.public.is_dir() != self.private.is_dir():
+        is_folder = self.public is not None and self.public.is_dir()
+        if is_folder != self.private.is_dir():
             raise ValueError("private: expected two folders of images or two files, got one")
-        if self.public.is_dir():
+        if is_folder:
             examples = image_folders.load_private(self.private, public)
         else:
             by = self._schema()
-            table = tables.read_table(self.private, tables.text_form(self.public, by))
+            form = tables.text_form(self.public or self.private, by)
+            table = tables.read_table(self.private, form)
             examples = table.private(by, public, label=self.label, owner=self.owner)
         return dataclasses.replace(examples, source=source_of(self.private, self.name))
+
+    def _table_name(self, by: Schema) -> str:
+        return self.name or by.name or (self.public or self.schema or pathlib.Path("table")).stem
 
     def _schema(self) -> Schema:
         if self.schema is None:

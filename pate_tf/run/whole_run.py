@@ -1,4 +1,4 @@
-"""From two files to a published student: what `pate run` does; its steps import TensorFlow."""
+"""From files to a published student: what `pate run` does; its steps import TensorFlow."""
 
 import dataclasses
 import pathlib
@@ -26,6 +26,13 @@ class WholeRun(DataSource, PublicationSettings):
         help="What all that is published may cost at --delta, whatever the data.",
     )
     delta: float | None = setting(None, group="privacy", **DELTA)
+    evaluate_epsilon: float | None = setting(
+        None,
+        group="privacy",
+        above=0.0,
+        help="Hold back a tenth of the private records, and release the accuracy on them with "
+        "noise, for so much in addition to --epsilon. Default: no such estimate.",
+    )
     method: str = setting(
         AUTO,
         group="method",
@@ -72,9 +79,15 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     from pate_tf.teachers import run_folder
     from pate_tf.teachers.teachers import Teachers
 
-    data = Data.of(settings, None, reporting)
+    data, held_back = Data.of(settings, None, reporting), None
+    if settings.evaluate_epsilon is not None:
+        data, held_back = data.hold_back()
     dataset, has_owners = data.dataset, data.private.owners is not None
     number_of_records = None if has_owners else len(data.private)
+    if settings.method == PATE and not data.pool:
+        raise ValueError(
+            "public: expected public records with method pate, whose teachers label them, got none"
+        )
     if has_owners and settings.method == PATE and settings.num_teachers is None:
         raise ValueError(
             "num_teachers: expected it with owners, whose number is private, got none; choose it "
@@ -120,6 +133,8 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             labels = labeller.label(data.pool)
         labels.save(released)
         student.fit(data.pool, labels, held_out=data.held_out)
+        if settings.evaluate_epsilon is not None and held_back is not None:
+            student.estimate_accuracy(held_back, settings.evaluate_epsilon)
         published = student.publish(
             evaluate_on=data.public,
             holder=settings.holder,
