@@ -15,8 +15,8 @@
 """
 
 import argparse
-import os
 import functools
+import os
 import pathlib
 import resource
 import subprocess
