@@ -118,7 +118,12 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
             for path in place.rglob("*")
         },
         said=[*told, *(f"{one.category.__name__}: {one.message}" for one in warned)],
-        rows=[row for row in report.rows if "sensitive" not in row[1] and row[0] != "time"],
+        # Each run has a folder of its own to point TensorBoard at.
+        rows=[
+            row
+            for row in report.rows
+            if "sensitive" not in row[1] and row[0] not in ("time", "TensorBoard")
+        ],
         values={
             name: value
             for name, value in report.values.items()
