@@ -12,6 +12,10 @@ from pate_tf.core.source import PrivateSource, owner_name
 from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
 
+class SensitiveWarning(UserWarning):
+    """SENSITIVE: something about the private records, for the data holder alone."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PrivateExamples(Examples):
     """Sensitive: the labelled records that the teachers share out among themselves.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
@@ -52,8 +53,8 @@ def draft_schema(
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
-    form = tables.text_form(public)
-    text = schema.draft(tables.read_table(public, form).fields, label=label, owner=owner)
+    table = tables.read_table(public, tables.text_form(public))
+    text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
     artifacts.write_text(target, text)
     return text
 
@@ -519,9 +520,9 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
     for name in names:
         values = frame[name]
         as_list = getattr(values, "to_pylist", None) or values.to_list
-        fields[str(name)] = [_text(value) for value in as_list()]
-    places = [f"row {place}" for place in range(len(frame))]
-    return tables.TextTable(fields=fields, places=places, what=what)
+        texts = [_text(value) for value in as_list()]
+        fields[str(name)] = pyarrow.array(texts, pyarrow.string())
+    return tables.TextTable(fields=fields, num_records=len(frame), what=what)
 
 
 def _text(value: Any) -> str:
@@ -555,7 +556,7 @@ def drafted_schema(
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)
     columns = schema.draft_columns(table.fields, without=(label, owner), categories=codes)
-    names = sorted(set(table.fields.get(label, ())) - {""})
+    names = sorted({*table.texts(label)} - {""}) if label in table.fields else []
     if classes is not None:
         names = [_text(name) for name in classes]
     if len(names) < 2:

@@ -1,6 +1,7 @@
 """Where the data of a run lie: a data set by its name, a function, or files of the user's own."""
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -51,6 +52,13 @@ class FileSource(Settings):
         help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
         "that averages where it becomes smaller. Default: all have one size, the public images'.",
     )
+    on_bad_record: str = setting(
+        tables.REFUSE,
+        advanced=True,
+        choices=(tables.REFUSE, tables.SKIP),
+        help="What becomes of a private record of a file that does not fit the schema: refuse the "
+        "file, or skip the record, by itself alone, whatever the others are.",
+    )
     name: str | None = setting(
         None,
         help="What the data set is called in the run's folder, and the source of the private data "
@@ -72,10 +80,20 @@ class FileSource(Settings):
             return image_folders.load_public(self.public, name=self.name, size=size)
         if self.image_size is not None:
             raise ValueError("image_size: expected with folders of images alone, got it with files")
-        by = self._schema()
+        table, by = self._public_table
         name = self.name or by.name or self.public.stem
-        table = tables.read_table(self.public, tables.text_form(self.public, by))
-        return table.public(by, name=name, label=self.label)
+        return table.public(by.with_decimals(table.fields), name=name, label=self.label)
+
+    @functools.cached_property
+    def _public_table(self) -> tuple[tables.TextTable, Schema]:
+        if self.schema is None:
+            raise ValueError(
+                "schema: expected a file that states the columns' ranges and categories, got none; "
+                "pate schema drafts one from the public file"
+            )
+        by = read_schema(self.schema)
+        form = tables.text_form(self.public, by)
+        return tables.read_table(self.public, form, by, self.label), by
 
     def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
         """SENSITIVE: returns the private records.
@@ -89,23 +107,22 @@ class FileSource(Settings):
         if self.private is None:
             raise ValueError("private: expected the file of the private records, got none")
         public = self.load_public() if public is None else public
+        if self.public.resolve() == self.private.resolve():
+            raise ValueError(
+                f"public: expected another file than the private one, got {self.public} for both: "
+                f"the pool is public, and part of what is released"
+            )
         if self.public.is_dir() != self.private.is_dir():
             raise ValueError("private: expected two folders of images or two files, got one")
         if self.public.is_dir():
             examples = image_folders.load_private(self.private, public)
         else:
-            by = self._schema()
-            table = tables.read_table(self.private, tables.text_form(self.public, by))
-            examples = table.private(by, public, label=self.label, owner=self.owner)
-        return dataclasses.replace(examples, source=source_of(self.private, self.name))
-
-    def _schema(self) -> Schema:
-        if self.schema is None:
-            raise ValueError(
-                "schema: expected a file that states the columns' ranges and categories, got none; "
-                "pate schema drafts one from the public file"
+            form, by = self._public_table[0].form, public.dataset.schema
+            table = tables.read_table(self.private, form, by, self.label, self.owner)
+            examples = table.private(
+                by, public, label=self.label, owner=self.owner, on_bad_record=self.on_bad_record
             )
-        return read_schema(self.schema)
+        return dataclasses.replace(examples, source=source_of(self.private, self.name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ schema and by itself alone, and a teacher's inputs can't change with another tea
 
 import dataclasses
 import datetime
+import difflib
 import functools
 import json
 import keyword
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.compute as pc
 
 from pate_tf.core.dataset import Dataset
 
@@ -44,6 +47,9 @@ class TableColumn:
         text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
         date: how a date is written, of %d, %m and %Y, each once; empty if it is none. ISO dates
             are understood too, and what follows a date and a space or a T counts for nothing.
+        gaps: words that stand for an empty field, such as NA.
+        decimal: "." or ",", in numbers; empty as the schema has it.
+        thousands: what may stand between thousands of a number, such as ","; empty for nothing.
 
     Raises:
         ValueError: if range and categories don't stand together.
@@ -57,6 +63,9 @@ class TableColumn:
     missing: str | None = None
     text: int = 0
     date: str = ""
+    gaps: tuple[str, ...] = ()
+    decimal: str = ""
+    thousands: str = ""
 
     def __post_init__(self) -> None:
         expected = ""
@@ -72,6 +81,16 @@ class TableColumn:
             expected = f"a date of %d, %m and %Y, each once, got {self.date!r}"
         elif not -math.inf < self.low < self.high < math.inf:
             expected = f"finite low < high, got {self.low} and {self.high}"
+        if self.decimal not in ("", ".", ",") or self.thousands in (
+            self.decimal or ".",
+            *"0123456789",
+        ):
+            expected = "decimal '.' or ',', and another mark between thousands"
+        if self.missing is not None and self.is_number and not expected:
+            try:
+                float(self.missing)
+            except ValueError:
+                expected = f"a number for missing, got {self.missing!r}"
         if expected:
             raise ValueError(f"columns.{self.name}: expected {expected}")
 
@@ -99,47 +118,103 @@ class TableColumn:
         """Lowest and highest value of each of its features."""
         return (0.0, 1.0) if self.categories or self.text else (self.low, self.high)
 
-    def encode(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
-        """Returns the features float32 `[num_records, width]` of the column's fields.
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a number that is written with a point, and nothing between thousands."""
+        return self.is_number and self.decimal in ("", ".") and not self.thousands
+
+    @property
+    def expected(self) -> str:
+        """What each field has to be, for messages."""
+        if self.is_number:
+            return "a finite number"
+        return f"a date {self.date}" if self.date else "a category of the schema"
+
+    def encode(
+        self, values: Column | Sequence[str]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Returns features `[num_records, width]`, and which records fit the column.
 
         Args:
-            values: a field of each record.
-            what: begins an error's message, which names the place and no value.
-            places: where each record stands.
-
-        Raises:
-            ValueError: if a field does not fit the column.
+            values: a field of each record, texts or numbers, null where there is none.
         """
-        if self.missing is not None:
-            values = [self.missing if value == "" else value for value in values]
+        if self.is_number:
+            numbers = self.numbers(values)
+            fits = np.isfinite(numbers)
+            clipped = np.clip(np.where(fits, numbers, self.low), self.low, self.high)
+            return clipped.astype(np.float32)[:, np.newaxis], fits
+        texts = self.texts(values)
         if self.text:
             from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
-            return preprocessing.encode_texts(values, self.text)
-        if self.categories:
+            encoded = preprocessing.encode_texts(texts.to_pylist(), self.text)
+            return encoded, np.ones(len(texts), bool)
+        distinct, places = distinct_of(texts)
+        if self.date:
+            days = np.array([_days(text, self.date) for text in distinct], np.float64)
+            fits = np.isfinite(days)
+            clipped = np.clip(np.where(fits, days, self.low), self.low, self.high)
+            features = clipped.astype(np.float32)[:, np.newaxis]
+        else:
             position = {category: index for index, category in enumerate(self.categories)}
             unlisted = len(self.categories) if self.other else -1
-            indices = np.array([position.get(value, unlisted) for value in values], np.int64)
-            fits, expected = indices >= 0, "a category of the schema"
-            features = np.eye(self.width, dtype=np.float32)[indices]
-        else:
-            numbers = self.numbers(values)
-            fits = np.isfinite(numbers)
-            expected = f"a date {self.date}" if self.date else "a finite number"
-            features = np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
-        if not fits.all():
-            raise ValueError(
-                f"{what}, {places[int(np.argmin(fits))]}: {self.name}: expected {expected}, got "
-                f"something else; the schema may say `missing` for empty fields and `other` for "
-                f"further categories"
-            )
-        return features
+            indices = np.array([position.get(text, unlisted) for text in distinct], np.int64)
+            fits, features = indices >= 0, np.eye(self.width, dtype=np.float32)[indices]
+        return features[places], fits[places]
 
-    def numbers(self, values: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns the number, or the days, that each field says, `[num_records]`; else NaN."""
-        if not self.date:
-            return numbers_or_nan(values)
-        return np.array([_days(value, self.date) for value in values], np.float64)
+    def texts(self, values: Column | Sequence[str]) -> Column:
+        """Returns fields without spaces around them, `missing` for those that are not known."""
+        texts = texts_of(values)
+        missing = "" if self.missing is None else self.missing
+        if self.gaps or missing:
+            is_gap = pc.is_in(texts, value_set=pyarrow.array(["", *self.gaps]))
+            texts = pc.if_else(is_gap, missing, texts)
+        return texts
+
+    def numbers(self, values: Column | Sequence[str]) -> npt.NDArray[np.float64]:
+        """Returns the number that each field says, `[num_records]`; NaN where it says none."""
+        numbers = values
+        if not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
+            texts = texts_of(values)
+            pattern = number_pattern(self.decimal or ".", self.thousands)
+            is_gap = pc.is_in(texts, value_set=pyarrow.array(["", *self.gaps]))
+            is_number = pc.match_substring_regex(texts, f"^(?:{pattern})$")
+            if self.thousands:
+                texts = pc.replace_substring(texts, self.thousands, "")
+            texts = pc.utf8_ltrim(pc.replace_substring(texts, self.decimal or ".", "."), "+")
+            numbers = pc.cast(pc.if_else(is_number, texts, "nan"), pyarrow.float64())
+            numbers = pc.if_else(is_gap, None, numbers)
+        if self.missing is not None:
+            numbers = pc.fill_null(numbers, float(self.missing))
+        return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)
+
+
+Column = pyarrow.Array | pyarrow.ChunkedArray
+
+
+def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
+    """Returns fields as texts without spaces around them, empty where there is nothing."""
+    if not isinstance(values, Column):
+        values = pyarrow.array(values, pyarrow.string())
+    if isinstance(values, pyarrow.ChunkedArray):
+        values = values.combine_chunks()
+    if not pyarrow.types.is_string(values.type):
+        values = pyarrow.array([field_text(value) for value in values.to_pylist()])
+    return pc.fill_null(pc.utf8_trim_whitespace(values), "")
+
+
+def distinct_of(texts: pyarrow.Array) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Returns the distinct texts, and which of them each record has."""
+    encoded = texts.dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+
+def number_pattern(decimal: str = ".", thousands: str = "") -> str:
+    """Returns a regular expression of numbers with a decimal mark, and a mark between thousands."""
+    whole, point = r"\d+", re.escape(decimal)
+    if thousands:
+        whole = rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
+    return rf"[-+]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][-+]?\d+)?"
 
 
 ISO_DATE = "%Y-%m-%d"
@@ -161,16 +236,6 @@ def _days(text: str, form: str) -> float:
             except ValueError:  # no day of the calendar
                 return math.nan
     return math.nan
-
-
-def numbers_or_nan(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Returns the number that each text is, `[num_texts]`; NaN for one that is none."""
-    try:
-        return np.array(texts, np.float64)
-    except ValueError:
-        if len(texts) == 1:
-            return np.full(1, np.nan)
-        return np.concatenate([numbers_or_nan([text]) for text in texts])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,9 +280,36 @@ class Schema:
             raise ValueError(f"decimal: expected '.' or ',', got {self.decimal!r}")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ValueError(f"delimiter: expected one character, got {self.delimiter!r}")
+        columns = [
+            dataclasses.replace(column, decimal=column.decimal or self.decimal or "")
+            for column in self.columns
+        ]
+        object.__setattr__(self, "columns", tuple(columns))
         for role in ("label", "owner"):
             if getattr(self, role) in names:
                 raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
+
+    def with_decimals(self, fields: Mapping[str, Column]) -> "Schema":
+        """Returns the schema with the decimal mark of each column that PUBLIC records have.
+
+        A comma where a number has one and none has a point, and nothing says otherwise.
+        """
+        columns = []
+        for column in self.columns:
+            if column.is_number and not column.decimal and column.name in fields:
+                values = fields[column.name]
+                if not pyarrow.types.is_floating(values.type):
+                    has_comma, has_point = (
+                        pc.any(pc.match_substring_regex(texts_of(values), pattern)).as_py()
+                        for pattern in (rf"^{number_pattern(',')}$", r"^[-+]?\d*\.\d+$")
+                    )
+                    has_comma = (
+                        has_comma and pc.any(pc.match_substring(texts_of(values), ",")).as_py()
+                    )
+                    decimal = "," if has_comma and not has_point else "."
+                    column = dataclasses.replace(column, decimal=decimal)
+            columns.append(column)
+        return dataclasses.replace(self, columns=tuple(columns))
 
     def dataset(self, name: str, pool_size: int) -> Dataset:
         """Returns what a run knows of the data."""
@@ -264,18 +356,32 @@ class Schema:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column)]
         return "\n".join(lines) + "\n"
 
-    def encode_columns(
-        self, fields: Mapping[str, Sequence[str]], what: str, places: Sequence[str]
-    ) -> npt.NDArray[np.float32]:
-        """Returns records as features float32 `[num_records, num_features]`.
+    @property
+    def some_classes(self) -> str:
+        """The first classes, for messages."""
+        return ", ".join(self.classes[:12])
 
-        `fields` has a text for each record, by column; otherwise as `TableColumn.encode`.
+    def labels(
+        self, values: Column | Sequence[str], *, may_be_empty: bool = False
+    ) -> npt.NDArray[np.int64]:
+        """Returns labels as numbers of classes, int64 `[num_records]`; -2 for what is no class.
+
+        A label that is no class as it is written is one that is the same number.
+
+        Args:
+            values: of the label's column.
+            may_be_empty: whether an empty one is -1.
         """
-        for column in self.columns:
-            if column.name not in fields:
-                raise ValueError(f"{what}: expected a column {column.name}, got none")
-        parts = [column.encode(fields[column.name], what, places) for column in self.columns]
-        return np.concatenate(parts, axis=1)
+        numbers = {name: place for place, name in enumerate(self.classes)}
+        equal = {_as_number(name): place for place, name in enumerate(self.classes)}
+        if may_be_empty:
+            numbers = {"": -1, **numbers}
+        distinct, places = distinct_of(texts_of(values))
+        found = [
+            numbers[text] if text in numbers else equal.get(_as_number(text), -2)
+            for text in distinct
+        ]
+        return np.array(found, np.int64)[places]
 
     def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
         """Returns the float32 `[num_features]` features of one record, fields by column.
@@ -283,8 +389,20 @@ class Schema:
         Raises:
             ValueError: if a field is missing or does not fit.
         """
-        fields = {name: [field_text(value)] for name, value in record.items()}
-        return self.encode_columns(fields, "record", ["0"])[0]
+        parts = []
+        for column in self.columns:
+            if column.name not in record:
+                raise ValueError(f"record: expected a column {column.name}, got none")
+            features, fits = column.encode([field_text(record[column.name])])
+            if not fits.all():
+                raise ValueError(f"record: {column.name}: expected {column.expected}, got others")
+            parts.append(features[0])
+        return np.concatenate(parts)
+
+
+def _as_number(text: str) -> float | str:
+    """Returns the number that a label is; else the label, which equals no number."""
+    return float(text) if re.fullmatch(number_pattern(), text) else text
 
 
 def field_text(value: Any) -> str:
@@ -295,12 +413,16 @@ def field_text(value: Any) -> str:
 # Schemas in TOML: read, and drafted from public records.
 
 
+MOST_CLASSES = 50  # that a draft takes without a word
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
 TEXT_FEATURES = 2048  # as `preprocessing.NUM_FEATURES`
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
-_COLUMN_KEYS = {"low", "high", "categories", "other", "missing", "text", "date"}
+_COLUMN_KEYS = {
+    *("low", "high", "categories", "other", "missing", "text", "date"),
+    *("gaps", "decimal", "thousands"),
+}
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
@@ -364,6 +486,10 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     }
     if "categories" in entries:
         values["categories"] = _texts(entries["categories"], f"{what}.categories")
+    for key in ("decimal", "thousands"):
+        values[key] = _typed(entries.get(key, ""), str, f"{what}.{key}")
+    if "gaps" in entries:
+        values["gaps"] = _texts(entries["gaps"], f"{what}.gaps")
     if entries.get("missing") is not None:
         values["missing"] = field_text(entries["missing"])
     return TableColumn(name=name, **values)
@@ -387,6 +513,9 @@ def _column_lines(column: TableColumn) -> list[str]:
     if column.missing is not None:
         missing = column.missing if column.is_number else _quoted(column.missing)
         lines.append(f"missing = {missing}  # stands for an empty field")
+    lines += [f"gaps = {_quoted(column.gaps)}"] if column.gaps else []
+    for key in ("decimal", "thousands"):
+        lines += [f"{key} = {_quoted(getattr(column, key))}"] if getattr(column, key) else []
     return lines
 
 
@@ -410,7 +539,7 @@ def _typed(value: Any, kind: Any, what: str) -> Any:
 
 
 def draft_columns(
-    fields: Mapping[str, Sequence[str]],
+    fields: Mapping[str, Column],
     *,
     without: Collection[str | None],
     categories: Collection[str] = (),
@@ -440,22 +569,41 @@ def draft_columns(
 
 
 def draft(
-    fields: Mapping[str, Sequence[str]], *, label: str | None = None, owner: str | None = None
+    fields: Mapping[str, Column],
+    *,
+    label: str | None = None,
+    owner: str | None = None,
+    left_out: Sequence[str] = (),
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
+
+    Comments say what needs thought.
 
     Args:
         fields: of each column by its name.
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
+        left_out: columns that could not be read by a name of their own.
 
     Raises:
-        ValueError: if no column can be used.
+        ValueError: if no column can be used, or the label's has another spelling.
     """
-    classes = sorted(set(fields.get(label or "", ())) - {""})
+    for name in (label, owner):
+        if name is not None and name not in fields and (near := nearest(name, fields)):
+            raise ValueError(
+                f"label: expected a column of the file: no column {name}; there is {near}"
+            )
+    labels = texts_of(fields[label]) if label in fields else pyarrow.array([], pyarrow.string())
+    classes = sorted(set(labels.to_pylist()) - {""})
     listed = _quoted(classes) if len(classes) > 1 else ""
+    doubts = [f"column {name!r} is left out: it has no name of its own" for name in left_out]
+    if len(classes) > MOST_CLASSES or (len(classes) == len(labels) > 2):
+        doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
+    if len({text.casefold() for text in classes}) < len(classes):
+        doubts.append("classes differ in case alone: are they the same?")
     lines = [
         "# Drafted from public records. Look it through: ranges and categories are public.",
+        *(f"# {doubt}" for doubt in doubts),
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
         *([f"owner = {json.dumps(owner)}"] if owner else []),
@@ -463,28 +611,104 @@ def draft(
     for name, column in draft_columns(fields, without=(label, owner)).items():
         lines += ["", f"# left out: {name!r} has no number and too many values of few words"]
         if column is not None:
-            lines[-1:] = [f"[columns.{_key(name)}]", *_column_lines(column)]
+            lines[-1:] = [f"[columns.{_key(name)}]"]
+            lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
+            lines += _column_lines(column)
     return "\n".join(lines) + "\n"
 
 
-def _draft_column(name: str, fields: Sequence[str], *, may_be_numbers: bool) -> TableColumn | None:
-    has_gaps, values = "" in fields, [value for value in fields if value]
-    numbers = numbers_or_nan(values)
-    distinct = sorted(set(values))
-    if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
-        low, high = float(numbers.min()), float(numbers.max())
-        high = high if low < high else low + 1.0
-        # Below all values, so that none is taken for a missing one.
-        if has_gaps:  # a short number about a quarter of the range below
-            places = 1 - math.floor(math.log10(high - low))
-            low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
-        return TableColumn(name=name, low=low, high=high, missing=repr(low) if has_gaps else None)
-    if len(distinct) > MOST_CATEGORIES:
-        is_text = np.mean([len(text.split()) for text in distinct]) >= WORDS_OF_TEXT
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """Returns what a name that there is not may have been meant for; None if nothing is alike."""
+    alike = {each.casefold().strip(): each for each in names}
+    close = [*difflib.get_close_matches(name, names, 1), None]
+    return alike.get(name.casefold().strip(), close[0])
+
+
+# Words for what is not known: `STR_NA_VALUES` of pandas, and marks.
+GAPS = frozenset(
+    [
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+        "NaN",
+        "None",
+        "n/a",
+        "nan",
+        "null",
+        "?",
+        "-",
+        "--",
+        ".",
+    ]
+)
+FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (".", "'"))  # of numbers
+SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(1, 7) for sign in (-1, 1)) - {
+    9.0
+}
+
+
+def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableColumn | None:
+    texts = texts_of(fields)
+    distinct, _ = distinct_of(texts)
+    has_gaps, values = "" in distinct, sorted(set(distinct) - {""})
+    gaps = tuple(sorted(GAPS & set(values)))
+    numbers = [text for text in values if text not in GAPS]
+    for decimal, thousands in FORMS if may_be_numbers and numbers else ():
+        pattern = re.compile(number_pattern(decimal, thousands))
+        if not all(map(pattern.fullmatch, numbers)):
+            continue
+        column = TableColumn(
+            name=name, decimal="" if decimal == "." else decimal, thousands=thousands, gaps=gaps
+        )
+        found = column.numbers(texts)
+        found = found[np.isfinite(found)]
+        low, high = float(found.min()), float(found.max())
+        return dataclasses.replace(
+            column,
+            low=low,
+            high=high if low < high else low + 1.0,
+            missing=repr(float(np.median(found))),
+        )
+    if len(values) > MOST_CATEGORIES:
+        is_text = np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT
         return TableColumn(name=name, text=TEXT_FEATURES) if is_text else None
-    if not distinct:
+    if not values:
         return None
-    return TableColumn(name=name, categories=(*distinct, *[""] * has_gaps), other=True)
+    return TableColumn(name=name, categories=(*values, *[""] * has_gaps), other=True)
+
+
+def _doubts(column: TableColumn, fields: Column) -> list[str]:
+    """Returns what a person should think about before a drafted column is used."""
+    texts = texts_of(fields)
+    distinct, _ = distinct_of(texts)
+    doubts = []
+    if len(distinct) == 1:
+        doubts.append("constant: every public record has the same value")
+    if column.is_number:
+        found = np.unique(column.numbers(texts))
+        for extreme, others in ((found[-1:], found[:-1]), (found[:1], found[1:])):
+            if len(others) > 1 and extreme[0] in SENTINELS:
+                if abs(extreme[0] - others).min() > np.ptp(others):
+                    doubts.append(f"{extreme[0]:g} lies far from the others: does it mean unknown?")
+        is_whole = np.array_equal(found, np.rint(found))
+        if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
+            doubts.append("every record has a number of its own: an identifier?")
+        if column.thousands or column.decimal == ",":
+            mark = f"decimal mark {column.decimal or '.'}"
+            doubts.append(f"read with {mark}, {column.thousands or 'nothing'} between thousands")
+    elif len({text.casefold() for text in column.categories}) < len(column.categories):
+        doubts.append("categories differ in case alone: are they the same?")
+    return doubts
 
 
 def _key(name: str) -> str:

@@ -11,4 +11,4 @@ from pate_tf.ledger.ledger import Spending as Spending
 from pate_tf.ledger.ledger import compose as compose
 from pate_tf.ledger.ledger import distinct_rows as distinct_rows
 from pate_tf.ledger.rollback_guard import LedgerWarning as LedgerWarning
-from pate_tf.ledger.rollback_guard import SensitiveWarning as SensitiveWarning
+from pate_tf.core.sensitive import SensitiveWarning as SensitiveWarning

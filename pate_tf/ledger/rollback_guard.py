@@ -36,6 +36,7 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.composition import Charge
 from pate_tf.core import artifacts
+from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.core.source import PrivateSource
 
 STATE_VARIABLE: Final = "PATE_TF_STATE"
@@ -76,10 +77,6 @@ CREATE TABLE keys AS SELECT randomblob(32) AS key
 
 class LedgerWarning(UserWarning):
     """Something about a ledger that its user should know, in one line."""
-
-
-class SensitiveWarning(UserWarning):
-    """SENSITIVE: something about the private records, for the data holder alone."""
 
 
 # Warns the user in one line.

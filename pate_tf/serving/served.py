@@ -149,9 +149,7 @@ class ServedStudent:
                 "read; got one of arrays: call its SavedModel"
             )
         table = tables.read_table(source, self.form(source))
-        return dict(table.fields), dataset.schema.encode_columns(
-            table.fields, table.what, table.places
-        )
+        return {name: table.texts(name) for name in table.fields}, table.inputs(dataset.schema)
 
 
 # An exported version is matched to its privacy statement, by digests of its weights and files.
@@ -253,16 +251,13 @@ def predict(student: Path, inputs: Path, output: Path) -> RunReport:
     written = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
     if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
-    form = published.form(inputs)
-    if form.decimal != ".":  # as they stand there
-        as_written = dataclasses.replace(form, decimal=".")
-        fields = dict(tables.read_table(pathlib.Path(inputs), as_written).fields)
+    form, decimal = published.form(inputs), published.decimal
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n", delimiter=form.delimiter)
     writer.writerow([*fields, *written])
     for place, (label, row) in enumerate(zip(labels, probabilities, strict=True)):
         values_read = [values[place] for values in fields.values()]
-        numbers = [f"{number:.6g}".replace(".", form.decimal) for number in row]
+        numbers = [f"{number:.6g}".replace(".", decimal) for number in row]
         writer.writerow([*values_read, published.class_names[label], *numbers])
     try:
         content = text.getvalue().encode(form.encoding)

@@ -30,7 +30,8 @@ from pate_tf.accounting.mechanisms.base import NoiseDraws
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.journal import LedgerError, LedgerRow, Store, fault_point
-from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, SensitiveWarning, warn
+from pate_tf.core.sensitive import SensitiveWarning
+from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.messages import (
