@@ -8,14 +8,15 @@ import ast
 import collections
 import io
 import json
+import os
 import pathlib
 import re
-import subprocess
 import sys
+import tempfile
 import tokenize
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from script_processes import run_script
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGET, FROZEN = ROOT / "tests" / "budget.json", ROOT / "tests" / "frozen.json"
@@ -85,21 +86,15 @@ SUBCOMMANDS = {
 }
 
 
-def flags_of(command):
+def flags_of(command, folder):
     """Names of all flags of a command, as `--helpfull` lists them."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "pate_tf.cli.main", *command.split(), "--helpfull"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    found = set(re.findall(r"^ +--(?:\[no\])?(\w+)", shown.stdout, re.MULTILINE))
-    assert found, f"{command}: {shown.stdout[-300:]} {shown.stderr[-300:]}"
+    shown = run_script("pate_tf/cli/main.py", *command.split(), "--helpfull", folder=folder)
+    found = set(re.findall(r"^ +--(?:\[no\])?(\w+)", shown.out, re.MULTILINE))
+    assert found, f"{command}: {shown.out[-300:]} {shown.err[-300:]}"
     return found
 
 
-def surface():
+def surface(folder):
     """Public names, commands, different flags of all of them, registered kinds."""
     import pate_tf
     from pate_tf.cli import main
@@ -108,20 +103,14 @@ def surface():
     with_flags = [
         f"{name} {second}" for name in commands for second in SUBCOMMANDS.get(name, ("",))
     ]
-    with ThreadPoolExecutor(2) as pool:
-        flags = set[str]().union(*pool.map(flags_of, with_flags))
+    flags = set[str]().union(*(flags_of(command, folder) for command in with_flags))
     # In a process of its own: other tests register kinds.
     program = "import importlib, json, sys; print(json.dumps({name: sorted(getattr("
     program += "importlib.import_module(module), table)) for name, (module, table) in "
     program += "json.loads(sys.argv[1]).items()}))"
-    listed = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(REGISTRIES)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    kinds = json.loads(listed.stdout)
+    (folder / "kinds.py").write_text(program)
+    listed = run_script(str(folder / "kinds.py"), json.dumps(REGISTRIES), folder=folder)
+    kinds = json.loads(listed.out)
     names = sorted(pate_tf.__all__)
     return {"names": names, "commands": commands, "flags": sorted(flags), **kinds}
 
@@ -138,8 +127,8 @@ def test_no_figure_is_above_its_budget(folder):
     assert not above, "take something out"
 
 
-def test_no_public_name_flag_command_or_kind_is_added():
-    frozen, present = json.loads(FROZEN.read_text()), surface()
+def test_no_public_name_flag_command_or_kind_is_added(tmp_path):
+    frozen, present = json.loads(FROZEN.read_text()), surface(tmp_path)
     added = {name: sorted(set(present[name]) - set(frozen[name])) for name in present}
     assert {name: new for name, new in added.items() if new} == {}
 
@@ -152,6 +141,8 @@ if __name__ == "__main__":
         limits[folder]["packages"] = figures.pop("packages")
         limits[folder] |= {name: min(limits[folder][name], figures[name]) for name in figures}
     BUDGET.write_text(json.dumps(limits, indent=1) + "\n")
-    frozen, present = json.loads(FROZEN.read_text()), surface()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("PATE_TF_STATE", folder)
+        frozen, present = json.loads(FROZEN.read_text()), surface(pathlib.Path(folder))
     kept = {name: sorted(set(frozen[name]) & set(present[name])) for name in present}
     FROZEN.write_text(json.dumps(kept, indent=1) + "\n")

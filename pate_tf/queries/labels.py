@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import pathlib
 from collections.abc import Callable
@@ -139,13 +138,12 @@ class Labels:
     def record(self) -> dict[str, Any]:
         """Returns all that is known of these labels, as JSON values: what `seal` is of."""
         released, cost, arrays = self.released, self.released.cost, self._arrays()
-        digests = [artifacts.digest_array(arrays[name]) for name in sorted(arrays)]
         before = [{"charge": charge.to_dict(), "number": number} for charge, number in cost.before]
         return {
             "strategy": self.strategy,
             "pool_digest": artifacts.digest_array(self.pool.inputs),
             "choice": self.choice,
-            "labels_digest": hashlib.sha256("".join(digests).encode()).hexdigest(),
+            "labels_digest": artifacts.digest_arrays(arrays[name] for name in sorted(arrays)),
             "num_classes": released.num_classes,
             "num_queries": released.num_queries,
             "cost": {**vars(cost), "charge": cost.charge.to_dict(), "before": before},
@@ -329,8 +327,9 @@ def check_queries(
             f"strategy: expected one of {', '.join(STRATEGIES)}, got {config.strategy!r}"
         )
     for name in ("num_queries", "rounds", "num_neighbours", "seed"):
-        if not isinstance(getattr(config, name) or 0, int | np.integer):
-            raise ValueError(f"{name}: expected a whole number, got {getattr(config, name)!r}")
+        value = getattr(config, name)
+        if value is not None and type(value) is not int and not isinstance(value, np.integer):
+            raise ValueError(f"{name}: expected a whole number, got {value!r}")
     if config.rounds is not None and not 1 <= config.rounds <= number:
         raise ValueError(f"rounds: expected from 1 to {number}, got {config.rounds}")
     if (config.num_neighbours or 0) < 0:

@@ -92,12 +92,11 @@ def test_events_of_another_library_cover_everything_but_what_it_can_not_say():
     accountant = rdp.RdpAccountant(
         DEFAULT_MOMENTS + 1.0, dp_accounting.NeighboringRelation.REPLACE_ONE
     )
-    events = [
+    for event, number in (
         (dp_accounting.ZCDpEvent(rho=(2.0 * LAPLACE.gamma) ** 2 / 2.0), 20),
         (dp_accounting.GaussianDpEvent(GAUSSIAN.sigma / math.sqrt(2.0)), 30),
         (dp_accounting.GaussianDpEvent(PLAN.noise_multipliers[0]), 2),
-    ]
-    for event, number in events:
+    ):
         accountant.compose(event, number)
     # The events are those of whole noisy histograms.
     caps = 20 * LAPLACE.cost_cap(DEFAULT_MOMENTS) + 30 * GAUSSIAN.cost_cap(DEFAULT_MOMENTS)

@@ -75,9 +75,7 @@ def test_exponential_mechanism_agrees_with_its_definition(counts, gamma):
     np.testing.assert_allclose(law(ExponentialMechanism(gamma=gamma), counts), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("counts", "sigma"), [((5, 3, 2), 2.0), ((13, 4, 0, 0), 0.87277), ((60, 30), 10.0)]
-)
+@pytest.mark.parametrize(("counts", "sigma"), [((13, 4, 0, 0), 0.87277), ((60, 30), 10.0)])
 def test_gaussian_agrees_with_high_precision_quadrature(counts, sigma):
     expected = np.array(reference.mp_gaussian_law(counts, sigma), dtype=float)
     np.testing.assert_allclose(law(GaussianNoisyMax(sigma=sigma), counts), expected, rtol=1e-9)

@@ -54,8 +54,7 @@ def audited(mechanism, num_draws=10_000):
 
 @pytest.mark.parametrize("mechanism", RIGHT, ids=lambda mechanism: mechanism.name)
 def test_a_right_mechanism_passes_with_a_bound_that_is_not_empty(mechanism, monkeypatch):
-    if "confident" in mechanism.name or "interactive" in mechanism.name:  # slow draws
-        monkeypatch.setattr(audits, "PILOT", 3_000)
+    monkeypatch.setattr(audits, "PILOT", 3_000)
     audit = audited(mechanism)
     assert audit.outcome == PASSED
     assert 0.2 * audit.claimed < audit.lower_bound <= audit.claimed

@@ -8,7 +8,8 @@ A comment before a block, which readers do not see, says what it is:
     <!-- prints -->            what the block before it prints, exactly
     <!-- fails -->             every command ends with one line of error
 
-Every page goes on where the quickstart ends. Trainings get few steps.
+Every page goes on where the first tutorials end, whose commands it does not repeat. Trainings get
+few steps.
 """
 
 import functools
@@ -22,8 +23,9 @@ import pytest
 from code_blocks import DOCS, PAGES, README, blocks
 from script_processes import Ended, learn_little, run_script
 
-SCRIPTS = ("train_teachers.py", "train_student.py", "analysis.py")
 FEW_STEPS = "--max_steps=5"
+FIRST = ("tutorials/first_student.md", "tutorials/own_data.md")
+Seen = dict[tuple[str, ...], Ended]
 TYPED = [README, *PAGES]
 
 # Blocks that are not run, a page each; no others are left out.
@@ -52,27 +54,30 @@ def commands(text: str) -> list[list[str]]:
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
 
-def run_command(words: list[str], folder: pathlib.Path) -> Ended:
-    program, *flags = words
-    takes_steps = program == "pate" and flags[0] in ("teachers", "student")
+def run_command(words: list[str], folder: pathlib.Path, seen: Seen) -> Ended:
+    """Runs a command, or says how it ended if it was typed before, by either of its names."""
+    program, script, *flags = words
+    command = script.removeprefix("train_").removesuffix(".py")
+    key = (command, *flags)
     if program == "pate":
-        script = "pate_tf/cli/main.py"
-    else:
-        assert program == "python"
-        script, *flags = flags
-        assert script in SCRIPTS
-        takes_steps = script != "analysis.py"
+        script, flags = "pate_tf/cli/main.py", [command, *flags]
     # What learns from features is solved for, or is scikit-learn's, which knows no steps.
     without = ("--max_steps", "--representation", "--model=ridge")
-    if takes_steps and not any(flag.startswith(without) for flag in flags):
+    if command in ("teachers", "student") and not any(flag.startswith(without) for flag in flags):
         flags.append(FEW_STEPS)
-    return run_script(script, *flags, folder=folder, setup=functools.partial(set_up, str(folder)))
+    setup = functools.partial(set_up, str(folder))
+    if key not in seen:
+        seen[key] = run_script(script, *flags, folder=folder, setup=setup)
+    return seen[key]
 
 
 def set_up(folder: str) -> None:
     """A user's own module lies in the folder where the commands are typed."""
+    from pate_tf.queries import strategies
+
     site.addsitedir(folder)
     learn_little()
+    strategies.STEPS = 20
 
 
 def run_python(text: str, folder: pathlib.Path) -> Ended:
@@ -81,7 +86,7 @@ def run_python(text: str, folder: pathlib.Path) -> Ended:
     return run_script(str(block), folder=folder, setup=learn_little)
 
 
-def run_page(page: str, folder: pathlib.Path) -> None:
+def run_page(page: str, folder: pathlib.Path, seen: Seen) -> None:
     printed = ""
     for marker, language, text in blocks(page):
         kind, _, detail = marker.partition(": ")
@@ -95,14 +100,14 @@ def run_page(page: str, folder: pathlib.Path) -> None:
         elif kind == "prints" and language == "text":
             assert printed.strip() == text.strip()
         elif kind == "fails" and language == "bash":
-            for ended in (run_command(words, folder) for words in commands(text)):
+            for ended in (run_command(words, folder, seen) for words in commands(text)):
                 assert ended.code == 1, text
                 assert re.fullmatch("error: .*\n", ended.err), ended.err
         elif not kind and language == "python":
             printed = succeeded(run_python(text, folder), text)
         elif not kind and language == "bash":
-            each = [succeeded(run_command(words, folder), text) for words in commands(text)]
-            printed = "".join(each)
+            each = [run_command(words, folder, seen) for words in commands(text)]
+            printed = "".join(succeeded(ended, text) for ended in each)
         else:
             raise AssertionError(f"expected a block that can be run, got {language} {marker!r}")
 
@@ -123,20 +128,22 @@ def succeeded(ended: Ended, text: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The folder in which somebody typed all of the quickstart (don't write there)."""
-    folder = tmp_path_factory.mktemp("quickstart")
-    run_page("tutorials/first_student.md", folder)
-    return folder
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Seen]:
+    """The folder in which somebody typed the first tutorials (don't write there), and how."""
+    folder, seen = tmp_path_factory.mktemp("first"), Seen()
+    for page in FIRST:
+        run_page(page, folder, seen)
+    return folder, seen
 
 
 @pytest.mark.parametrize("page", TYPED)
-def test_examples_run(page, quickstart_run, tmp_path):
-    if page == "tutorials/first_student.md":
-        assert (quickstart_run / "runs" / "digits-100" / "released" / "student" / "1").is_dir()
+def test_examples_run(page, first, tmp_path):
+    folder, seen = first
+    if page in FIRST:
+        assert (folder / "runs" / "digits-100" / "released" / "student" / "1").is_dir()
     elif any(block.marker.partition(":")[0] not in ("not run", "file") for block in blocks(page)):
-        shutil.copytree(quickstart_run, tmp_path, dirs_exist_ok=True)
-        run_page(page, tmp_path)
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        run_page(page, tmp_path, dict(seen))
 
 
 def test_what_is_not_run_is_counted():

@@ -7,15 +7,16 @@ import dataclasses
 import importlib
 
 import pytest
-from code_blocks import blocks
+from code_blocks import README, blocks
 from script_processes import learn_little, run_script
 
-PAGES = ("index.md", "tutorials/first_student.md", "tutorials/python.md")
+PAGES = (README, "index.md", "tutorials/first_student.md", "tutorials/python.md")
 
 
 def programs() -> dict[str, str]:
+    """Names by text: a program that stands on several pages runs once."""
     return {
-        block.marker.removeprefix("file: "): block.text
+        block.text: block.marker.removeprefix("file: ")
         for page in PAGES
         for block in blocks(page)
         if block.language == "python"
@@ -28,12 +29,12 @@ def few_steps() -> None:
     learn_little()
     for name in kinds.names():
         module = importlib.import_module(f"{kinds.__name__}.{name}")
-        module.KIND = dataclasses.replace(module.KIND, max_steps=200)
+        module.KIND = dataclasses.replace(module.KIND, max_steps=20)
 
 
-@pytest.mark.parametrize("name", programs())
-def test_a_program_runs_as_it_is_printed(name, tmp_path):
-    (tmp_path / name).write_text(programs()[name])
+@pytest.mark.parametrize(("text", "name"), programs().items(), ids=programs().values())
+def test_a_program_runs_as_it_is_printed(text, name, tmp_path):
+    (tmp_path / name).write_text(text)
     ended = run_script(str(tmp_path / name), folder=tmp_path, setup=few_steps)
     assert ended.code == 0, ended.err
     assert ended.out.strip()

@@ -57,11 +57,10 @@ def test_one_query_a_cluster():
 
 
 def test_medoids_are_no_outliers():
-    pool, labels = islands(200)
+    pool, _ = islands(200)
     stranger = np.full((1, 16), 127.0, np.float32)
     pool = Pool(pool.dataset, np.concatenate([pool.inputs, pool.inputs[:1] + 100.0, stranger]))
     assert choose_medoids(pool, 10, seed=0).max() < 200
-    del labels
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
@@ -97,7 +96,7 @@ def test_nothing_is_inferred_where_features_can_not_be_learnt():
 
 def test_medoids_of_dense_clusters_leave_outliers_out():
     """A crowd about each of ten centres, and ten inputs that are like no other."""
-    pool, labels = islands(400)
+    pool, _ = islands(400)
     strange = np.random.default_rng(9).integers(0, 256, (10, 16)).astype(np.float32)
     pool = Pool(pool.dataset, np.concatenate([strange, pool.inputs]))
     chosen = DENSE(pool, 10, seed=0)
@@ -105,7 +104,6 @@ def test_medoids_of_dense_clusters_leave_outliers_out():
     np.testing.assert_array_equal(chosen, DENSE(pool, 10, seed=0))
     assert (np.diff(chosen) > 0).all()
     assert choose_medoids(pool, 20, seed=0).min() < 10
-    del labels
 
 
 def histogram(counts, asked, sigma=40.0):

@@ -133,6 +133,7 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
     [
         ({"strategy": "auto"}, "strategy: expected one of first, random"),
         ({"num_queries": 0}, "num_queries: expected from 1 to the pool's 300, got 0"),
+        ({"rounds": True}, "rounds: expected a whole number, got True"),
         ({"rounds": 41}, "rounds: expected from 1 to 40, got 41"),
         ({"representation": "raw"}, "representation: expected with strategy diverse or medoids"),
         ({"strategy": "uncertain", "representation": "raw"}, "representation: expected with"),

@@ -245,7 +245,7 @@ def test_smooth_sensitivity_matches_its_twin(table, gamma, beta):
     assert value == pytest.approx(float(expected), rel=1e-11)
 
 
-@pytest.mark.parametrize("order", [1.5, 4.0, 9.0])
+@pytest.mark.parametrize("order", [1.5, 9.0])
 @pytest.mark.parametrize("b", [0.0, 2.0])
 def test_gaussian_rdp_covers_every_allowed_pair(order, b):
     beta, sigma = 0.04, 2.0

@@ -17,6 +17,7 @@ POOL = data.load_public("digits").split(300).pool
 def quick(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 10)
+        patch.setattr(contrastive, "NETWORKS", 1)
         patch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         forget()
         yield

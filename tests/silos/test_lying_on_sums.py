@@ -15,9 +15,8 @@ import types
 import numpy as np
 import pytest
 import sums_child
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from secure_helpers import asked, open_aggregators, run_until, sealed_sums, some_keys, sums_terms
 from silo_helpers import Silent, answer_until
 from sums_child import ENCODER, NAMES, POOL, RELEASE, batch, keys_of, open_silo, sums_of
@@ -48,10 +47,6 @@ def setting(tmp_path):
         aggregator.close()
 
 
-def without(sealed, *names):
-    return {name: each for name, each in sealed.items() if name not in names}
-
-
 def total_of(names):
     return sum(sums_of(name).reshape(-1) for name in names).tolist()
 
@@ -65,7 +60,7 @@ def test_a_silo_is_not_dropped_after_parties_spoke(setting, last):
     aggregators, _, terms, sealed = setting
     run_until(aggregators, terms, sealed, last)
     with pytest.raises(ProtocolError):
-        open_histogram(terms, without(sealed, "c"), asked(aggregators))
+        open_histogram(terms, {name: sealed[name] for name in "abde"}, asked(aggregators))
     opened = open_histogram(terms, sealed, asked(aggregators))
     assert opened.noisy_counts.reshape(-1).tolist() == total_of(NAMES)
 
@@ -131,10 +126,16 @@ BATCHES = {
 TERMS = st.tuples(
     st.sampled_from([*BATCHES, "first", "first", "second"]), st.sampled_from([5, 5, 5, 4, 2])
 )
-LAST_STEPS = st.sampled_from([Step.RELEASE, *STEPS])
+FIRST, KEPT = st.just(("first", 5)), st.sampled_from([5, 3])
+LAST = st.sampled_from([Step.RELEASE, Step.RELEASE, *STEPS])
 
 
-class LyingCoordinator(RuleBasedStateMachine):
+def choose(data, choices):
+    """What the adversary draws; the first, which keeps to the protocol, without `data`."""
+    return choices[0] if data is None else data.draw(st.sampled_from(choices))
+
+
+class LyingCoordinator(stateful.RuleBasedStateMachine):
     """It relays, replays, mixes and kills as it likes, and holds the keys of aggregator 4.
 
     Silos draw no noise, so that a total shows exactly whose tables are in it.
@@ -164,7 +165,7 @@ class LyingCoordinator(RuleBasedStateMachine):
         self.stack.close()
         super().teardown()
 
-    @rule(name=st.sampled_from([*sums_child.AGGREGATORS, *NAMES]))
+    @stateful.rule(name=st.sampled_from([*sums_child.AGGREGATORS, *NAMES]))
     def restart(self, name):
         if name in self.processes:
             self.processes[name].close()
@@ -174,7 +175,7 @@ class LyingCoordinator(RuleBasedStateMachine):
             opened = Aggregator(keys_of(self.folder, name), self.folder / name)
         self.processes[name] = self.stack.enter_context(opened)
 
-    @rule(
+    @stateful.rule(
         name=st.sampled_from(NAMES),
         batch_name=st.sampled_from([*BATCHES]),
         point=st.sampled_from([None, "silo_debited", "silo_drawn", "silo_stored"]),
@@ -187,18 +188,20 @@ class LyingCoordinator(RuleBasedStateMachine):
         elif reply is None:
             self.restart(name)
 
-    @rule(data=st.data(), terms=TERMS, step=st.sampled_from(STEPS), number=st.integers(1, 4))
-    def ask_an_aggregator(self, data, terms, step, number):
+    @stateful.rule(
+        data=st.data(), terms=TERMS, step=st.sampled_from(STEPS), number=st.integers(1, 4)
+    )
+    def ask_an_aggregator(self, data, terms, step, number, kept=None):
         """Asks with any of the messages and shares that there are."""
         messages, dealt = [], []
         if step is Step.COMMIT:
-            name = data.draw(st.sampled_from([terms[0]] * 60 + [*BATCHES]))
-            kept = data.draw(st.sampled_from([5] * 6 + [4, 3, 1]))
+            name = choose(data, [terms[0]] * 60 + [*BATCHES])
+            kept = kept or choose(data, [5] * 6 + [4, 3, 1])
             dealt = [(silo, row[number - 1]) for silo, row in self.sealed[name].items()][:kept]
         else:
             before = STEPS[STEPS.index(step) - 1]
             choices = [self.heard[terms, before, other] for other in (*HONEST, 4)]
-            messages = [data.draw(st.sampled_from(each)) for each in choices if each]
+            messages = [choose(data, each) for each in choices if each]
         task = protocol.AggregatorTask(
             step=step, terms=self.terms[terms], sealed=dict(dealt), messages=tuple(messages)
         )
@@ -210,19 +213,25 @@ class LyingCoordinator(RuleBasedStateMachine):
             if message not in heard:
                 heard.append(message)
 
-    @rule(data=st.data(), terms=TERMS, last=LAST_STEPS, is_lying=st.booleans())
-    def ask_in_order(self, data, terms, last, is_lying):
+    def ask_in_order(self, data, terms, last, is_lying=False, kept=None):
         """Asks all on each step; to lie is to ask again, and to let aggregator 4 contradict."""
         for name in NAMES:
             self.ask_a_silo(name, terms[0], None)
         for step in STEPS[: STEPS.index(last) + 1]:
             for number in (*HONEST, 4):
                 if is_lying or not self.heard[terms, step, number]:
-                    self.ask_an_aggregator(data, terms, step, number)
+                    self.ask_an_aggregator(data, terms, step, number, kept)
             if is_lying:
                 self.lie(data, terms, step)
 
-    @rule(data=st.data(), terms=TERMS, step=st.sampled_from(STEPS))
+    # Lies matter most about a batch that is nearly complete, or opened: each example begins with
+    # one, of enough silos or of too few.
+    begin = stateful.initialize(data=st.none(), terms=FIRST, last=LAST, kept=KEPT)(ask_in_order)
+    ask = stateful.rule(data=st.data(), terms=TERMS, last=LAST, is_lying=st.booleans())(
+        ask_in_order
+    )
+
+    @stateful.rule(data=st.data(), terms=TERMS, step=st.sampled_from(STEPS))
     def lie(self, data, terms, step):
         others = [message for number in HONEST for message in self.heard[terms, step, number]]
         if others:
@@ -231,13 +240,13 @@ class LyingCoordinator(RuleBasedStateMachine):
             names = {"step": step, "terms": self.terms[terms], "aggregator": 4, "keys": keys}
             self.heard[terms, step, 4].append(protocol.signed(content, **names))
 
-    @invariant()
+    @stateful.invariant()
     def no_account_is_charged_less_than_was_sent(self):
         for name in NAMES:
             num_sent = sum(name in sent for sent in self.sealed.values())
             assert num_sent <= self.processes[name].account.charges.total() <= 2
 
-    @invariant()
+    @stateful.invariant()
     def no_total_of_fewer_silos_opens_and_none_twice(self):
         for terms, values in self.terms.items():
             shares = {}
@@ -258,7 +267,6 @@ class LyingCoordinator(RuleBasedStateMachine):
 
 
 def test_a_lying_coordinator_opens_totals_of_enough_silos_alone():
-    limits = {"max_examples": 30, "stateful_step_count": 20, "deadline": None}
-    limits["suppress_health_check"] = list(HealthCheck)
-    run_state_machine_as_test(LyingCoordinator, settings=settings(**limits))
+    limits = settings(max_examples=30, stateful_step_count=20, suppress_health_check=[*HealthCheck])
+    stateful.run_state_machine_as_test(LyingCoordinator, settings=limits)
     assert LyingCoordinator.num_opened
