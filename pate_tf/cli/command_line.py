@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import Reporting, clock
+from pate_tf.core.validation import ITEM
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 LONGEST_MESSAGE = 900
@@ -199,8 +200,8 @@ def guarded(
 
 
 def _fail(message: str, code: int) -> None:
-    line = " ".join(message.split())
-    print(f"error: {line[:LONGEST_MESSAGE]}", file=sys.stderr)
+    lines = [" ".join(line.split())[:LONGEST_MESSAGE] for line in message.split(ITEM)]
+    print(f"error: {ITEM.join(lines)}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -8,8 +8,8 @@ The validators of single values take what they check by keyword, so that the mes
     validation.one_of(KINDS, kind=kind)
     validation.shape(["num_queries", 10], votes=votes)
 
-All raise ValueError. NaN, bool in the place of a number and other types are refused. No message
-shows the entries of an array.
+All raise ValueError; `raise_all` does with several faults at once. NaN, bool in the place of a
+number and other types are refused. No message shows the entries of an array.
 """
 
 import dataclasses
@@ -21,10 +21,30 @@ import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
+MOST_FAULTS: Final = 10  # that a message lists
+ITEM: Final = "\n- "  # begins each line of a message of several
+
+
+def raise_all(what: str, faults: Sequence[str], number: int | None = None) -> None:
+    """Raises ValueError that lists faults, a line for each, if there are some.
+
+    Args:
+        what: begins the message.
+        faults: of which the first `MOST_FAULTS` are shown.
+        number: how many there are; None for those that are listed.
+    """
+    if not faults:
+        return
+    more = (len(faults) if number is None else number) - len(faults[:MOST_FAULTS])
+    if len(faults) == 1 and not more:
+        raise ValueError(f"{what}: {faults[0]}")
+    lines = [f"{what}:", *faults[:MOST_FAULTS], *([f"and {more:,} more"] if more else [])]
+    raise ValueError(ITEM.join(lines))
 
 
 def positive(**numbers: Any) -> None:

@@ -33,28 +33,36 @@ def draft_schema(
     public: pathlib.Path | None,
     target: pathlib.Path,
     *,
+    private: pathlib.Path | None = None,
     label: str | None = None,
     owner: str | None = None,
 ) -> str:
     """Writes a draft of a schema, and returns it.
 
     Args:
-        public: a file of PUBLIC records; None, which is refused, where none was named.
+        public: a file of PUBLIC records; None where there is none.
         target: where the draft goes.
+        private: a file of which the names of columns alone are read, where there is no `public`.
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
 
     Raises:
-        ValueError: if no records are named or they can't be read, there is a file at `target`
-            already, or it can't be written.
+        ValueError: if no file is named or it can't be read, there is a file at `target` already,
+            or it can't be written.
     """
-    if public is None:
-        raise ValueError("public: expected a file of public records, got none")
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
-    table = tables.read_table(public, tables.text_form(public))
-    text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
+    if public is not None:
+        table = tables.read_table(public, tables.text_form(public))
+        text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
+    elif private is not None:
+        form = tables.text_form(private, header_alone=True)
+        names = tables.names_of(private, form)
+        fields = {"delimiter": form.delimiter, "encoding": form.encoding}
+        text = schema.draft_of_names(names, label=label, owner=owner, **fields)
+    else:
+        raise ValueError("public: expected a file of public records, or --private, got none")
     artifacts.write_text(target, text)
     return text
 
@@ -229,7 +237,8 @@ class Data:
         Raises:
             ValueError: if they can't be had, or both sides are not of one data set.
         """
-        private, public = source.load_private(reporting), source.load_public(reporting)
+        public = source.load_public(reporting)
+        private = source.load_private(reporting, public)
         return cls(private=private, public=public.split(pool_size or public.dataset.pool_size))
 
     @classmethod
@@ -411,7 +420,7 @@ class Data:
         else:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
         samples = table.public(by, name=name or by.name or "dataframe", label=label)
-        records = frame_table(private, "private").private(by, samples, label=label, owner=owner)
+        records = frame_table(private, "private").private(samples.dataset, label=label, owner=owner)
         if name is not None:
             records = dataclasses.replace(records, source=PrivateSource.named(name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
@@ -615,7 +624,7 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
         ValueError: if they don't fit the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
-        inputs = frame_table(inputs, what).inputs(dataset.schema)
+        inputs, _ = frame_table(inputs, what).inputs(dataset.schema)
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if dataset.kind == "text" and array.dtype.kind in "UO":
         from pate_tf.data import preprocessing  # TensorFlow, for texts alone

@@ -25,8 +25,10 @@ import pyarrow
 import pyarrow.compute as pc
 
 from pate_tf.core.dataset import Dataset
+from pate_tf.core.validation import raise_all
 
 MOST_TEXT_FEATURES = 2**16
+Column = pyarrow.Array | pyarrow.ChunkedArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,9 +189,6 @@ class TableColumn:
         if self.missing is not None:
             numbers = pc.fill_null(numbers, float(self.missing))
         return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)
-
-
-Column = pyarrow.Array | pyarrow.ChunkedArray
 
 
 def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
@@ -452,9 +451,21 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
         isinstance(entries, dict) for entries in columns.values()
     ):
         raise ValueError("columns: expected a table [columns.NAME] for each column, got none")
+    read, faults = list[TableColumn](), list[str]()
+    classes: tuple[str, ...] = ()
+    try:
+        classes = _texts(values.get("classes"), "classes")
+    except ValueError as error:
+        faults.append(str(error))
+    for name, entries in columns.items():
+        try:
+            read.append(_column(name, entries))
+        except ValueError as error:
+            faults.append(str(error))
+    raise_all("schema", faults)
     return Schema(
-        columns=tuple(_column(name, entries) for name, entries in columns.items()),
-        classes=_texts(values.get("classes"), "classes"),
+        columns=tuple(read),
+        classes=classes,
         **{
             name: _typed(values.get(name), str, name) for name in ("label", "owner", "name", *_FORM)
         },
@@ -559,7 +570,7 @@ def draft_columns(
         for name, values in fields.items()
         if name not in without
     }
-    if not any(columns.values()):
+    if fields and not any(columns.values()):
         raise ValueError(
             "columns: expected numbers, categories or texts in one at least, got none: no column "
             "has values, or each has many different ones of few words; write a schema by hand, "
@@ -588,11 +599,7 @@ def draft(
     Raises:
         ValueError: if no column can be used, or the label's has another spelling.
     """
-    for name in (label, owner):
-        if name is not None and name not in fields and (near := nearest(name, fields)):
-            raise ValueError(
-                f"label: expected a column of the file: no column {name}; there is {near}"
-            )
+    _check_roles(fields, label, owner)
     labels = texts_of(fields[label]) if label in fields else pyarrow.array([], pyarrow.string())
     classes = sorted(set(labels.to_pylist()) - {""})
     listed = _quoted(classes) if len(classes) > 1 else ""
@@ -615,6 +622,60 @@ def draft(
             lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
             lines += _column_lines(column)
     return "\n".join(lines) + "\n"
+
+
+def draft_of_names(
+    names: Sequence[str], *, label: str | None, owner: str | None, delimiter: str, encoding: str
+) -> str:
+    """Returns a draft of a schema in TOML, by names of columns alone; all else is to be stated.
+
+    Args:
+        names: of the columns.
+        label: name of the label's column.
+        owner: name of the owner's column.
+        delimiter: of the file.
+        encoding: of the file.
+
+    Raises:
+        ValueError: if there is no column `label` or `owner`.
+    """
+    _check_roles(names, label, owner)
+    for name in (label, owner):
+        if name is not None and name not in names:
+            raise ValueError(f"label: expected a column of the file, got {name}")
+    lines = [
+        "# Drafted from the names of columns; no record was read. State what is publicly known of",
+        "# each: never the lowest and highest value that private records have.",
+        f"label = {_quoted(label)}" if label else "# label = name of the label's column",
+        "classes = []  # state them, in the order of their numbers",
+        *([f"owner = {_quoted(owner)}"] if owner else []),
+        f"delimiter = {_quoted(delimiter)}",
+        f"encoding = {_quoted(encoding)}",
+    ]
+    for name in dict.fromkeys(filter(None, names)):
+        if name not in (label, owner):
+            lines += ["", f"[columns.{_key(name)}]", *STATED]
+    return "\n".join(lines) + "\n"
+
+
+# What is stated of a column: one of three.
+STATED = (
+    "# low = 0.0",
+    "# high = 1.0",
+    "# missing = 0.0  # stands for an empty field",
+    '# categories = ["a", "b"]',
+    "# other = true  # one more, for what is not listed",
+    f"# text = {TEXT_FEATURES}",
+)
+
+
+def _check_roles(names: Collection[str], *roles: str | None) -> None:
+    """Raises ValueError if a column of the label or owner has another spelling."""
+    for name in roles:
+        if name is not None and name not in names and (near := nearest(name, names)):
+            raise ValueError(
+                f"label: expected a column of the file: no column {name}; there is {near}"
+            )
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
@@ -697,9 +758,9 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     if column.is_number:
         found = np.unique(column.numbers(texts))
         for extreme, others in ((found[-1:], found[:-1]), (found[:1], found[1:])):
-            if len(others) > 1 and extreme[0] in SENTINELS:
-                if abs(extreme[0] - others).min() > np.ptp(others):
-                    doubts.append(f"{extreme[0]:g} lies far from the others: does it mean unknown?")
+            is_word = len(others) > 1 and extreme[0] in SENTINELS
+            if is_word and abs(extreme[0] - others).min() > np.ptp(others):
+                doubts.append(f"{extreme[0]:g} lies far from the others: does it mean unknown?")
         is_whole = np.array_equal(found, np.rint(found))
         if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
             doubts.append("every record has a number of its own: an identifier?")

@@ -12,23 +12,23 @@ import pathlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
 import pyarrow.csv
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
+from pate_tf.core.validation import MOST_FAULTS, raise_all
 from pate_tf.data.schema import Column, Schema, field_text, nearest, texts_of
 
 PARQUET = (".parquet", ".pq")
 HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
-MOST_FAULTS: Final = 10  # that a message lists
 REFUSE, SKIP = "refuse", "skip"  # what becomes of a file, or a record, that does not fit
-MISFITS = "the schema may say `missing` and `gaps` for what is not known, and `other` for others"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,7 @@ class TextTable:
 
     def private(
         self,
-        schema: Schema,
-        public: PublicExamples,
+        dataset: Dataset,
         *,
         label: str | None = None,
         owner: str | None = None,
@@ -76,8 +75,7 @@ class TextTable:
         """SENSITIVE: returns the private records.
 
         Args:
-            schema: how a record becomes features.
-            public: whose data set this is.
+            dataset: with the schema by which a record becomes features.
             label: name of the label's column; None for the schema's.
             owner: name of the owner's column; None for the schema's.
             on_bad_record: "refuse" if a record that does not fit is an error; "skip" if it is left
@@ -87,6 +85,7 @@ class TextTable:
             ValueError: if a column is missing, a record does not fit, or there is none. The message
                 names places and no field.
         """
+        schema: Schema = dataset.schema
         label, owner = label or schema.label, owner or schema.owner
         if label is None:
             raise ValueError("label: expected the name of the label's column, got none")
@@ -100,7 +99,7 @@ class TextTable:
         inputs, kept = self._inputs(schema, misfits, on_bad_record, is_private=True)
         if owners is not None:
             owners = owners[kept]
-        return PrivateExamples(public.dataset, inputs, labels[kept], owners)
+        return PrivateExamples(dataset, inputs, labels[kept], owners)
 
     def public(self, schema: Schema, *, name: str, label: str | None = None) -> PublicExamples:
         """Returns the public records; they need no labels, nor a column of them.
@@ -112,13 +111,28 @@ class TextTable:
             labels = schema.labels(self.fields[column], may_be_empty=True)
             misfits[f"{column}: expected a class, {schema.some_classes}, or none"] = labels < -1
         inputs, _ = self._inputs(schema, misfits, REFUSE, is_private=False)
+        for each in schema.columns:
+            if each.is_number:
+                numbers = each.numbers(self.fields[each.name])
+                is_outside = (numbers < each.low) | (numbers > each.high)
+                warn_of_range(f"{self.what}: {each.name}", is_outside)
         has_labels = labels is not None and bool((labels >= 0).any())
         size = pool_size(self.num_records, has_labels=has_labels)
         return PublicExamples(schema.dataset(name, size), inputs, labels)
 
-    def inputs(self, schema: Schema) -> npt.NDArray[np.float32]:
-        """Returns features `[num_records, num_features]`; raises ValueError if one can't be had."""
-        return self._inputs(schema, {}, REFUSE, is_private=False)[0]
+    def inputs(
+        self, schema: Schema, *, on_bad_record: str = REFUSE
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Returns features `[num_kept, num_features]`, and which records these are of.
+
+        Args:
+            schema: how a record becomes features.
+            on_bad_record: as of `private`; of records that are skipped there is a warning.
+
+        Raises:
+            ValueError: if a record does not fit, or there is none.
+        """
+        return self._inputs(schema, {}, on_bad_record, is_private=False)
 
     def _inputs(
         self,
@@ -134,24 +148,12 @@ class TextTable:
         # Texts come last: they need TensorFlow, which a file that is refused does without.
         for column in sorted(schema.columns, key=lambda column: bool(column.text)):
             if column.text and on_bad_record == REFUSE:
-                self._refuse(misfits, is_private=is_private)
+                self._report(misfits, on_bad_record, is_private=is_private)
             features, fits = column.encode(self.fields[column.name])
             parts[column.name] = features
             misfits[f"{column.name}: expected {column.expected}"] = ~fits
-            if not is_private and column.is_number:
-                numbers = column.numbers(self.fields[column.name])
-                is_outside = (numbers < column.low) | (numbers > column.high)
-                warn_of_range(f"{self.what}: {column.name}", is_outside)
         kept = ~np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
-        if on_bad_record == REFUSE:
-            self._refuse(misfits, is_private=is_private)
-        elif self.num_misshapen or not kept.all():
-            warnings.warn(
-                f"sensitive, for the data holder alone: {self.what}: "
-                f"{self.num_misshapen + int((~kept).sum()):,} records do not fit and are left out",
-                SensitiveWarning,
-                stacklevel=4,
-            )
+        self._report(misfits, on_bad_record, is_private=is_private)
         if not kept.any():
             raise ValueError(f"{self.what}: expected at least one record, got none")
         inputs = np.concatenate([parts[column.name] for column in schema.columns], axis=1)
@@ -172,31 +174,45 @@ class TextTable:
         """Raises ValueError, with all that are missing, unless there are such columns."""
         lacking = []
         for name in names:
-            if name is not None and name not in self.fields:
+            if name in self.left_out:
+                lacking.append(f"expected one column {name}, got several")
+            elif name is not None and name not in self.fields:
                 near = nearest(name, self.fields)
                 hint = "got none" if near is None else f"got none; there is {near}"
                 lacking.append(f"expected a column {name}, {hint}")
         raise_all(self.what, lacking)
 
-    def _refuse(self, misfits: Mapping[str, npt.NDArray[np.bool_]], *, is_private: bool) -> None:
-        """Raises ValueError if a record does not fit: the first of them, and how many more."""
-        rows = np.flatnonzero(np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0))
+    def _report(
+        self, misfits: Mapping[str, npt.NDArray[np.bool_]], on_bad_record: str, *, is_private: bool
+    ) -> None:
+        """Refuses records that do not fit, or warns that they are left out, if there are some."""
+        is_bad = np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
         number = int(sum(misfit.sum() for misfit in misfits.values())) + self.num_misshapen
         if not number:
             return
-        found = {
+        texts = {
             int(row): [text for text, misfit in misfits.items() if misfit[row]]
-            for row in rows[:MOST_FAULTS]
+            for row in np.flatnonzero(is_bad)[:MOST_FAULTS]
         }
-        what = f"{self.what} (line numbers are sensitive)" if is_private else self.what
-        faults = list(itertools.islice(self._faults(found), MOST_FAULTS))
-        raise_all(what, faults, number)
+        faults = list(itertools.islice(self._faults(texts), MOST_FAULTS))
+        if on_bad_record == REFUSE:
+            what = f"{self.what} (line numbers are sensitive)" if is_private else self.what
+            raise_all(what, faults, number)
+        secret = "sensitive, for the data holder alone: " if is_private else ""
+        num_bad = self.num_misshapen + int(is_bad.sum())
+        more = f"; and {number - len(faults):,} more" if number > len(faults) else ""
+        warnings.warn(
+            f"{secret}{self.what}: {num_bad:,} records do not fit and are left out: "
+            f"{'; '.join(faults)}{more}",
+            SensitiveWarning if is_private else UserWarning,
+            stacklevel=5,
+        )
 
-    def _faults(self, found: Mapping[int, Sequence[str]]) -> Iterator[str]:
+    def _faults(self, texts: Mapping[int, Sequence[str]]) -> Iterator[str]:
         """Yields what is wrong with records, by row, each with its place."""
         if self.form is None:
-            for row, texts in found.items():
-                yield from (f"record {row + 1}: {text}, got something else" for text in texts)
+            for row, some in texts.items():
+                yield from (f"record {row + 1}: {text}" for text in some)
             return
         row, names = -1, list[str]()
         for line, record in _records(pathlib.Path(self.what), self.form):
@@ -206,20 +222,7 @@ class TextTable:
                 yield f"line {line}: expected {len(names)} fields, got {len(record)}"
             else:
                 row += 1
-                for text in found.get(row, ()):
-                    got = "" if text.endswith("got none") else ", got something else"
-                    yield f"line {line}: {text}{got}; {MISFITS}"
-
-
-def raise_all(what: str, faults: Sequence[str], number: int | None = None) -> None:
-    """Raises ValueError that lists faults, a line for each, if there are some."""
-    if not faults:
-        return
-    more = (len(faults) if number is None else number) - len(faults[:MOST_FAULTS])
-    if len(faults) == 1 and not more:
-        raise ValueError(f"{what}{', ' if faults[0].startswith('line ') else ': '}{faults[0]}")
-    lines = [f"{what}:", *faults[:MOST_FAULTS], *([f"and {more:,} more"] if more else [])]
-    raise ValueError("\n  ".join(lines))
+                yield from (f"line {line}: {text}" for text in texts.get(row, ()))
 
 
 def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_]) -> None:
@@ -265,25 +268,28 @@ NOT_TEXT: Final = {
 }
 
 
-def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
-    """Returns how files are written: as a schema says, else as a PUBLIC file is.
+def text_form(
+    path: pathlib.Path, by: Schema | None = None, *, header_alone: bool = False
+) -> TextForm:
+    """Returns how files are written: as a schema says, else as one of them is, a PUBLIC one.
 
     The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of
     `DELIMITERS` with which all first lines have the same number of fields, and most.
 
     Args:
-        public: the file; Parquet is not looked at.
+        path: of the file; Parquet is not looked at.
         by: what it says counts more.
+        header_alone: whether the first line alone is looked at; the file may be private then.
 
     Raises:
         ValueError: if the file can't be read.
     """
     encoding, delimiter = (by.encoding, by.delimiter) if by is not None else (None, None)
-    if public.suffix.lower() in PARQUET or (encoding and delimiter):
+    if path.suffix.lower() in PARQUET or (encoding and delimiter):
         return TextForm(encoding=encoding or "utf-8", delimiter=delimiter or ",")
-    encoding = encoding or _encoding(public)
-    with open_text(public, TextForm(encoding=encoding)) as text:
-        lines = list(itertools.islice(text, LOOKED_AT))
+    encoding = encoding or _encoding(path, header_alone=header_alone)
+    with open_text(path, TextForm(encoding=encoding)) as text:
+        lines = list(itertools.islice(text, 1 if header_alone else LOOKED_AT))
     if lines and (match := SEPARATOR.fullmatch(lines[0])):
         return TextForm(delimiter=delimiter or match[1], encoding=encoding)
 
@@ -323,28 +329,53 @@ def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
         ) from None
 
 
-def _encoding(path: pathlib.Path) -> str:
-    """Returns the encoding of a public file, all of which is looked at."""
+def _encoding(path: pathlib.Path, *, header_alone: bool) -> str:
+    """Returns the encoding of a file, all of which is looked at unless it is `header_alone`."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_bytes(path) as file:
-        for content in iter(functools.partial(file.read, BLOCK), b""):
+        read = file.readline if header_alone else file.read
+        for content in iter(functools.partial(read, BLOCK), b""):
             if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 return "utf-16"
             try:
                 decoder.decode(content)
             except UnicodeDecodeError:
                 return "utf-8" if b"\0" in content else "cp1252"  # with zero bytes it is no text
+            if header_alone:
+                break
     return "utf-8"
+
+
+def names_of(path: pathlib.Path, form: TextForm) -> list[str]:
+    """Returns the names of a file's columns, and reads nothing else.
+
+    Raises:
+        ValueError: if there are none, or the file can't be read.
+    """
+    if path.suffix.lower() in PARQUET:
+        from pyarrow import parquet
+
+        try:
+            return list(parquet.read_schema(path).names)
+        except (OSError, pyarrow.ArrowException):
+            raise ValueError(f"{path}: expected Parquet, got something else") from None
+    _, names = next(_records(path, form), (0, list[str]()))
+    return [name.strip() for name in names]
+
+
+def records_of(text: Iterable[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
+    """Yields records that are not empty, each with the number of its last line."""
+    reader = csv.reader(text, strict=True, delimiter=form.delimiter)
+    for record in filter(None, reader):
+        line = form.delimiter.join(record)
+        if reader.line_num > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
+            yield reader.line_num, record
 
 
 def _records(path: pathlib.Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
     """Yields the records of a file, names first, each with the number of its last line."""
     with open_text(path, form) as text:
-        reader = csv.reader(text, strict=True, delimiter=form.delimiter)
-        for record in filter(None, reader):
-            line = form.delimiter.join(record)
-            if reader.line_num > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-                yield reader.line_num, record
+        yield from records_of(text, form)
 
 
 def read_table(

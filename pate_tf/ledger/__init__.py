@@ -1,5 +1,6 @@
 """The ledger: no label is released before it is charged, whatever happens."""
 
+from pate_tf.core.sensitive import SensitiveWarning as SensitiveWarning
 from pate_tf.ledger.journal import BudgetExceeded as BudgetExceeded
 from pate_tf.ledger.journal import BudgetMismatch as BudgetMismatch
 from pate_tf.ledger.journal import Head as Head
@@ -11,4 +12,3 @@ from pate_tf.ledger.ledger import Spending as Spending
 from pate_tf.ledger.ledger import compose as compose
 from pate_tf.ledger.ledger import distinct_rows as distinct_rows
 from pate_tf.ledger.rollback_guard import LedgerWarning as LedgerWarning
-from pate_tf.core.sensitive import SensitiveWarning as SensitiveWarning

@@ -118,7 +118,7 @@ def input_spec(dataset: Dataset) -> tf.TensorSpec:
     return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
 
 
-# A schema inside of the graph: what `Schema.encode_columns` does outside of it.
+# A schema inside of the graph: what `TableColumn.encode` does outside of it.
 
 
 def table_features(columns: Mapping[str, tf.Tensor], schema: Schema) -> tf.Tensor:
@@ -141,8 +141,8 @@ def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
         values = _checked(values, tf.math.is_finite(values), column, "a finite number")
         return tf.clip_by_value(values, column.low, column.high)[:, tf.newaxis]
     texts = tf.strings.strip(values)
-    if column.missing is not None:
-        texts = tf.where(tf.equal(texts, ""), column.missing, texts)
+    is_gap = tf.reduce_any(tf.equal(texts[:, tf.newaxis], ["", *column.gaps]), axis=1)
+    texts = tf.where(is_gap, column.missing or "", texts)
     if column.text:
         return tf.minimum(ngram_features(texts, column.text), 1.0)
     if column.date:

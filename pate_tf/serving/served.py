@@ -114,15 +114,19 @@ class ServedStudent:
             return tables.TextForm()
         return tables.text_form(source, schema)
 
-    def read(self, path: Path) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
+    def read(
+        self, path: Path, *, strict: bool = False
+    ) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
         """Returns what stands in a table or a folder of images, by column, and raw inputs of it.
 
         Args:
             path: of a table whose columns the schema names, or a folder of images, which may lie in
                 folders of their classes. Columns are `file` then, and `label` where there are such.
+            strict: whether a record that does not fit is an error. Default: it is left out, and a
+                warning names its place.
 
         Raises:
-            ValueError: if it can't be read, or a record does not fit; the message names its place.
+            ValueError: if it can't be read, or no record fits, or one does not and it is `strict`.
         """
         source, dataset = pathlib.Path(path), self.dataset
         if dataset.kind == "image":
@@ -149,7 +153,10 @@ class ServedStudent:
                 "read; got one of arrays: call its SavedModel"
             )
         table = tables.read_table(source, self.form(source))
-        return {name: table.texts(name) for name in table.fields}, table.inputs(dataset.schema)
+        skip = tables.REFUSE if strict else tables.SKIP
+        inputs, kept = table.inputs(dataset.schema, on_bad_record=skip)
+        table = table.take(np.flatnonzero(kept))
+        return {name: table.texts(name) for name in table.fields}, inputs
 
 
 # An exported version is matched to its privacy statement, by digests of its weights and files.
@@ -228,7 +235,7 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
     raise ValueError(f"student: expected a student in {folder}, got none")
 
 
-def predict(student: Path, inputs: Path, output: Path) -> RunReport:
+def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) -> RunReport:
     """Writes the columns of a file, with the predicted class and the probability of each.
 
     The output is written as the inputs are: delimiter, encoding and decimal comma.
@@ -237,21 +244,24 @@ def predict(student: Path, inputs: Path, output: Path) -> RunReport:
         student: a version, or as of `newest_version`.
         inputs: a table, with or without labels, or a folder of images.
         output: a file of separated values that is not there yet.
+        strict: whether a record that does not fit the schema is an error; by default it is left
+            out, with a warning.
 
     Raises:
-        ValueError: if something can't be read or written, or a record does not fit the schema.
+        ValueError: if something can't be read or written.
     """
     target = pathlib.Path(output)
     if target.exists():
         raise ValueError(f"output: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
     published = ServedStudent(newest_version(pathlib.Path(student)))
-    fields, raw = published.read(inputs)
+    fields, raw = published.read(inputs, strict=strict)
     labels, probabilities = published.answer(raw)
     written = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
     if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
-    form, decimal = published.form(inputs), published.decimal
+    form, schema = published.form(inputs), published.dataset.schema
+    decimal = next(filter(None, (each.decimal for each in schema.columns)), ".") if schema else "."
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n", delimiter=form.delimiter)
     writer.writerow([*fields, *written])

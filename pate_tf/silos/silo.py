@@ -27,10 +27,10 @@ from pate_tf.accounting.composition import Charge, fits, smallest_epsilon
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.mechanisms.base import NoiseDraws
+from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.journal import LedgerError, LedgerRow, Store, fault_point
-from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
 from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
