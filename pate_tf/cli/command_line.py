@@ -1,6 +1,8 @@
 """What the commands share: starting, ending well, tables, reports."""
 
 import functools
+import importlib.machinery
+import importlib.util
 import os
 import pathlib
 import re
@@ -9,8 +11,7 @@ import textwrap
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
@@ -159,6 +160,8 @@ def guarded(
         del arguments
         if not flag_values["verbosity"].present:
             flag_values["verbosity"].value = -1  # absl.logging.WARNING
+        if flag_values.verbosity < 0:
+            hide_start_of_tensorflow()
         message, code = "", USER_ERROR
         try:
             with warnings.catch_warnings():
@@ -205,29 +208,35 @@ def _fail(message: str, code: int) -> None:
     raise SystemExit(code)
 
 
-@contextmanager
-def quiet_start(flag_values: Any) -> Iterator[None]:
+def hide_start_of_tensorflow() -> None:
     """Hides what TensorFlow's libraries write to the terminal while they are imported.
 
-    They do so before any log level applies. `--verbosity` of 0 or more shows it.
-
-    Args:
-        flag_values: `flags.FLAGS`.
+    They do so before any log level applies, wherever TensorFlow is imported first.
     """
-    if flag_values.verbosity >= 0:
-        yield
-        return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        os.close(nowhere)
+
+    def find_spec(name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(finder)
+        spec: Any = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def load_quietly(module: types.ModuleType) -> None:
+            sys.stderr.flush()
+            terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+            try:
+                os.dup2(nowhere, 2)
+                load(module)
+            finally:
+                os.dup2(terminal, 2)
+                os.close(terminal)
+                os.close(nowhere)
+
+        spec.loader.exec_module = load_quietly
+        return spec
+
+    finder: Any = types.SimpleNamespace(find_spec=find_spec)
+    sys.meta_path.insert(0, finder)
 
 
 # Prints what the user did not ask for and should know.

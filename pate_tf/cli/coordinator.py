@@ -39,8 +39,7 @@ def define() -> None:
 
 def main() -> None:
     """Reads the flags, runs, prints a table."""
-    with command_line.quiet_start(FLAGS):
-        importlib.import_module("pate_tf.run.student")  # brings TensorFlow
+    importlib.import_module("pate_tf.run.student")  # brings TensorFlow
     queries = own_flags.read(QueryConfig, seed=FLAGS.seed)
     run = own_flags.read(
         CoordinatorRun,

@@ -39,8 +39,8 @@ def main() -> None:
     for name in ("student", "inputs"):
         if not FLAGS[name].value:
             raise command_line.FlagValueError(f"{name}: expected it, got none")
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.serving import served
+    from pate_tf.serving import served
+
     if FLAGS.output:
         report = served.predict(FLAGS.student, FLAGS.inputs, FLAGS.output, strict=FLAGS.strict)
     else:

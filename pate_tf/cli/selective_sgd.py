@@ -88,8 +88,8 @@ def train() -> None:
     """Trains in one process."""
     settings, files = own_flags.read(TrainingSettings), own_flags.own_files(with_private=True)
     reporting = command_line.reporting()
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training
+    from pate_tf.selective_sgd import shared_training
+
     data = Data.of(own_flags.read(DataSource, files=files), None, reporting)
     encoder = None
     if FLAGS.representation:
@@ -118,8 +118,8 @@ def serve() -> None:
     files, reporting = own_flags.own_files(with_private=False), command_line.reporting()
     source = own_flags.read(DataSource, dataset=terms.dataset, files=files)
     public = source.load_public(reporting)
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training
+    from pate_tf.selective_sgd import shared_training
+
     report = shared_training.serve(
         terms,
         address=FLAGS.address,
@@ -140,8 +140,8 @@ def join() -> None:
             raise ValueError(f"{name}: expected it to take part, got none")
     terms = Terms.read(pathlib.Path(FLAGS.roster))
     source = own_flags.read(DataSource, dataset=terms.dataset, files=files)
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training, training
+    from pate_tf.selective_sgd import shared_training, training
+
     number = terms.number(FLAGS.participant)
     if files is not None:
         shard = files.load_private()

@@ -99,8 +99,7 @@ def serve() -> None:
     files = own_flags.own_files(with_private=True, needs=("private",))
     settings = own_flags.read(serving.SiloRun, files=files)
     Policy.read(settings.folder / serving.POLICY)  # before TensorFlow is imported
-    with command_line.quiet_start(FLAGS):
-        importlib.import_module("pate_tf.teachers.teachers")
+    importlib.import_module("pate_tf.teachers.teachers")
     serving.serve(settings, on_event=lambda event: print(event, flush=True))
 
 

@@ -190,10 +190,9 @@ def main() -> None:
     labels_settings, budget = label_settings(method), own_flags.read(Budget)
     # Files are read first: what is wrong with them is said before TensorFlow starts.
     examples = None if data.files is None else data.load_public(reporting)
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.release.feature_sums import FeatureSums, default_folder
-        from pate_tf.release.labeller import Labeller
-        from pate_tf.run.student import REPORT, Student, student_report
+    from pate_tf.release.feature_sums import FeatureSums, default_folder
+    from pate_tf.release.labeller import Labeller
+    from pate_tf.run.student import REPORT, Student, student_report
 
     examples = data.load_public(reporting) if examples is None else examples
     pool_size = places.pool_size or (None if run is None else run.pool_size)

@@ -41,9 +41,8 @@ def main() -> None:
     reporting = command_line.reporting()
     # Files are read first: what is wrong with them is said before TensorFlow starts.
     data = None if run.files is None else Data.of(run, run.pool_size, reporting)
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.teachers import cluster
-        from pate_tf.teachers.teachers import Teachers
+    from pate_tf.teachers import cluster
+    from pate_tf.teachers.teachers import Teachers
 
     devices = cluster.of_tf_config()  # which serves and doesn't return where it names a worker
     data = Data.of(run, run.pool_size, reporting) if data is None else data

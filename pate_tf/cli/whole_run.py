@@ -35,8 +35,8 @@ def main() -> None:
     reporting = command_line.reporting()
     # Files are read first: what is wrong with them is said before TensorFlow starts.
     data = None if files is None else Data.of(settings, None, reporting)
-    with command_line.quiet_start(FLAGS):
-        import pate_tf.run.student  # noqa: F401  (TensorFlow, where what it prints is hidden)
+    import pate_tf.run.student  # noqa: F401  (TensorFlow, where what it prints is hidden)
+
     report = whole_run.run(settings, data, reporting)
     command_line.print_table("Run", report.rows)
     command_line.write_report(settings.report_file, report.values)

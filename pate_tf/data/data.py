@@ -57,8 +57,7 @@ def draft_schema(
         table = tables.read_table(public, tables.text_form(public))
         text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
     elif private is not None:
-        form = tables.text_form(private, header_alone=True)
-        names = tables.names_of(private, form)
+        names, form = tables.header_of(private)
         fields = {"delimiter": form.delimiter, "encoding": form.encoding}
         text = schema.draft_of_names(names, label=label, owner=owner, **fields)
     else:
@@ -434,9 +433,10 @@ class Data:
         schema: str | os.PathLike[str],
         label: str | None = None,
         owner: str | None = None,
+        on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Takes two tables: files of comma-separated values, or of Parquet with pyarrow there.
+        """Takes two tables: files of separated values, or of Parquet.
 
         Args:
             private: the private records; the first line names the columns. SENSITIVE.
@@ -446,6 +446,8 @@ class Data:
             label: name of the label's column. Default: the schema's.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: the schema's, if it has one.
+            on_bad_record: "refuse" if a private record that does not fit is an error; "skip" if it
+                is left out, by itself alone, whatever the others are.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the stem of the private file, which is told from others by its path.
 
@@ -459,6 +461,7 @@ class Data:
             schema=pathlib.Path(schema),
             label=label,
             owner=owner,
+            on_bad_record=on_bad_record,
             name=name,
         )
         return cls.of(DataSource(files=files))

@@ -28,6 +28,13 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.validation import raise_all
 
 MOST_TEXT_FEATURES = 2**16
+# Words that stand for no number: `STR_NA_VALUES` of pandas, and marks.
+GAPS = frozenset(
+    (
+        *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+        *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?", "-", "--", "."),
+    )
+)
 Column = pyarrow.Array | pyarrow.ChunkedArray
 
 
@@ -49,7 +56,8 @@ class TableColumn:
         text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
         date: how a date is written, of %d, %m and %Y, each once; empty if it is none. ISO dates
             are understood too, and what follows a date and a space or a T counts for nothing.
-        gaps: words that stand for an empty field, such as NA.
+        gaps: words that stand for an empty field, such as unknown; of numbers and dates besides
+            `GAPS`.
         decimal: "." or ",", in numbers; empty as the schema has it.
         thousands: what may stand between thousands of a number, such as ","; empty for nothing.
 
@@ -126,11 +134,17 @@ class TableColumn:
         return self.is_number and self.decimal in ("", ".") and not self.thousands
 
     @property
+    def gap_words(self) -> list[str]:
+        """What stands for an empty field."""
+        return sorted({"", *self.gaps, *(GAPS if self.is_number or self.date else ())})
+
+    @property
     def expected(self) -> str:
         """What each field has to be, for messages."""
-        if self.is_number:
-            return "a finite number"
-        return f"a date {self.date}" if self.date else "a category of the schema"
+        if self.is_number or self.date:
+            kind = f"a date {self.date}" if self.date else "a finite number"
+            return kind if self.missing is not None else f"{kind} (no `missing` stands for gaps)"
+        return "a category of the schema (no `other` stands for others)"
 
     def encode(
         self, values: Column | Sequence[str]
@@ -169,7 +183,7 @@ class TableColumn:
         texts = texts_of(values)
         missing = "" if self.missing is None else self.missing
         if self.gaps or missing:
-            is_gap = pc.is_in(texts, value_set=pyarrow.array(["", *self.gaps]))
+            is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
             texts = pc.if_else(is_gap, missing, texts)
         return texts
 
@@ -179,7 +193,7 @@ class TableColumn:
         if not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
             pattern = number_pattern(self.decimal or ".", self.thousands)
-            is_gap = pc.is_in(texts, value_set=pyarrow.array(["", *self.gaps]))
+            is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
             is_number = pc.match_substring_regex(texts, f"^(?:{pattern})$")
             if self.thousands:
                 texts = pc.replace_substring(texts, self.thousands, "")
@@ -599,15 +613,22 @@ def draft(
     Raises:
         ValueError: if no column can be used, or the label's has another spelling.
     """
-    _check_roles(fields, label, owner)
+    doubts = _check_roles(fields, label=label, owner=owner)
     labels = texts_of(fields[label]) if label in fields else pyarrow.array([], pyarrow.string())
-    classes = sorted(set(labels.to_pylist()) - {""})
+    spelled = sorted(set(labels.to_pylist()) - {""}, key=lambda text: (len(text), text))
+    classes = sorted({_as_number(text): text for text in reversed(spelled)}.values())
     listed = _quoted(classes) if len(classes) > 1 else ""
-    doubts = [f"column {name!r} is left out: it has no name of its own" for name in left_out]
+    if names := [name for name in fields if re.fullmatch(number_pattern(), name)]:
+        doubts.append(f"the first line has numbers ({', '.join(names)}): does it name the columns?")
+    if num_unnamed := left_out.count(""):
+        doubts.append(f"{num_unnamed} columns without a name are left out")
+    doubts += [
+        f"left out: {name!r} is the name of several columns"
+        for name in dict.fromkeys(filter(None, left_out))
+    ]
     if len(classes) > MOST_CLASSES or (len(classes) == len(labels) > 2):
         doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
-    if len({text.casefold() for text in classes}) < len(classes):
-        doubts.append("classes differ in case alone: are they the same?")
+    doubts += _alike(classes)
     lines = [
         "# Drafted from public records. Look it through: ranges and categories are public.",
         *(f"# {doubt}" for doubt in doubts),
@@ -639,13 +660,12 @@ def draft_of_names(
     Raises:
         ValueError: if there is no column `label` or `owner`.
     """
-    _check_roles(names, label, owner)
-    for name in (label, owner):
-        if name is not None and name not in names:
-            raise ValueError(f"label: expected a column of the file, got {name}")
+    doubts = _check_roles(names, label=label, owner=owner)
+    doubts += [f"no column {name}" for name in (label, owner) if name and name not in names]
     lines = [
         "# Drafted from the names of columns; no record was read. State what is publicly known of",
         "# each: never the lowest and highest value that private records have.",
+        *(f"# {doubt}" for doubt in doubts),
         f"label = {_quoted(label)}" if label else "# label = name of the label's column",
         "classes = []  # state them, in the order of their numbers",
         *([f"owner = {_quoted(owner)}"] if owner else []),
@@ -669,53 +689,40 @@ STATED = (
 )
 
 
-def _check_roles(names: Collection[str], *roles: str | None) -> None:
-    """Raises ValueError if a column of the label or owner has another spelling."""
-    for name in roles:
+def _check_roles(names: Collection[str], **roles: str | None) -> list[str]:
+    """Returns what is to be said of the columns of label and owner where there are none.
+
+    Raises:
+        ValueError: if a column's name has another spelling: it would be taken for an input.
+    """
+    doubts = []
+    for role, name in roles.items():
         if name is not None and name not in names and (near := nearest(name, names)):
-            raise ValueError(
-                f"label: expected a column of the file: no column {name}; there is {near}"
-            )
+            if _letters(near) == _letters(name):
+                raise ValueError(
+                    f"{role}: expected a column of the file, got no column {name}; there is {near}"
+                )
+            doubts.append(f"no column {name}; there is {near}: is it the {role}?")
+    return doubts
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
     """Returns what a name that there is not may have been meant for; None if nothing is alike."""
-    alike = {each.casefold().strip(): each for each in names}
+    alike = {_letters(each): each for each in names}
     close = [*difflib.get_close_matches(name, names, 1), None]
-    return alike.get(name.casefold().strip(), close[0])
+    return alike.get(_letters(name), close[0])
 
 
-# Words for what is not known: `STR_NA_VALUES` of pandas, and marks.
-GAPS = frozenset(
-    [
-        "#N/A",
-        "#N/A N/A",
-        "#NA",
-        "-1.#IND",
-        "-1.#QNAN",
-        "-NaN",
-        "-nan",
-        "1.#IND",
-        "1.#QNAN",
-        "<NA>",
-        "N/A",
-        "NA",
-        "NULL",
-        "NaN",
-        "None",
-        "n/a",
-        "nan",
-        "null",
-        "?",
-        "-",
-        "--",
-        ".",
-    ]
-)
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
+
+
 FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (".", "'"))  # of numbers
-SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(1, 7) for sign in (-1, 1)) - {
-    9.0
+SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for sign in (-1, 1)) | {
+    -1.0,
+    -9.0,
 }
+TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 
 
 def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableColumn | None:
@@ -734,12 +741,14 @@ def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableCo
         found = column.numbers(texts)
         found = found[np.isfinite(found)]
         low, high = float(found.min()), float(found.max())
-        return dataclasses.replace(
-            column,
-            low=low,
-            high=high if low < high else low + 1.0,
-            missing=repr(float(np.median(found))),
-        )
+        high = high if low < high else low + 1.0
+        missing = float(f"{np.median(found):.6g}")
+        # Where public records lack it, that may tell something: a value below all others, a short
+        # number about a quarter of the range away.
+        if has_gaps or gaps:
+            places = 1 - math.floor(math.log10(high - low))
+            missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
+        return dataclasses.replace(column, low=low, high=high, missing=repr(missing))
     if len(values) > MOST_CATEGORIES:
         is_text = np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT
         return TableColumn(name=name, text=TEXT_FEATURES) if is_text else None
@@ -765,11 +774,27 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
         if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
             doubts.append("every record has a number of its own: an identifier?")
         if column.thousands or column.decimal == ",":
-            mark = f"decimal mark {column.decimal or '.'}"
-            doubts.append(f"read with {mark}, {column.thousands or 'nothing'} between thousands")
-    elif len({text.casefold() for text in column.categories}) < len(column.categories):
-        doubts.append("categories differ in case alone: are they the same?")
-    return doubts
+            example = max(distinct, key=lambda text: (column.decimal in text, len(text)))
+            doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
+        values = column.numbers(texts)
+        if values.min() < 0.0 <= np.quantile(values, 0.01):
+            doubts.append(f"of 100 values 99 are not below 0: is {values.min():g} possible?")
+    return doubts + _alike(column.categories)
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Returns which names may say the same: they differ in case alone, or are truth values."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        text = name.casefold()
+        groups.setdefault(
+            next((min(some) for some in TRUTH_VALUES if text in some), text), []
+        ).append(name)
+    return [
+        f"do {' and '.join(map(_quoted, some))} mean the same?"
+        for some in groups.values()
+        if len(some) > 1
+    ]
 
 
 def _key(name: str) -> str:

@@ -11,6 +11,7 @@ import itertools
 import pathlib
 import re
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -24,7 +25,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
 from pate_tf.core.validation import MOST_FAULTS, raise_all
-from pate_tf.data.schema import Column, Schema, field_text, nearest, texts_of
+from pate_tf.data.schema import Column, Schema, field_text, nearest, number_pattern, texts_of
 
 PARQUET = (".parquet", ".pq")
 HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
@@ -180,6 +181,8 @@ class TextTable:
                 near = nearest(name, self.fields)
                 hint = "got none" if near is None else f"got none; there is {near}"
                 lacking.append(f"expected a column {name}, {hint}")
+        if lacking and any(re.fullmatch(number_pattern(), name) for name in self.fields):
+            lacking.append("the first line has numbers: expected the names of the columns there")
         raise_all(self.what, lacking)
 
     def _report(
@@ -279,7 +282,7 @@ def text_form(
     Args:
         path: of the file; Parquet is not looked at.
         by: what it says counts more.
-        header_alone: whether the first line alone is looked at; the file may be private then.
+        header_alone: whether the line of names alone is looked at; the file may be private then.
 
     Raises:
         ValueError: if the file can't be read.
@@ -287,31 +290,70 @@ def text_form(
     encoding, delimiter = (by.encoding, by.delimiter) if by is not None else (None, None)
     if path.suffix.lower() in PARQUET or (encoding and delimiter):
         return TextForm(encoding=encoding or "utf-8", delimiter=delimiter or ",")
-    encoding = encoding or _encoding(path, header_alone=header_alone)
+    if header_alone:
+        _, form = header_of(path)
+        return TextForm(encoding=encoding or form.encoding, delimiter=delimiter or form.delimiter)
+    if encoding is None:
+        with open_bytes(path) as file:
+            encoding = _encoding(iter(functools.partial(file.read, BLOCK), b""))
     with open_text(path, TextForm(encoding=encoding)) as text:
-        lines = list(itertools.islice(text, 1 if header_alone else LOOKED_AT))
+        lines = list(itertools.islice(text, LOOKED_AT))
+    return TextForm(delimiter=delimiter or _delimiter(lines), encoding=encoding)
+
+
+def header_of(path: pathlib.Path) -> tuple[list[str], TextForm]:
+    """Returns the names of a file's columns, and how it is written, by its line of names alone.
+
+    Raises:
+        ValueError: if the file can't be read.
+    """
+    if path.suffix.lower() in PARQUET:
+        from pyarrow import parquet
+
+        try:
+            return list(parquet.read_schema(path).names), TextForm()
+        except (OSError, pyarrow.ArrowException):
+            raise ValueError(f"{path}: expected Parquet, got something else") from None
+    with open_bytes(path) as file:
+        content = file.readline(BLOCK)
+        if b"sep=" in content[:8]:
+            content += file.readline(BLOCK)
+    encoding = _encoding([content])
+    codec = "utf-8-sig" if encoding == "utf-8" else encoding
+    lines = content.decode(codec, errors="ignore").splitlines(keepends=True)
+    form = TextForm(delimiter=_delimiter(lines), encoding=encoding)
+    _, names = next(records_of(lines, form), (0, list[str]()))
+    return [name.strip() for name in names], form
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Returns what stands between the fields of the first lines of a file."""
     if lines and (match := SEPARATOR.fullmatch(lines[0])):
-        return TextForm(delimiter=delimiter or match[1], encoding=encoding)
+        return match[1]
 
     def width(delimiter: str) -> int:
         widths = {len(record) for record in csv.reader(lines, delimiter=delimiter) if record}
         return widths.pop() if len(widths) == 1 else 0
 
-    return TextForm(delimiter=delimiter or max(DELIMITERS, key=width), encoding=encoding)
+    return max(DELIMITERS, key=width)
 
 
-def open_bytes(path: pathlib.Path) -> Any:
+@contextlib.contextmanager
+def open_bytes(path: pathlib.Path) -> Iterator[Any]:
     """Opens a file of text, compressed by gzip or not; raises ValueError if it is none."""
     try:
         with open(path, "rb") as file:
             start = file.read(4)
+            file.seek(0)
+            if start in NOT_TEXT:
+                raise ValueError(f"{path}: expected text, got {NOT_TEXT[start]}")
+            yield gzip.GzipFile(fileobj=file) if start.startswith(b"\x1f\x8b") else file
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise ValueError(f"{path}: expected a whole file, got one that gzip broke off") from None
     except OSError as error:
         raise ValueError(
             f"{path}: expected a file that can be read, got {error.strerror}"
         ) from None
-    if start in NOT_TEXT:
-        raise ValueError(f"{path}: expected text, got {NOT_TEXT[start]}")
-    return gzip.open(path) if start.startswith(b"\x1f\x8b") else path.open("rb")
 
 
 @contextlib.contextmanager
@@ -322,45 +364,24 @@ def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
     try:
         with open_bytes(path) as file:
             yield io.TextIOWrapper(file, encoding=encoding, newline="")
-    except (csv.Error, UnicodeError, LookupError, EOFError, gzip.BadGzipFile):
+    except (csv.Error, UnicodeError, LookupError):
         raise ValueError(
             f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got "
             f"something else"
         ) from None
 
 
-def _encoding(path: pathlib.Path, *, header_alone: bool) -> str:
-    """Returns the encoding of a file, all of which is looked at unless it is `header_alone`."""
+def _encoding(contents: Iterable[bytes]) -> str:
+    """Returns the encoding of the bytes of a file, in their order."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with open_bytes(path) as file:
-        read = file.readline if header_alone else file.read
-        for content in iter(functools.partial(read, BLOCK), b""):
-            if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                return "utf-16"
-            try:
-                decoder.decode(content)
-            except UnicodeDecodeError:
-                return "utf-8" if b"\0" in content else "cp1252"  # with zero bytes it is no text
-            if header_alone:
-                break
-    return "utf-8"
-
-
-def names_of(path: pathlib.Path, form: TextForm) -> list[str]:
-    """Returns the names of a file's columns, and reads nothing else.
-
-    Raises:
-        ValueError: if there are none, or the file can't be read.
-    """
-    if path.suffix.lower() in PARQUET:
-        from pyarrow import parquet
-
+    for content in contents:
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
         try:
-            return list(parquet.read_schema(path).names)
-        except (OSError, pyarrow.ArrowException):
-            raise ValueError(f"{path}: expected Parquet, got something else") from None
-    _, names = next(_records(path, form), (0, list[str]()))
-    return [name.strip() for name in names]
+            decoder.decode(content)
+        except UnicodeDecodeError:
+            return "utf-8" if b"\0" in content else "cp1252"  # with zero bytes it is no text
+    return "utf-8"
 
 
 def records_of(text: Iterable[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
@@ -467,7 +488,7 @@ def _parsed(
                     ),
                 )
             return table, num_misshapen
-        except (pyarrow.ArrowException, UnicodeError, LookupError, EOFError) as error:
+        except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
             # The texts of Arrow's errors quote fields.
             if "straddl" in str(error) and block < LARGEST_BLOCK:
                 block = LARGEST_BLOCK

@@ -141,7 +141,7 @@ def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
         values = _checked(values, tf.math.is_finite(values), column, "a finite number")
         return tf.clip_by_value(values, column.low, column.high)[:, tf.newaxis]
     texts = tf.strings.strip(values)
-    is_gap = tf.reduce_any(tf.equal(texts[:, tf.newaxis], ["", *column.gaps]), axis=1)
+    is_gap = tf.reduce_any(tf.equal(texts[:, tf.newaxis], column.gap_words), axis=1)
     texts = tf.where(is_gap, column.missing or "", texts)
     if column.text:
         return tf.minimum(ngram_features(texts, column.text), 1.0)
