@@ -188,7 +188,7 @@ class TableSource:
             ValueError: if private records have no label.
         """
         self._pattern, self._schema, self.dataset = pattern, dataset.schema, dataset
-        self._form = text_form(files.public, self._schema)
+        self._form = text_form(files.public or pathlib.Path(pattern), self._schema)
         self._label = files.label or self._schema.label
         self._owner = (files.owner or self._schema.owner) if is_private else None
         self._is_private = is_private

@@ -1,7 +1,6 @@
 """What the commands share: starting, ending well, tables, reports."""
 
 import functools
-import importlib.machinery
 import importlib.util
 import os
 import pathlib
@@ -214,7 +213,7 @@ def hide_start_of_tensorflow() -> None:
     They do so before any log level applies, wherever TensorFlow is imported first.
     """
 
-    def find_spec(name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(name: str, *_: Any) -> Any:
         if name != "tensorflow":
             return None
         sys.meta_path.remove(finder)

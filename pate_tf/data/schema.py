@@ -17,7 +17,7 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ GAPS = frozenset(
         *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?", "-", "--", "."),
     )
 )
-Column = pyarrow.Array | pyarrow.ChunkedArray
+Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ class TableColumn:
 
     def numbers(self, values: Column | Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns the number that each field says, `[num_records]`; NaN where it says none."""
-        numbers = values
+        numbers: Any = values
         if not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
             pattern = number_pattern(self.decimal or ".", self.thousands)
@@ -614,7 +614,7 @@ def draft(
         ValueError: if no column can be used, or the label's has another spelling.
     """
     doubts = _check_roles(fields, label=label, owner=owner)
-    labels = texts_of(fields[label]) if label in fields else pyarrow.array([], pyarrow.string())
+    labels = texts_of(fields[label] if label and label in fields else [])
     spelled = sorted(set(labels.to_pylist()) - {""}, key=lambda text: (len(text), text))
     classes = sorted({_as_number(text): text for text in reversed(spelled)}.values())
     listed = _quoted(classes) if len(classes) > 1 else ""

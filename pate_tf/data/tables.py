@@ -166,7 +166,7 @@ class TextTable:
         texts: list[str] = texts_of(self.fields[name]).to_pylist()
         return texts
 
-    def take(self, rows: Sequence[int]) -> "TextTable":
+    def take(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> "TextTable":
         """Returns the records at some places."""
         fields = {name: column.take(rows) for name, column in self.fields.items()}
         return dataclasses.replace(self, fields=fields, num_records=len(rows))

@@ -85,7 +85,8 @@ def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None
     Raises:
         ValueError: if one has another number of fields.
     """
-    names, *records = [*([names] if names else []), *filter(None, csv.reader(lines))]
+    records = list(filter(None, csv.reader(lines)))
+    names = names or records.pop(0)
     try:
         columns = zip(*records, strict=True)
         fields = dict(zip(names, map(pyarrow.array, columns), strict=True))

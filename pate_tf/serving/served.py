@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.reporting import RunReport
 from pate_tf.data import image_folders, tables
 from pate_tf.data.schema import read_schema
-from pate_tf.students import evaluation
 
 Path = str | os.PathLike[str]
 BATCH = 500
@@ -37,6 +35,8 @@ PREDICTED = "predicted"
 
 def load_student(folder: pathlib.Path) -> Any:
     """Loads the SavedModel of a version that `export_student` wrote; ValueError if it is none."""
+    import tensorflow as tf  # files are read, and refused, without it
+
     try:
         loaded = tf.saved_model.load(str(folder))
         # A student has both; another SavedModel need not.
@@ -54,14 +54,14 @@ class ServedStudent:
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        """Loads a version that `export_student` wrote; ValueError if it is no such SavedModel."""
+        """Names a version that `export_student` wrote; its SavedModel is loaded by `answer`."""
         self.folder = folder
-        self._loaded = load_student(folder)
+
+    @functools.cached_property
+    def _serve(self) -> Any:
+        signatures = load_student(self.folder).signatures
         # Texts have become features where a run holds them.
-        name = FEATURES if FEATURES in self._loaded.signatures else SERVING_DEFAULT
-        self._serve = self._loaded.signatures[name]
-        self._name = next(iter(self._serve.structured_input_signature[1]))
-        self._type = self._serve.structured_input_signature[1][self._name].dtype
+        return signatures[FEATURES if FEATURES in signatures else SERVING_DEFAULT]
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -93,15 +93,18 @@ class ServedStudent:
         Raises:
             ValueError: if the student refuses an input, such as features that are not finite.
         """
+        import tensorflow as tf
+
+        ((name, spec),) = self._serve.structured_input_signature[1].items()
         num_classes = self._serve.structured_outputs["probabilities"].shape[1]
         labels, probabilities = [np.empty(0, np.int64)], [np.empty((0, num_classes), np.float32)]
         for start in range(0, len(inputs), BATCH):
-            batch = tf.constant(inputs[start : start + BATCH], self._type)
+            batch = tf.constant(inputs[start : start + BATCH], spec.dtype)
             try:
-                answer = self._serve(**{self._name: batch})
+                answer = self._serve(**{name: batch})
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(
-                    f"student: expected {self._name} of the exported shape and finite, got others"
+                    f"student: expected {name} of the exported shape and finite, got others"
                 ) from error
             labels.append(answer["label"].numpy())
             probabilities.append(answer["probabilities"].numpy())
@@ -154,9 +157,9 @@ class ServedStudent:
             )
         table = tables.read_table(source, self.form(source))
         skip = tables.REFUSE if strict else tables.SKIP
-        inputs, kept = table.inputs(dataset.schema, on_bad_record=skip)
+        features, kept = table.inputs(dataset.schema, on_bad_record=skip)
         table = table.take(np.flatnonzero(kept))
-        return {name: table.texts(name) for name in table.fields}, inputs
+        return {name: table.texts(name) for name in table.fields}, features
 
 
 # An exported version is matched to its privacy statement, by digests of its weights and files.
@@ -313,6 +316,8 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     if not has_label.any():
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")
     truth, raw = truth[has_label], raw[has_label]
+    from pate_tf.students import evaluation
+
     labels, probabilities = published.answer(raw)
     measured = evaluation.measure(labels, truth, probabilities)
     recall = dict(zip(published.class_names, measured["recall"], strict=True))
