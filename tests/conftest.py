@@ -16,10 +16,10 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `import pate_tf` does
 # Every process that a test starts would compile the library anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Processes of pytest-xdist share the cores; threads of each would wait for those of the others.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
-        os.environ.setdefault(name, "1")
+# Threads of small problems wait for one another, and for those of other processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 # Nothing that a test does may be noted in the home of who runs it, by what it starts neither.
 os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(prefix="pate_tf_state_")
@@ -81,6 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.
         "train_teachers.py",
         f"--nb_teachers={NUM_TEACHERS}",
         f"--max_steps={MAX_STEPS}",
+        "--model=mlp",
         f"--train_dir={folder}",
         f"--report_file={folder}/report.json",
         folder=folder.parent,

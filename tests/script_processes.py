@@ -6,6 +6,7 @@ that want the fresh one.
 """
 
 import dataclasses
+import functools
 import itertools
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,13 +28,14 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     # Of pate_tf what the scripts need as well: importing starts nothing.
     [
-        *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude"),
-        *("pate_tf.teachers.teachers", "pate_tf.run.student", "pate_tf.analysis.run"),
+        *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude", "hypothesis"),
+        *("pate_tf.teachers.teachers", "pate_tf.run.student", "pate_tf.analysis.run", "pytest"),
+        *("pate_tf.silos.serving", "pate_tf.silos.transport", "pate_tf.cli.command_line"),
     ]
 )
 _numbers = itertools.count()
 
-Setup = Callable[[], None]
+Setup = Callable[[], object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,13 @@ class Running:
     def kill(self) -> None:
         self.process.kill()
 
+    def until(self, text: str) -> None:
+        """Waits until the process, which goes on, has printed a text."""
+        end = time.monotonic() + PATIENCE
+        while not (self.out.exists() and text in self.out.read_text()):
+            assert self.process.is_alive() and time.monotonic() < end, self.err.read_text()
+            time.sleep(0.005)
+
     def interrupt(self) -> None:
         """What Ctrl-C sends."""
         os.kill(self.process.pid, signal.SIGINT)
@@ -74,17 +84,25 @@ class Running:
         return Ended(self.process.exitcode, self.out.read_text(), self.err.read_text())
 
 
+def start(call: Setup, *, folder: pathlib.Path, point: str | None = None) -> Running:
+    """Starts a forked process that calls a function, with `folder` as its working directory.
+
+    At a step of the library of that name, `point`, it kills itself.
+    """
+    number = next(_numbers)
+    out, err = folder / f"{number}.stdout", folder / f"{number}.stderr"
+    # The server that forks has the environment of when it was started.
+    variables = {"PATE_TF_STATE": os.environ["PATE_TF_STATE"], "PATE_TF_FAULT_POINT": point or ""}
+    process = _CONTEXT.Process(target=_run, args=(call, folder, out, err, variables))
+    process.start()
+    return Running(process, out, err)
+
+
 def start_script(
     script: str, *flags: str, folder: pathlib.Path, setup: Setup | None = None
 ) -> Running:
     """Starts a script with `folder` as its working directory, `setup` called first in there."""
-    number = next(_numbers)
-    out, err = folder / f"{number}.stdout", folder / f"{number}.stderr"
-    # The server that forks has the environment of when it was started.
-    state = os.environ["PATE_TF_STATE"]
-    process = _CONTEXT.Process(target=_run, args=(script, flags, folder, out, err, setup, state))
-    process.start()
-    return Running(process, out, err)
+    return start(functools.partial(_run_script, script, flags, setup), folder=folder)
 
 
 def run_script(script: str, *flags: str, folder: pathlib.Path, setup: Setup | None = None) -> Ended:
@@ -120,21 +138,23 @@ def modules_after(program: str) -> set[str]:
 
 
 def _run(
-    script: str,
-    flags: tuple[str, ...],
+    call: Setup,
     folder: pathlib.Path,
     out: pathlib.Path,
     err: pathlib.Path,
-    setup: Setup | None,
-    state: str,
+    variables: dict[str, str],
 ) -> None:
-    os.environ["PATE_TF_STATE"] = state
+    os.environ.update(variables)
     for number, path in ((1, out), (2, err)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, number)
         os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server of forks ignores it
     os.chdir(folder)
+    call()
+
+
+def _run_script(script: str, flags: tuple[str, ...], setup: Setup | None) -> None:
     path = str(REPOSITORY / script)
     sys.argv = [path, *flags]
     sys.path.insert(0, str(REPOSITORY))

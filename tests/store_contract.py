@@ -1,21 +1,18 @@
 """What every store keeps, though it is restored, deleted, copied, opened twice or killed."""
 
-import os
-import pathlib
+import functools
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import warnings
 
 import pytest
-from stores import STORES, spend
+from script_processes import start
+from stores import STORES, spend, spend_on
 
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import LedgerError, LedgerWarning
 
-HERE = pathlib.Path(__file__).parent
 FAULT_POINTS = [
     f"{kind}_{when}"
     for kind in ("opened", "debit", "answers")
@@ -194,14 +191,6 @@ class StoreContract:
         for store in found:
             store.close()
 
-    def start(self, folder, count, **variables):
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "stores.py"), self.kind, str(folder), str(count)],
-            env={**os.environ, "PYTHONPATH": str(HERE.parent), **variables},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
     def after_a_kill(self, folder, given):
         """Everything that left was charged, is still the answer, and nothing is refused."""
         store = self.open(folder)
@@ -215,10 +204,8 @@ class StoreContract:
         given = {} if point.startswith("opened") else self.spent(folder, range(3))
         if given:
             shutil.copytree(folder, tmp_path / "copy")
-        child = self.start(folder, 5, PATE_TF_FAULT_POINT=point)
-        child.stdout.read()
-        assert child.wait(60) == -signal.SIGKILL
-        child.stdout.close()
+        call = functools.partial(spend_on, self.kind, folder, 5)
+        assert start(call, folder=tmp_path, point=point).wait().code == -signal.SIGKILL
         self.after_a_kill(folder, given)
         if given and point in ("debit_noted", "answers_written", "answers_noted"):
             # A copy from before the kill lacks the debit, of which the registry heard.

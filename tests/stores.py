@@ -1,12 +1,7 @@
-"""A ledger and a silo's account behind one interface, and a process that spends, for tests.
-
-Usage: stores.py KIND FOLDER COUNT. Prints a line for each query that was answered.
-"""
+"""A ledger and a silo's account behind one interface, for tests."""
 
 import hashlib
-import pathlib
 import secrets
-import sys
 
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.mechanisms import PermuteAndFlip
@@ -67,9 +62,8 @@ def spend(kind, store, numbers):
         return own.answers(store, numbers)
 
 
-if __name__ == "__main__":
-    kind, folder, count = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
+def spend_on(kind, folder, count):
+    """Opens a store and answers so many queries, one after another."""
     store = STORES[kind].open(folder)
     for number in range(count):
-        ((_, label),) = spend(kind, store, [number]).items()
-        print(number, label, flush=True)
+        spend(kind, store, [number])

@@ -3,11 +3,10 @@
 import functools
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from script_processes import run_script
 
 import pate_tf
 from pate_tf.accounting.composition import several_teachers_epsilon
@@ -184,12 +183,8 @@ def test_what_is_wrong_is_one_line(changes, message):
     ],
 )
 def test_the_command(tmp_path, flags, code, text):
-    report = tmp_path / "report.json"
-    ended = subprocess.run(
-        [sys.executable, "-m", "pate_tf.cli.main", "plan", *flags, f"--report_file={report}"],
-        capture_output=True,
-        text=True,
-        check=False,
+    ended = run_script(
+        "pate_tf/cli/main.py", "plan", *flags, "--report_file=report.json", folder=tmp_path
     )
-    assert (ended.returncode, text in ended.stdout + ended.stderr) == (code, True), ended
-    assert report.exists() == (code == 0)
+    assert (ended.code, text in ended.out + ended.err) == (code, True), ended
+    assert (tmp_path / "report.json").exists() == (code == 0)

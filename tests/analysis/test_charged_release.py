@@ -1,21 +1,12 @@
 """A release from a ledger's votes: charged first, drawn once, read from the ledger again."""
 
-import json
-import os
+import functools
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from analysis_helpers import (
-    DELTA,
-    REPOSITORY,
-    GivenNoise,
-    golden_counts,
-    read_ledger,
-    release_labels,
-)
+from analysis_helpers import DELTA, GivenNoise, golden_counts, read_ledger, release_labels
+from script_processes import start
 from statement_helpers import state
 
 from pate_tf.accounting.charges import PlannedRelease
@@ -23,7 +14,7 @@ from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
 from pate_tf.analysis import release as analysis_release
 from pate_tf.analysis.run import AnalysisSettings, run
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
-from pate_tf.release.noise import SeededNoise
+from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.statement import check_statement
 
 
@@ -199,29 +190,12 @@ def test_a_draw_that_fails_once_it_is_charged_is_charged_again(tmp_path):
     assert found.sanitised.worst_case_epsilon == spent(tmp_path)
 
 
-CHILD = """
-import json, pathlib, sys
-from pate_tf.release.noise import SystemNoise
-from pate_tf.analysis.release import release
-from pate_tf.analysis.votes import read_ledgers
-from pate_tf.ledger import Ledger
-folder = pathlib.Path(sys.argv[1])
-with Ledger.read(folder) as ledger:
-    source = read_ledgers([ledger], votes_needed=False)
-found = release(source, SystemNoise(), folder=folder)
-print(json.dumps(found.sanitised.epsilon))
-"""
+def print_released(folder):
+    print(release(folder, SystemNoise().discrete_gaussian).sanitised.epsilon)
 
 
-def start(folder, **variables):
-    return subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder)],
-        cwd=REPOSITORY,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def start_release(folder, point=None):
+    return start(functools.partial(print_released, folder), folder=folder, point=point)
 
 
 POINTS = [f"{kind}_{step}" for kind in ("debit", "released") for step in ("written", "committed")]
@@ -231,8 +205,8 @@ POINTS = [f"{kind}_{step}" for kind in ("debit", "released") for step in ("writt
 def test_killed_at_every_step_it_is_never_cheaper_than_what_left(tmp_path, point):
     release_labels(tmp_path, golden_counts("H1", 30))
     labels_alone = spent(tmp_path)
-    killed = start(tmp_path, PATE_TF_FAULT_POINT=point)
-    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "")
+    killed = start_release(tmp_path, point).wait()
+    assert (killed.code, killed.out) == (-signal.SIGKILL, "")
     was_charged, kept = point != "debit_written", point == "released_committed"
     assert (spent(tmp_path) > labels_alone) is was_charged
     assert ("released" in kinds(tmp_path)) is kept
@@ -243,16 +217,8 @@ def test_killed_at_every_step_it_is_never_cheaper_than_what_left(tmp_path, point
 
 def test_two_processes_draw_once(tmp_path):
     release_labels(tmp_path, golden_counts("H1", 30))
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path)],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    told = {json.loads(child.communicate(timeout=120)[0]) for child in children}
+    children = [start_release(tmp_path) for _ in range(2)]
+    told = {float(child.wait().out) for child in children}
     assert len(told) == 1
     assert np.isfinite(told.pop())
     assert kinds(tmp_path).count("release") == 1

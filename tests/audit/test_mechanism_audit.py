@@ -1,14 +1,14 @@
 """The audit of a mechanism: it passes what is right and catches what is wrong."""
 
 import dataclasses
+import functools
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.optimize import brentq
+from script_processes import run_script
 from toy_mechanisms import TOYS, ToyNoisyMax
 
 from pate_tf.accounting.conversions import gaussian_dp_epsilon
@@ -189,13 +189,14 @@ def test_a_bound_is_that_of_both_intervals():
 
 
 @pytest.mark.parametrize("mechanism", [RIGHT[0], RIGHT[-1]], ids=lambda mechanism: mechanism.name)
-def test_the_command_takes_flags_and_the_fields_of_what_a_run_plans(mechanism):
+def test_the_command_takes_flags_and_the_fields_of_what_a_run_plans(tmp_path, mechanism):
     fields = {name: value for name, value in mechanism.to_dict().items() if name != "name"}
     fields = {"lap_scale": 1.0} if "gamma" in fields else fields
-    command = [sys.executable, "-m", "pate_tf.cli.main", "audit", "mechanism", mechanism.name]
-    command += [f"--{name}={value}" for name, value in fields.items()]
-    ended = subprocess.run([*command, "--draws=2000"], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert "PASSED" in ended.stdout and "2,000 draws" in ended.stdout
-    few = subprocess.run([*command, "--draws=20"], capture_output=True, text=True)
-    assert few.returncode == 2 and "draws: expected" in few.stderr, few.stderr
+    flags = ["audit", "mechanism", mechanism.name]
+    flags += [f"--{name}={value}" for name, value in fields.items()]
+    command = functools.partial(run_script, "pate_tf/cli/main.py", *flags, folder=tmp_path)
+    ended = command("--draws=2000")
+    assert ended.code == 0, ended.err
+    assert "PASSED" in ended.out and "2,000 draws" in ended.out
+    few = command("--draws=20")
+    assert few.code == 2 and "draws: expected" in few.err, few.err

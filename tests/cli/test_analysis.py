@@ -1,11 +1,10 @@
 """analysis.py as a user runs it."""
 
+import functools
 import json
 import os
 import pathlib
 import stat
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from analysis_helpers import (
     random_labels,
     release_labels,
 )
+from script_processes import run_fresh, run_script
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
@@ -395,42 +395,30 @@ def test_missing_or_damaged_ledgers_and_votes_get_one_line(run, tmp_path):
 # The process
 
 
-def fresh(*arguments, folder):
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 FORBIDDEN = ("tensorflow", "keras", "sklearn", "matplotlib", "tensorboard", "dp_accounting")
 
 
 def test_starts_light(tmp_path, h1):
     code = (
         "import runpy, sys\n"
-        "sys.argv = [sys.argv[1], *sys.argv[2:]]\n"
+        f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "del sys.argv[0]\n"
         "try:\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "except SystemExit as end:\n"
         "    assert not end.code, end.code\n"
         f"print([name for name in {FORBIDDEN} if name in sys.modules], 'opendp' in sys.modules)\n"
     )
-    ended = fresh("-c", code, SCRIPT, h1, "--input_is_counts", folder=tmp_path)
-    assert ended.stderr == ""
-    assert ended.stdout.endswith("[] False\n")
+    ended = run_fresh("-c", code, str(SCRIPT), str(h1), "--input_is_counts", folder=tmp_path)
+    assert ended.err == ""
+    assert ended.out.endswith("[] False\n")
     assert (tmp_path / "runs/analysis/released/analysis.json").exists()
 
 
 def test_the_process_has_few_flags_and_says_in_one_line_what_is_wrong(tmp_path, h1):
-    flags = fresh(SCRIPT, "--helpfull", folder=tmp_path).stdout.split("\n  --")[1:]
-    assert len(flags) <= 20
-    bad_flag = fresh(SCRIPT, "--delta=3", h1, folder=tmp_path)
-    assert (bad_flag.returncode, bad_flag.stderr.count("\n")) == (2, 1)
-    bad_file = fresh(SCRIPT, "--counts_file=nowhere.npy", folder=tmp_path)
-    assert (bad_file.returncode, bad_file.stderr.count("\n")) == (1, 1)
-    assert "Traceback" not in bad_flag.stderr + bad_file.stderr
+    process = functools.partial(run_script, str(SCRIPT), folder=tmp_path)
+    assert len(process("--helpfull").out.split("\n  --")[1:]) <= 20
+    for arguments, code in ((("--delta=3", str(h1)), 2), (("--counts_file=nowhere.npy",), 1)):
+        ended = process(*arguments)
+        assert (ended.code, ended.err.count("\n")) == (code, 1)
+        assert "Traceback" not in ended.err

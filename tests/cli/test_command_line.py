@@ -1,11 +1,9 @@
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 from command_helpers import end, flag_values
-from script_processes import REPOSITORY
+from script_processes import modules_after
 
 from pate_tf.cli import command_line
 from pate_tf.ledger import LedgerError
@@ -59,12 +57,12 @@ def test_a_package_of_an_extra_is_named_with_the_extra(capsys):
     assert capsys.readouterr().err == expected
 
 
-@pytest.mark.parametrize("module", ["aggregator", "silo", "coordinator", "selective_sgd", "schema"])
-def test_commands_define_their_flags_without_the_packages_of_an_extra(module):
+def test_commands_define_their_flags_without_the_packages_of_an_extra():
     hidden = dict.fromkeys(command_line.EXTRAS)
-    code = f"import sys; sys.modules.update({hidden!r}); import pate_tf.cli.{module}"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    modules_after(
+        f"import sys; sys.modules.update({hidden!r})\n"
+        "from pate_tf.cli import aggregator, silo, coordinator, selective_sgd, schema"
+    )
 
 
 def test_a_bug_is_not_hidden():

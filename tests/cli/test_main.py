@@ -1,11 +1,10 @@
 """The command `pate`: its page, its subcommands, what it imports."""
 
 import importlib
-import subprocess
 import sys
 
 import pytest
-from script_processes import modules_after
+from script_processes import modules_after, run_script
 
 from pate_tf.cli import main
 
@@ -51,10 +50,5 @@ def test_each_subcommand_is_a_module_that_runs(name):
     ],
 )
 def test_flags_and_exit_codes_are_those_of_the_subcommand(tmp_path, arguments, code, said):
-    ended = subprocess.run(
-        [sys.executable, "-m", "pate_tf.cli.main", *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert (ended.returncode, said in ended.stdout + ended.stderr) == (code, True), ended
+    ended = run_script("pate_tf/cli/main.py", *arguments, folder=tmp_path)
+    assert (ended.code, said in ended.out + ended.err) == (code, True), ended

@@ -7,8 +7,13 @@ import pytest
 from script_processes import NUM_TEACHERS, run_script
 from toy_mechanisms import register_toys
 
-FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
-HERE = (*FEW_STEPS, "--teachers_dir=run", "--queries=20", "--report_file=report.json")
+HERE = (
+    f"--nb_teachers={NUM_TEACHERS}",
+    "--student=random_forest",
+    "--teachers_dir=run",
+    "--queries=20",
+    "--report_file=report.json",
+)
 
 
 @pytest.fixture

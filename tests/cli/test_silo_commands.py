@@ -9,25 +9,22 @@ import tempfile
 
 import numpy as np
 import pytest
-from script_processes import REPOSITORY, run_script
+from script_processes import run_script, start_script
 
 from pate_tf.data import catalogue
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Member, Policy, SiloRoster
 from pate_tf.silos.silo import SiloAccount
 
+MAIN = "pate_tf/cli/main.py"
 NAMES = ("clinic", "school")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
-
-
-def command(name, *flags):
-    return [sys.executable, "-m", "pate_tf.cli.main", name, *map(str, flags)]
 
 
 def said(name, *flags, code=0):
     with tempfile.TemporaryDirectory() as folder:
         arguments = (name, *map(str, flags))
-        ended = run_script("pate_tf/cli/main.py", *arguments, folder=pathlib.Path(folder))
+        ended = run_script(MAIN, *arguments, folder=pathlib.Path(folder))
     assert code in (None, ended.code), ended.err
     return ended.err if code else ended.out
 
@@ -71,15 +68,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
         data = tmp_path / f"{name}.npz"
         np.savez(data, inputs=private.inputs[place::2], labels=private.labels[place::2])
         flags = ("serve", f"--silo_dir={tmp_path / name}", f"--data={data}", certificates)
-        silos.append(
-            subprocess.Popen(
-                command("silo", *flags),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                cwd=REPOSITORY,
-            )
-        )
+        silos.append(start_script(MAIN, "silo", *flags, folder=tmp_path))
     members = tuple(Member(name=name, epsilon=4.0) for name in NAMES)
     SiloRoster(run="r", delta=1e-6, members=members).write(tmp_path / "roster.toml")
     coordinator = (
@@ -93,7 +82,8 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     finally:
         for silo in silos:
             silo.kill()
-        texts = [silo.communicate()[0] for silo in silos]
+        ended = [silo.wait() for silo in silos]
+        texts = [one.out + one.err for one in ended]
     assert accounts(tmp_path) == dict.fromkeys(NAMES, 30)
     assert all("a batch was answered: ok" in text for text in texts), texts
     report = json.loads((tmp_path / "run" / "report.json").read_text())

@@ -26,8 +26,10 @@ from pate_tf.data import catalogue
 from pate_tf.ledger import Ledger
 
 SCRIPT = "train_student.py"
-FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
-HERE = (*FEW_STEPS, "--teachers_dir=run", "--queries=30")
+OF_ALL = (f"--nb_teachers={NUM_TEACHERS}", "--teachers_dir=run", "--queries=30")
+FOREST = ("--student=random_forest",)
+HERE = (*OF_ALL, *FOREST)
+NETWORK = (*OF_ALL, "--max_steps=20", "--model=mlp")
 
 
 @pytest.fixture
@@ -42,7 +44,9 @@ def finished(trained, tmp_path_factory) -> tuple[pathlib.Path, Ended]:
     """A finished student beside its teachers (don't write there) and how the script ended."""
     folder = tmp_path_factory.mktemp("student")
     shutil.copytree(trained[0], folder / "run")
-    ended = run_script(SCRIPT, *HERE, "--lap_scale=1", "--report_file=report.json", folder=folder)
+    ended = run_script(
+        SCRIPT, *NETWORK, "--lap_scale=1", "--report_file=report.json", folder=folder
+    )
     assert ended.code == 0, ended.err
     return folder, ended
 
@@ -124,11 +128,11 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
 
 
 def test_ledgers_of_one_source_add_up(trained, teachers):
-    own = ("--nb_teachers=7", "--max_steps=20", "--train_dir=other", "--seed=5")
+    own = ("--nb_teachers=7", "--model=ridge", "--representation=raw", "--train_dir=other")
     assert run_script("train_teachers.py", *own, folder=teachers).code == 0
     first = run_script(SCRIPT, *HERE, folder=teachers)
     assert first.code == 0, first.err
-    asked = ("--nb_teachers=7", "--max_steps=20", "--model=mlp", "--queries=30")
+    asked = ("--nb_teachers=7", *FOREST, "--queries=30")
     second = run_script(SCRIPT, *asked, "--teachers_dir=other", folder=teachers)
     assert second.code == 0, second.err
     said = statement(teachers / "other")
@@ -143,7 +147,7 @@ def test_ledgers_of_one_source_add_up(trained, teachers):
 
 def test_an_epsilon_alone_is_enough(teachers):
     """The gate may stay shut for seven small teachers: a mechanism that always answers is named."""
-    asked = (*FEW_STEPS, "--teachers_dir=run", "--target_epsilon=40", "--query_strategy=first")
+    asked = (HERE[0], HERE[1], *FOREST, "--target_epsilon=40", "--query_strategy=first")
     ended = run_script(
         SCRIPT,
         *asked,
@@ -166,7 +170,7 @@ def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(f
     before = artifacts.read_arrays(folder / "run" / "released" / "labels.npz")
     ended = run_script(
         SCRIPT,
-        *HERE,
+        *NETWORK,
         "--lap_scale=1",
         "--seed=7",
         "--train_dir=second",
@@ -215,7 +219,7 @@ def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
 @pytest.mark.parametrize("num_bytes", [40_000, pytest.param(4_096, marks=pytest.mark.long)])
 def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     full = functools.partial(limit_file_size, num_bytes)
-    ended = run_script(SCRIPT, *HERE, folder=teachers, setup=full)
+    ended = run_script(SCRIPT, *NETWORK, folder=teachers, setup=full)
     assert_one_line(without_warnings(ended))
     released = teachers / "run" / "released"
     assert list(released.glob("student/*")) == []
@@ -224,7 +228,7 @@ def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     for path in released.glob("labels.npz"):
         artifacts.read_arrays(path)
     # And the same command goes on from there, with what was charged.
-    ended = run_script(SCRIPT, *HERE, folder=teachers)
+    ended = run_script(SCRIPT, *NETWORK, folder=teachers)
     assert ended.code == 0, ended.err[-2000:]
     assert (released / "student" / "1" / "saved_model.pb").exists()
 
@@ -291,7 +295,7 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
     public = catalogue.load_public("digits")
     votes = np.tile(public.labels[:40], (60, 1))
     np.save(tmp_path / "votes.npy", votes)
-    flags = ("--teachers=votes.npy", "--queries=40", "--max_steps=20", "--lap_scale=5")
+    flags = ("--teachers=votes.npy", "--queries=40", *FOREST, "--lap_scale=5")
     flags = (*flags, "--nb_teachers=60")
     refused = run_script(SCRIPT, *flags, folder=tmp_path)
     assert_one_line(refused)
@@ -314,9 +318,9 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
 
 def test_a_gate_that_stays_shut_says_what_was_charged(teachers):
     """An epsilon that hardly ever opens it for ten teachers."""
-    flags = ("--mechanism=stability_gate", "--query_strategy=first", "--queries=30")
-    shut = (*flags, "--epsilon=0.001", "--gate_delta=1e-6", "--teachers_dir=run")
-    ended = run_script(SCRIPT, *FEW_STEPS, *shut, folder=teachers)
+    flags = ("--mechanism=stability_gate", "--query_strategy=first")
+    shut = (*flags, "--epsilon=0.001", "--gate_delta=1e-6")
+    ended = run_script(SCRIPT, *HERE, *shut, folder=teachers)
     assert ended.code == 1
     warned, error = ended.err.splitlines()
     assert "none of 30 queries got one, and epsilon" in warned and "fewer queries" in warned

@@ -21,7 +21,8 @@ from script_processes import (
 from pate_tf.core import artifacts
 
 SCRIPT = "train_teachers.py"
-SAME_RUN = (f"--nb_teachers={NUM_TEACHERS}", f"--max_steps={MAX_STEPS}", "--train_dir=run")
+OF_ANY_SEED = (f"--nb_teachers={NUM_TEACHERS}", f"--max_steps={MAX_STEPS}", "--model=mlp")
+SAME_RUN = (*OF_ANY_SEED, "--train_dir=run")
 
 
 def teachers_folder(run: pathlib.Path) -> pathlib.Path:
@@ -97,7 +98,7 @@ def test_killed_at_random_and_on_a_full_disk_it_ends_in_the_same_ensemble(traine
 
 def test_another_seed_is_another_ensemble_and_is_refused_in_the_same_folder(trained, tmp_path):
     ended = run_script(
-        SCRIPT, *SAME_RUN[:2], "--seed=1", f"--train_dir={trained[0]}", folder=tmp_path
+        SCRIPT, *OF_ANY_SEED, "--seed=1", f"--train_dir={trained[0]}", folder=tmp_path
     )
     assert_one_line(ended)
     assert "of other settings: seed" in ended.err

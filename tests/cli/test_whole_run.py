@@ -51,7 +51,7 @@ def test_two_commands_make_a_published_student(clinic, method):
     assert values["epsilon_ledger"] <= 3.0
     # The run folder alone is enough for the same release, which nothing is charged for.
     report = f"--report_file={method}-again.json"
-    typed = (f"--train_dir={method}", "--epsilon=3", report)
+    typed = (f"--train_dir={method}", "--epsilon=3", "--student=random_forest", report)
     ended = run_script(PATE, "student", *typed, folder=clinic)
     assert ended.code == 0, ended.err
     again = artifacts.read_json(clinic / f"{method}-again.json")

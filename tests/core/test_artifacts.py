@@ -1,10 +1,9 @@
 import concurrent.futures
+import functools
 import os
 import pathlib
 import signal
 import stat
-import subprocess
-import sys
 import time
 
 import hypothesis.extra.numpy as hnp
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from script_processes import REPOSITORY
+from script_processes import start
 
 from pate_tf.core import artifacts
 
@@ -45,38 +44,35 @@ def test_a_failed_write_leaves_the_old_or_nothing(tmp_path, error, kind, old):
     assert old is None or content.read_text() == old
 
 
+def write_until_killed(kind, path):
+    with getattr(artifacts, f"atomic_{kind}")(path) as opened:
+        write = opened.write if kind == "file" else (opened / "file").write_bytes
+        write(b"new" * 100_000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("old", [None, "old"])
 def test_a_killed_process_leaves_the_old_or_nothing(tmp_path, kind, old):
-    path = tmp_path / "target"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "target"
     if old is not None:
         artifacts.write_text(path, old)
         if kind == "folder":
             path.unlink()
             path.mkdir()
             artifacts.write_text(path / "file", old)
-    program = (
-        "import os, pathlib, signal, sys\n"
-        "from pate_tf.core import artifacts\n"
-        "path = pathlib.Path(sys.argv[1])\n"
-        f"with artifacts.atomic_{kind}(path) as opened:\n"
-        f"    file = opened if {kind == 'file'} else open(opened / 'file', 'wb')\n"
-        "    file.write(b'new' * 100_000)\n"
-        "    file.flush()\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(path)], cwd=REPOSITORY, check=False, timeout=60
-    )
-    assert ended.returncode == -signal.SIGKILL
+    writing = functools.partial(write_until_killed, kind, path)
+    assert start(writing, folder=tmp_path).wait().code == -signal.SIGKILL
     assert path.exists() == (old is not None)
     if old is not None:
         assert (path if kind == "file" else path / "file").read_text() == old
     # What the killed process left is recognised and removed, and nothing else is.
-    leftovers = [entry for entry in tmp_path.iterdir() if entry != path]
+    leftovers = [entry for entry in folder.iterdir() if entry != path]
     assert leftovers
-    artifacts.remove_abandoned(tmp_path)
-    assert list(tmp_path.iterdir()) == ([] if old is None else [path])
+    artifacts.remove_abandoned(folder)
+    assert list(folder.iterdir()) == ([] if old is None else [path])
 
 
 def test_sensitive_folders_and_files_are_for_the_owner_alone(tmp_path, open_umask):

@@ -1,9 +1,8 @@
 import datetime
+import functools
 import math
 import os
 import pathlib
-import subprocess
-import sys
 import threading
 import types
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_helpers import DELTA, MECHANISM, answers_of, label, open_ledger
+from script_processes import start
 
 from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
@@ -256,29 +256,18 @@ def test_a_quoted_head_is_found_again_and_a_foreign_one_is_not(tmp_path):
         assert not ledger.holds(Head(sequence=3, digest=quoted.digest))
 
 
-MODES = """
-import os, pathlib, sys
-os.umask(0)
-from ledger_helpers import label, open_ledger
-folder = pathlib.Path(sys.argv[1])
-with open_ledger(folder) as ledger:
-    label(ledger, 0, 5)
-    for path in [folder, *folder.rglob("*")]:
-        print(oct(path.stat().st_mode & 0o7777), path.name)
-"""
+def print_modes(folder):
+    os.umask(0)
+    with open_ledger(folder) as ledger:
+        label(ledger, 0, 5)
+        for path in [folder, *folder.rglob("*")]:
+            print(oct(path.stat().st_mode & 0o7777), path.name)
 
 
 def test_modes_are_private_under_any_umask(tmp_path):
-    here = pathlib.Path(__file__).parent
-    path = os.pathsep.join([str(here.parents[1]), str(here)])
-    result = subprocess.run(
-        [sys.executable, "-c", MODES, str(tmp_path / "sensitive")],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    modes = {name: mode for mode, name in (line.split() for line in result.stdout.splitlines())}
+    ended = start(functools.partial(print_modes, tmp_path / "sensitive"), folder=tmp_path).wait()
+    assert ended.code == 0, ended.err
+    modes = {name: mode for mode, name in (line.split() for line in ended.out.splitlines())}
     assert {modes.pop("sensitive"), modes.pop("votes")} == {"0o700"}
     assert set(modes.values()) == {"0o600"}
     assert {"ledger.sqlite3", "ledger.sqlite3-wal", "ledger.head.json", "000000002.npz"} <= set(

@@ -3,53 +3,44 @@
 import functools
 import json
 import os
-import pathlib
 import random
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 from ledger_helpers import MECHANISM, answers_of, label, open_ledger
-from script_processes import limit_file_size
+from script_processes import limit_file_size, start
 
-from pate_tf.ledger import Ledger
-
-HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parents[1]
-CHILD = str(HERE / "labelling_child.py")
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 FAULT_POINTS = [
-    "opened_written",
-    "opened_committed",
-    "opened_noted",
-    "before_debit",
-    "debit_written",
-    "debit_committed",
-    "debit_noted",
-    "noise_drawn",
-    "counts_kept",
-    "answers_written",
-    "answers_committed",
-    "answers_noted",
+    *("opened_written", "opened_committed", "opened_noted"),
+    *("before_debit", "debit_written", "debit_committed", "debit_noted"),
+    *("noise_drawn", "counts_kept", "answers_written", "answers_committed", "answers_noted"),
 ]
 
 
-def environment(**variables):
-    path = os.pathsep.join([str(ROOT), str(HERE)])
-    return os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | variables
+def label_batches(folder, released_file, first, last, batch, budget=None, disk=None):
+    """Labels batches and writes down each answer, as a student would."""
+    if disk is not None:
+        limit_file_size(disk)
+    try:
+        with open_ledger(folder, epsilon_budget=budget) as ledger, open(released_file, "a") as out:
+            for begin in range(first, last, batch):
+                released = label(ledger, begin, min(begin + batch, last))
+                out.write(json.dumps(answers_of(released)) + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+    except BudgetExceeded:
+        return
+    except LedgerError as error:  # a full disk may have no room for a traceback
+        sys.exit(f"LedgerError: {error}")
 
 
-def start_child(folder, released, first, last, batch, *budget, setup=None, **variables):
-    arguments = [str(value) for value in (folder, released, first, last, batch, *budget)]
-    return subprocess.Popen(
-        [sys.executable, CHILD, *arguments],
-        env=environment(**variables),
-        preexec_fn=setup,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start_child(folder, *arguments, point=None, **options):
+    call = functools.partial(label_batches, folder, *arguments, **options)
+    return start(call, folder=folder.parent, point=point)
 
 
 def read_released(path):
@@ -85,10 +76,8 @@ def test_killed_at_every_step_of_a_labelling_transaction(tmp_path, point):
     if not point.startswith("opened"):
         with open_ledger(folder) as ledger:
             label(ledger, 0, 5)
-    child = start_child(folder, released, 5, 15, 10, PATE_TF_FAULT_POINT=point)
-    assert child.wait(60) == -signal.SIGKILL
-    child.stderr.close()
-
+    child = start_child(folder, released, 5, 15, 10, point=point)
+    assert child.wait().code == -signal.SIGKILL
     check_after_crash(folder, released)
     assert not read_released(released)
     stored = 0 if point.startswith("opened") else 5
@@ -112,19 +101,18 @@ def test_random_kills(tmp_path, num_kills):
         # The last few batches are asked again: their answers must not change.
         child = start_child(folder, released, max(0, lines - 35), 100_000, 7)
         # Wait for its first answer after restart, so that the kill falls among transactions.
-        while child.poll() is None and len(read_released(released)) < lines + 7:
+        while child.process.is_alive() and len(read_released(released)) < lines + 7:
             time.sleep(0.002)
         time.sleep(generator.uniform(0.0, 0.05))
         child.kill()
-        killed += child.wait(60) == -signal.SIGKILL
-        child.stderr.close()
+        killed += child.wait().code == -signal.SIGKILL
         with Ledger.read(folder) as ledger:
             assert ledger.spent().num_queries >= ledger.num_answered >= len(read_released(released))
     assert killed == num_kills
     check_after_crash(folder, released)
     child = start_child(folder, released, 0, len(read_released(released)) + 20, 7)
-    assert child.wait(60) == 0, child.stderr.read()
-    child.stderr.close()
+    ended = child.wait()
+    assert ended.code == 0, ended.err
     read_released(released)
 
 
@@ -135,10 +123,8 @@ def test_a_full_disk_is_one_line_and_loses_no_charge(tmp_path, num_bytes, num_be
     if num_before:
         with open_ledger(folder) as ledger:
             label(ledger, 0, num_before)
-    full = functools.partial(limit_file_size, num_bytes)
-    child = start_child(folder, released, num_before, 100_000, 7, setup=full)
-    error = child.communicate(timeout=120)[1].splitlines()[-1]
-    assert child.returncode == 1 and error.startswith("pate_tf.ledger.journal.LedgerError: ")
+    ended = start_child(folder, released, num_before, 100_000, 7, disk=num_bytes).wait()
+    assert ended.code == 1 and ended.err.splitlines()[-1].startswith("LedgerError: "), ended.err
     check_after_crash(folder, released)
     with open_ledger(folder) as ledger:
         before = ledger.spent().num_queries
@@ -153,12 +139,12 @@ def test_eight_processes_until_refusal(tmp_path):
         affordable = ledger.affordable(MECHANISM)
     # Overlapping ranges: every query is asked by two processes, in batches of 3.
     children = [
-        start_child(folder, tmp_path / f"released{n}", 30 * n, 30 * n + 60, 3, budget)
+        start_child(folder, tmp_path / f"released{n}", 30 * n, 30 * n + 60, 3, budget=budget)
         for n in range(8)
     ]
     for child in children:
-        errors = child.communicate(timeout=120)[1]
-        assert child.returncode == 0, errors
+        ended = child.wait()
+        assert ended.code == 0, ended.err
 
     answers = {}
     for n in range(8):

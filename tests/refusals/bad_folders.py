@@ -47,7 +47,7 @@ def with_labels(folder: pathlib.Path) -> None:
     ended = run_script(
         "train_student.py",
         *("--teachers_dir=run", "--train_dir=run", "--queries=10", "--max_steps=5"),
-        *("--lap_scale=5", "--insecure_seed=1"),
+        *("--lap_scale=5", "--insecure_seed=1", "--model=mlp"),
         folder=folder,
     )
     assert ended.code == 0, ended.err

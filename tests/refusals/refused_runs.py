@@ -112,8 +112,9 @@ def _problem(case: Case, own: pathlib.Path) -> str:
         return f"hung, having said {err.read_text()[-300:]!r}"
     told = err.read_text()
     errors = [line for line in told.splitlines() if not line.startswith("warning: ")]
-    new = sorted(name for name, one in _contents(own).items() if before.get(name) != one)
-    gone = sorted(set(before) - set(_contents(own)))
+    after = _contents(own)
+    new = sorted(name for name, one in after.items() if before.get(name) != one)
+    gone = sorted(set(before) - set(after))
     if (code == 0) if case.code is None else (code != case.code):
         return f"exit code {code}, having said {told[-300:]!r}"
     if len(errors) != 1 or not errors[0].startswith("error: ") or "Traceback" in told:

@@ -15,6 +15,7 @@ MINE = "functions_for_tests"
 TEACH = ("--nb_teachers=12", "--max_steps=5", "--train_dir=new")
 OWN = ("--nb_teachers=4", "--max_steps=5", "--train_dir=new")
 ASK = ("--teachers_dir=run", "--queries=10", "--max_steps=5", "--lap_scale=5")
+LITTLE = (*ASK, "--model=mlp", "--query_strategy=first")
 VOTES = ("--counts_file=votes.npy", "--output_dir=new")
 LONG = "x" * 6000
 
@@ -222,13 +223,13 @@ def test_it_is_refused_in_one_line_with_nothing_written_or_charged(trained, tmp_
 
 def test_what_failed_after_charging_is_free_the_next_time(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "run")
-    failing = run_script(STUDENT, *ASK, folder=tmp_path, setup=_fail_to_export)
+    failing = run_script(STUDENT, *LITTLE, folder=tmp_path, setup=_fail_to_export)
     assert failing.code == 1
     assert failing.err.splitlines()[-1] == "error: no space left"
     with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
         spent = ledger.spent().epsilon
         assert spent > 0.0
-    ended = run_script(STUDENT, *ASK, folder=tmp_path)
+    ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
     assert ended.code == 0, ended.err
     with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
         assert ledger.spent().epsilon == spent
@@ -247,7 +248,7 @@ def _fail_to_export():
 def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "run")
     with artifacts.only_writer(tmp_path / "run" / "released"):
-        ended = run_script(STUDENT, *ASK, folder=tmp_path)
+        ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
     assert ended.code == 1
     assert "expected no other process at work there" in ended.err
-    assert run_script(STUDENT, *ASK, folder=tmp_path).code == 0
+    assert run_script(STUDENT, *LITTLE, folder=tmp_path).code == 0

@@ -1,19 +1,18 @@
 """Feature sums: what one record or owner can change; charged before noise, released once."""
 
 import contextlib
+import functools
 import itertools
 import math
 import os
-import pathlib
 import signal
 import sqlite3
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from script_processes import start
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
@@ -250,18 +249,19 @@ def released_in_rounds(ledger, next_sums, mechanism=IN_ROUNDS, noise=None):
     )
 
 
-def stopped(folder, program, **variables):
-    """Runs a program on the ledger of a folder until it is killed."""
-    start = "import pathlib, sys\nimport test_release_of_sums as sums\n"
-    start += "ledger = sums.opened(pathlib.Path(sys.argv[1]))\n"
-    ended = subprocess.run(
-        [sys.executable, "-c", start + program, str(folder)],
-        env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=pathlib.Path(__file__).parent,
-        check=False,
-        timeout=300,
-    )
-    assert ended.returncode == -signal.SIGKILL
+def stopped(folder, call, point=None):
+    """Makes a call with the ledger of a folder, in a process that is killed in there."""
+    running = start(functools.partial(with_ledger, folder, call), folder=folder, point=point)
+    assert running.wait().code == -signal.SIGKILL
+
+
+def with_ledger(folder, call):
+    with opened(folder) as ledger:
+        call(ledger)
+
+
+def release_in_rounds_until(number, point, ledger):
+    released_in_rounds(ledger, kill_in_round(number, point))
 
 
 def stored_tables(ledger, mechanism=IN_ROUNDS):
@@ -277,7 +277,7 @@ def stored_tables(ledger, mechanism=IN_ROUNDS):
 def test_killed_at_every_step_of_a_release(tmp_path, point, charged):
     with opened(tmp_path):
         pass
-    stopped(tmp_path, "sums.release(ledger)", PATE_TF_FAULT_POINT=point)
+    stopped(tmp_path, release, point)
     with opened(tmp_path) as ledger:
         assert ledger.charges[MECHANISM] == charged
         release(ledger)
@@ -297,7 +297,7 @@ def test_killed_at_every_step_of_a_release(tmp_path, point, charged):
 def test_a_run_killed_in_a_round_goes_on_with_those_stored(tmp_path, point, number, stored):
     with opened(tmp_path):
         pass
-    stopped(tmp_path, f"sums.released_in_rounds(ledger, sums.kill_in_round({number}, {point!r}))")
+    stopped(tmp_path, functools.partial(release_in_rounds_until, number, point))
     with opened(tmp_path) as ledger:
         before, asked = stored_tables(ledger), []
 
@@ -333,7 +333,7 @@ def test_what_does_not_fit_is_neither_charged_nor_drawn(tmp_path):
 def test_sums_that_were_changed_in_the_ledger_are_not_released(tmp_path):
     with opened(tmp_path):
         pass
-    stopped(tmp_path, "sums.released_in_rounds(ledger, sums.kill_in_round(1, 'noise_drawn'))")
+    stopped(tmp_path, functools.partial(release_in_rounds_until, 1, "noise_drawn"))
     with contextlib.closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
         for (name,) in connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'trigger'"

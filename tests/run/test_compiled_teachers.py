@@ -1,11 +1,8 @@
 """Compiled Keras models as teachers: trained by `fit`, and by their own share alone."""
 
-import os
 import pathlib
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import api_helpers
@@ -13,12 +10,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from script_processes import REPOSITORY
+from script_processes import run_script, save_all_the_time, start_script
 
 import pate_tf
 from pate_tf.models import catalogue
+from pate_tf.teachers import settings
 
-NUM_TEACHERS = 3
+NUM_TEACHERS = 2
 
 
 def fitted(folder, private, net=api_helpers.compiled, **settings):
@@ -75,17 +73,19 @@ def test_the_callers_generators_get_their_states_back(tmp_path, data):
     assert float(tf.random.uniform([])) != float(tf.random.uniform([]))
 
 
-def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path):
+def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(settings, "PASSES", 3)
+    monkeypatch.setattr(settings, "FEWEST_STEPS", 3)
     # A smaller share means fewer steps, and fewer draws from generators that all could share.
-    owners = np.array([f"owner {number // 4}" for number in range(120)])
-    data = api_helpers.digits(owners=owners)
+    owners = np.array([f"owner {number // 4}" for number in range(48)])
+    data = api_helpers.digits(48, owners=owners)
     kept = owners != "owner 3"
     fewer = type(data.private)(
         data.dataset, data.private.inputs[kept], data.private.labels[kept], owners[kept]
     )
-    settings = {"steps": None, "batch_size": 1}
-    fitted(tmp_path / "all", data.private, **settings)
-    fitted(tmp_path / "fewer", fewer, **settings)
+    by_share = {"steps": None, "batch_size": 1}
+    fitted(tmp_path / "all", data.private, **by_share)
+    fitted(tmp_path / "fewer", fewer, **by_share)
     changed = [
         not are_equal(one, two)
         for one, two in zip(
@@ -94,7 +94,7 @@ def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path):
             strict=True,
         )
     ]
-    assert sum(changed) == 1
+    assert changed == [True, False]
 
 
 class Counts(keras.callbacks.Callback):
@@ -110,18 +110,19 @@ class Counts(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-@pytest.mark.parametrize("make", [lambda: [Counts()], lambda: lambda: [Counts()]])
-def test_each_teacher_has_callbacks_of_its_own(tmp_path, data, make):
-    given = make()
-    fitted(tmp_path, data.private, callbacks=given, steps=30)
+def test_each_teacher_has_callbacks_of_its_own(tmp_path, data):
     fitted(tmp_path / "once", data.private, steps=1)
-    # Every one was stopped after its first pass, which is what one step is rounded up to.
-    for one, other in zip(
-        api_helpers.weights(tmp_path), api_helpers.weights(tmp_path / "once"), strict=True
-    ):
-        assert are_equal(one, other)
-    if isinstance(given, list):
-        assert given[0].passes == 0
+    given = [Counts()]
+    for name, callbacks in (("list", given), ("function", lambda: [Counts()])):
+        fitted(tmp_path / name, data.private, callbacks=callbacks, steps=30)
+        # Every one was stopped after its first pass, which is what one step is rounded up to.
+        for one, other in zip(
+            api_helpers.weights(tmp_path / name),
+            api_helpers.weights(tmp_path / "once"),
+            strict=True,
+        ):
+            assert are_equal(one, other)
+    assert given[0].passes == 0
 
 
 def test_weights_restored_from_files_and_a_shared_loss_are_refused(tmp_path, data):
@@ -174,45 +175,25 @@ def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data
     assert not any(tmp_path.rglob("finished-*"))
 
 
-KILLED = """
-import sys
-import api_helpers
-from pate_tf.teachers import run_folder
-import pate_tf
-
-run_folder.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher
-data = api_helpers.digits()
-pate_tf.Teachers(
-    getattr(api_helpers, sys.argv[2]),
-    num_teachers=int(sys.argv[3]),
-    steps=20,
-    directory=sys.argv[1],
-).fit(data.private)
-"""
-
-
 @pytest.mark.parametrize(
     ("net", "number"), [("compiled", 4), pytest.param("net", 30, marks=pytest.mark.long)]
 )
-def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, data, net, number):
-    paths = [str(REPOSITORY), str(pathlib.Path(__file__).parent)]
-    child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), net, str(number)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    )
+def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, net, number):
+    flags = ("train_teachers.py", f"--model=api_helpers:{net}", f"--nb_teachers={number}")
+    killed = (*flags, "--max_steps=20", "--train_dir=killed")
+    child = start_script(*killed, folder=tmp_path, setup=save_all_the_time)
     while not list(tmp_path.rglob("finished-*.npz")):
-        assert child.poll() is None, "it ended before it could be killed"
+        assert child.process.is_alive(), "it ended before it could be killed"
         time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    child.kill()
+    assert child.wait().code == -signal.SIGKILL
     kept = {path: path.read_bytes() for path in tmp_path.rglob("finished-*.npz")}
-    assert len(kept) < number
-
-    def fit(folder):
-        return pate_tf.Teachers(
-            getattr(api_helpers, net), num_teachers=number, steps=20, directory=folder
-        ).fit(data.private)
-
-    went_on, at_once = fit(tmp_path / "killed"), fit(tmp_path / "at_once")
+    assert 0 < len(kept) < number
+    for place in (killed, (*killed[:-1], "--train_dir=at_once")):
+        ended = run_script(*place, folder=tmp_path)
+        assert ended.code == 0, ended.err
     assert {path: path.read_bytes() for path in kept} == kept
-    np.testing.assert_array_equal(went_on.votes(data.pool), at_once.votes(data.pool))
+    went_on, at_once = (
+        pate_tf.Teachers.load(tmp_path / name).identified.digest for name in ("killed", "at_once")
+    )
+    assert went_on == at_once

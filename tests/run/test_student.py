@@ -1,6 +1,7 @@
 """Students of votes that a test chooses: from the calls of a notebook to a statement."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 
@@ -35,6 +36,10 @@ RIGHT = np.tile(PUBLIC.labels, (NUM_TEACHERS, 1))  # all teachers are, on all in
 FEW_STEPS = pytest.mark.usefixtures("few_steps")
 
 
+# Where a test is about labels and what they cost.
+quick = functools.partial(run, model="random_forest")
+
+
 def labels(folder: pathlib.Path) -> dict[str, np.ndarray]:
     return artifacts.read_arrays(folder / "released" / "labels.npz")
 
@@ -42,7 +47,7 @@ def labels(folder: pathlib.Path) -> dict[str, np.ndarray]:
 def test_the_statement_on_owners_names_what_replacing_one_costs(tmp_path):
     ensemble = FakeEnsemble(table(95))
     ensemble.unit = "owner"
-    made = run(tmp_path, ensemble).statement
+    made = quick(tmp_path, ensemble).statement
     assert made.unit == "owner"
     # Moved from one class to another by two teachers: e^(4 gamma) a label.
     assert made.epsilon < made.epsilon_replaced == made.epsilon_ledger_replaced
@@ -99,7 +104,7 @@ def test_public_samples_need_no_labels(tmp_path):
 def test_heavy_noise_is_warned_of(tmp_path):
     mechanism = mechanisms.GaussianHistogram(sigma=60.0)
     with pytest.warns(UserWarning, match=r"labels: mean confidence is \d\d%: too few"):
-        run(tmp_path, FakeEnsemble(table(60)), mechanism=mechanism)
+        quick(tmp_path, FakeEnsemble(table(60)), mechanism=mechanism)
 
 
 def release(folder: pathlib.Path, **changes) -> dict:
@@ -111,30 +116,30 @@ def release(folder: pathlib.Path, **changes) -> dict:
 
 def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
     ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(gamma=0.05)
-    run(tmp_path, ensemble, mechanism=mechanism)
+    quick(tmp_path, ensemble, mechanism=mechanism)
     assert statement(tmp_path)["sanitised"] is None
     published = release(tmp_path)
-    run(tmp_path, ensemble, mechanism=mechanism, seed=1)
+    quick(tmp_path, ensemble, mechanism=mechanism, seed=1)
     found = statement(tmp_path)
     assert found["sanitised"] == published
     assert published["worst_case_epsilon"] >= found["epsilon_ledger"] > found["epsilon"]
     with Ledger.read(tmp_path / "sensitive") as ledger:
         check_statement(found, ledger)
     # More labels: what was released does not cover them.
-    run(tmp_path, ensemble, mechanism=mechanism, num_queries=NUM_QUERIES + 1)
+    quick(tmp_path, ensemble, mechanism=mechanism, num_queries=NUM_QUERIES + 1)
     assert statement(tmp_path)["sanitised"] is None
 
 
 @FEW_STEPS
 def test_queries_that_depend_on_answers_have_no_data_dependent_release(tmp_path):
     ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(gamma=0.05)
-    run(tmp_path, ensemble, mechanism=mechanism, num_queries=POOL)
+    quick(tmp_path, ensemble, mechanism=mechanism, num_queries=POOL)
     assert read_run(tmp_path).groups
     release(tmp_path)
-    result = run(tmp_path, ensemble, mechanism=mechanism, query_strategy="uncertain")
+    result = quick(tmp_path, ensemble, mechanism=mechanism, query_strategy="uncertain")
     assert result.statement.sanitised is None
     assert "would not hold" in (tmp_path / "released" / "privacy_statement.md").read_text()
-    run(tmp_path / "new", ensemble, query_strategy="uncertain", query_rounds=2)
+    quick(tmp_path / "new", ensemble, query_strategy="uncertain", query_rounds=2)
     assert read_run(tmp_path / "new").groups == ()
 
 
@@ -166,19 +171,19 @@ def test_nothing_released_depends_on_votes_but_through_the_labels(tmp_path):
 
 def test_asking_again_costs_nothing_and_answers_the_same(tmp_path):
     ensemble = FakeEnsemble(table(60))
-    first = run(tmp_path, ensemble)
+    first = quick(tmp_path, ensemble)
     before = labels(tmp_path)["labels"]
-    second = run(tmp_path, ensemble, seed=9)
+    second = quick(tmp_path, ensemble, seed=9)
     np.testing.assert_array_equal(labels(tmp_path)["labels"], before)
     assert ensemble.asked == NUM_QUERIES
     assert second.statement.epsilon_ledger == first.statement.epsilon_ledger
     assert second.statement.student_digest != first.statement.student_digest
     assert second.published.student_folder.name == "2"
-    more = run(tmp_path, ensemble, num_queries=NUM_QUERIES + 10)
+    more = quick(tmp_path, ensemble, num_queries=NUM_QUERIES + 10)
     assert ensemble.asked == NUM_QUERIES + 10
     np.testing.assert_array_equal(more.labels.labels[:NUM_QUERIES], before)
     assert more.statement.epsilon_ledger > first.statement.epsilon_ledger
-    other = run(tmp_path, ensemble, mechanism=mechanisms.PermuteAndFlip(gamma=0.1))
+    other = quick(tmp_path, ensemble, mechanism=mechanisms.PermuteAndFlip(gamma=0.1))
     # This student's labels alone cost what the first did; the ensemble's cost stands beside it.
     assert more.statement.epsilon_ledger < other.statement.epsilon_ledger
     assert other.statement.epsilon < other.statement.epsilon_ledger
@@ -188,7 +193,7 @@ def test_seeded_noise_is_never_called_private(tmp_path):
     ensemble = FakeEnsemble(table(30))
     mechanism = mechanisms.LaplaceNoisyMax(gamma=0.02)
     for name, seed in (("one", 1), ("two", 1), ("three", None)):
-        run(tmp_path / name, ensemble, mechanism=mechanism, noise_seed=seed)
+        quick(tmp_path / name, ensemble, mechanism=mechanism, noise_seed=seed)
     drawn = [labels(tmp_path / name)["labels"] for name in ("one", "two", "three")]
     np.testing.assert_array_equal(drawn[0], drawn[1])
     # At 30 votes of difference and a scale of 50 two draws of 40 labels are never the same.
@@ -196,7 +201,7 @@ def test_seeded_noise_is_never_called_private(tmp_path):
     assert statement(tmp_path / "one")["secure_noise"] is False
     assert "nothing is private" in statement(tmp_path / "one")["kind"]
     # Not even after a later run with real noise: the ensemble has leaked.
-    later = run(tmp_path / "one", ensemble, num_queries=NUM_QUERIES + 1)
+    later = quick(tmp_path / "one", ensemble, num_queries=NUM_QUERIES + 1)
     assert later.statement.secure_noise is False
 
 
@@ -204,14 +209,14 @@ def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
     ensemble = FakeEnsemble(table(90))
     for budget in (0.5, 50.0):  # another run can't slip past the first one
         with pytest.raises(LedgerError, match="epsilon_budget"):
-            run(tmp_path, ensemble, epsilon_budget=budget)
+            quick(tmp_path, ensemble, epsilon_budget=budget)
         assert list(tmp_path.glob("released/*")) == []
-    result = run(tmp_path, ensemble, epsilon_budget=0.5, num_queries=1)
+    result = quick(tmp_path, ensemble, epsilon_budget=0.5, num_queries=1)
     assert result.statement.epsilon_ledger <= 0.5 == result.statement.epsilon_budget
     assert result.statement.budget_was_raised is False
     with pytest.raises(ValueError, match="replace_budget: expected"):
-        run(tmp_path, ensemble, replace_budget=True)
-    raised = run(tmp_path, ensemble, epsilon_budget=50.0, replace_budget=True)
+        quick(tmp_path, ensemble, replace_budget=True)
+    raised = quick(tmp_path, ensemble, epsilon_budget=50.0, replace_budget=True)
     assert raised.statement.budget_was_raised is True
 
 
@@ -235,13 +240,13 @@ def test_what_does_not_fit_leaves_nothing_behind(tmp_path, change, message):
 
 
 def test_a_ledger_belongs_to_one_ensemble_of_one_data_set(tmp_path):
-    run(tmp_path, FakeEnsemble(table(90)), num_queries=1)
+    quick(tmp_path, FakeEnsemble(table(90)), num_queries=1)
     with pytest.raises(LedgerError, match="another ensemble"):
-        run(tmp_path, FakeEnsemble(table(90), "cd" * 32), num_queries=1)
+        quick(tmp_path, FakeEnsemble(table(90), "cd" * 32), num_queries=1)
     others = FakeEnsemble(table(90))
     others.dataset = dataclasses.replace(PUBLIC.dataset, name="others")
     with pytest.raises(ValueError, match="teachers: expected those for digits"):
-        run(tmp_path, others)
+        quick(tmp_path, others)
 
 
 class Killed(BaseException):
@@ -294,12 +299,12 @@ def test_a_round_is_charged_only_if_all_later_ones_can_be(tmp_path):
     )
     options = {"query_strategy": "uncertain", "query_rounds": 2, "epsilon_budget": cost}
     with pytest.raises(LedgerError, match="epsilon_budget: expected at most"):
-        run(tmp_path, ensemble, **options)
+        quick(tmp_path, ensemble, **options)
     assert ensemble.asked == 0
-    result = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
+    result = quick(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
     assert result.statement.epsilon_ledger <= cost
     # What was charged is free, although nothing is left.
-    again = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
+    again = quick(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
     assert again.statement.epsilon_ledger == result.statement.epsilon_ledger
 
 
@@ -307,12 +312,12 @@ def test_a_round_is_charged_only_if_all_later_ones_can_be(tmp_path):
 def test_matched_inputs_are_learned_from_and_not_charged(tmp_path, monkeypatch):
     monkeypatch.setattr(strategies, "MATCH_CONFIDENCE", 1e-9)  # everything matches something
     options = {"mechanism": mechanisms.LaplaceNoisyMax(gamma=5.0), "query_rounds": 1}
-    result = run(tmp_path, FakeEnsemble(RIGHT), query_strategy="siamese", **options)
+    result = quick(tmp_path, FakeEnsemble(RIGHT), query_strategy="siamese", **options)
     assert len(result.labels.inferred.labels) == POOL - NUM_QUERIES
     assert result.statement.num_queries == result.statement.num_answered == NUM_QUERIES
     # What is published as labels is what was charged.
     assert labels(tmp_path)["labels"].shape == (NUM_QUERIES,)
-    fewer = run(tmp_path, FakeEnsemble(RIGHT), query_strategy="random", **options)
+    fewer = quick(tmp_path, FakeEnsemble(RIGHT), query_strategy="random", **options)
     assert fewer.statement.epsilon_ledger == result.statement.epsilon_ledger
     assert len(fewer.labels.inferred.labels) == 0
     assert fewer.published.measured["inferred_label_accuracy"] is None

@@ -95,12 +95,12 @@ def test_what_contradicts_a_folder_is_one_line(tmp_path):
 
 
 def test_the_folder_alone_is_enough_for_a_student(tmp_path):
-    flags = ("--nb_teachers=12", "--max_steps=30", "--stdnt_share=300", "--train_dir=run")
+    flags = ("--nb_teachers=6", "--max_steps=3", "--stdnt_share=300", "--train_dir=run")
     ended = run_script("train_teachers.py", *flags, folder=tmp_path)
     assert ended.code == 0, ended.err
-    assert "Teachers of cnn, 30 steps each" in ended.out  # a default is noted
+    assert "Teachers of cnn, 3 steps each" in ended.out  # a default is noted
     said = described_run(tmp_path / "run")
-    assert (said.num_teachers, said.model, said.pool_size) == (12, "cnn", 300)
+    assert (said.num_teachers, said.model, said.pool_size) == (6, "cnn", 300)
     asked = ("train_student.py", "--train_dir=run", "--queries=20", "--lap_scale=1")
     quick = ("--student=supervised", "--query_strategy=first", "--max_steps=9", "--model=mlp")
     ended = run_script(*asked, *quick, folder=tmp_path)
@@ -108,7 +108,7 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     assert (tmp_path / "run" / "released" / "privacy_statement.json").exists()
     for flag, told in (
         ("--dataset=mnist", "error: dataset: expected digits, as the run folder says, got mnist"),
-        ("--nb_teachers=3", "error: nb_teachers: expected 12, as the run folder says, got 3"),
+        ("--nb_teachers=3", "error: nb_teachers: expected 6, as the run folder says, got 3"),
     ):
         ended = run_script(*asked, flag, folder=tmp_path)
         assert ended.code == 1 and ended.err.startswith(told)

@@ -12,14 +12,14 @@ import pathlib
 import tempfile
 import types
 
+import five_silos
 import numpy as np
 import pytest
-import sums_child
+from five_silos import ENCODER, NAMES, POOL, RELEASE, batch, keys_of, open_silo, sums_of
 from hypothesis import HealthCheck, given, settings, stateful
 from hypothesis import strategies as st
 from secure_helpers import asked, open_aggregators, run_until, sealed_sums, some_keys, sums_terms
 from silo_helpers import Silent, answer_until
-from sums_child import ENCODER, NAMES, POOL, RELEASE, batch, keys_of, open_silo, sums_of
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.models.encoder import record_vectors
@@ -90,7 +90,7 @@ def test_a_total_that_no_records_have_is_refused(tmp_path):
     sums = {name: SiloSums(values=tables[name], representation=ENCODER.digest) for name in NAMES}
     silos = [open_silo(tmp_path, name, sums=sums[name]) for name in NAMES]
     representation = types.SimpleNamespace(encoder_=ENCODER)
-    running, _ = sums_child.coordinator(tmp_path, silos)
+    running, _ = five_silos.coordinator(tmp_path, silos)
     with running:
         for _ in range(2):
             with pytest.raises(ValueError, match="silos: expected a total of records' features"):
@@ -150,7 +150,7 @@ class LyingCoordinator(stateful.RuleBasedStateMachine):
         patch.setattr("pate_tf.silos.sealing.SystemNoise", Silent)
         self.folder = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         patch.setenv("PATE_TF_STATE", str(self.folder / "state"))
-        roster = sums_child.roster(self.folder)
+        roster = five_silos.roster(self.folder)
         self.terms, self.processes = {}, {}
         for name, number in itertools.product(BATCHES, (5, 4, 2)):
             listed = roster.identities[: max(number, BATCHES[name].mechanism.least_silos)]
@@ -158,14 +158,14 @@ class LyingCoordinator(stateful.RuleBasedStateMachine):
             self.terms[name, number] = terms
         self.sealed = {name: {} for name in BATCHES}  # by batch: what each silo sent
         self.heard = collections.defaultdict(list)  # by terms, step, aggregator
-        for name in (*sums_child.AGGREGATORS, *NAMES):
+        for name in (*five_silos.AGGREGATORS, *NAMES):
             self.restart(name)
 
     def teardown(self):
         self.stack.close()
         super().teardown()
 
-    @stateful.rule(name=st.sampled_from([*sums_child.AGGREGATORS, *NAMES]))
+    @stateful.rule(name=st.sampled_from([*five_silos.AGGREGATORS, *NAMES]))
     def restart(self, name):
         if name in self.processes:
             self.processes[name].close()

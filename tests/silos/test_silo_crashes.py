@@ -1,39 +1,22 @@
 """Kills silos and their coordinator: what left stays, is charged, and is charged once."""
 
+import functools
 import itertools
 import json
-import os
-import pathlib
 import random
 import signal
-import subprocess
-import sys
 import time
 
+import five_silos
 import pytest
-import sums_child
-from script_processes import REPOSITORY
+from script_processes import start
 
 from pate_tf.silos.messages import RandomisedVotes, query_digest
 
-HERE = pathlib.Path(__file__).parent
 FAULT_POINTS = (
     *("round_opened", "silo_debited", "silo_drawn", "silo_stored", "silo_answered"),
     *("reply_arrived", "reply_stored", "silo_submitted", "round_closed"),
 )
-
-
-def start(folder, kind, **variables):
-    """A process of `sums_child` that opened its silos."""
-    folder.mkdir(exist_ok=True)
-    child = subprocess.Popen(
-        [sys.executable, HERE / "sums_child.py", folder, kind],
-        env={**os.environ, "PYTHONPATH": f"{HERE}:{REPOSITORY}", **variables},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout.readline() == "asking\n"
-    return child
 
 
 def check_after_a_kill(folder, kind):
@@ -42,7 +25,7 @@ def check_after_a_kill(folder, kind):
     for line in (folder / "released").read_text().splitlines(keepends=True):
         for query, value in json.loads(line).items() if line.endswith("\n") else ():
             assert left.setdefault(query, value) == value
-    running, silos = sums_child.coordinator(folder, kind=kind)
+    running, silos = five_silos.coordinator(folder, kind=kind)
     with running:
         for silo, round_ in itertools.product(silos, running.journal.rounds()):
             reply = running.journal.replies(round_.number).get(silo.name)
@@ -54,7 +37,7 @@ def check_after_a_kill(folder, kind):
                 assert reply.sealed in silo.account.sealed.values()
         # The same questions again, and new ones.
         number = 2 + sum(len(round_.queries) for round_ in running.journal.rounds())
-        assert left.items() <= sums_child.released(running, kind, number).items()
+        assert left.items() <= five_silos.released(running, kind, number).items()
         number = sum(len(round_.queries) for round_ in running.journal.rounds())
     for silo in silos:
         assert silo.account.charges.total() == number
@@ -63,17 +46,16 @@ def check_after_a_kill(folder, kind):
 
 
 @pytest.mark.parametrize("point", FAULT_POINTS)
-@pytest.mark.parametrize("kind", sums_child.MECHANISMS)
+@pytest.mark.parametrize("kind", five_silos.MECHANISMS)
 def test_killed_at_every_step(tmp_path, kind, point):
-    child = start(tmp_path, kind, PATE_TF_FAULT_POINT=point)
-    child.stdout.close()
-    assert child.wait(60) == -signal.SIGKILL
+    child = start(functools.partial(five_silos.ask, tmp_path, kind), folder=tmp_path, point=point)
+    assert child.wait().code == -signal.SIGKILL
     assert (tmp_path / "released").read_text() == ""
     assert check_after_a_kill(tmp_path, kind) == (1 if kind == "sums" else 5)
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", sums_child.MECHANISMS)
+@pytest.mark.parametrize("kind", five_silos.MECHANISMS)
 def test_killed_at_random(tmp_path, monkeypatch, kind, kills):
     generator = random.Random(5)
     for turn in range(kills):
@@ -81,9 +63,9 @@ def test_killed_at_random(tmp_path, monkeypatch, kind, kills):
         if kind == "sums":  # a total opens once in a folder
             folder = tmp_path / str(turn)
             monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {turn}"))
-        child = start(folder, kind)
+        child = start(functools.partial(five_silos.ask, folder, kind), folder=tmp_path)
+        child.until("asking")
         time.sleep(generator.uniform(0.0, 0.2))
         child.kill()
-        child.stdout.close()
-        assert child.wait(60) == -signal.SIGKILL
+        assert child.wait().code == -signal.SIGKILL
         check_after_a_kill(folder, kind)

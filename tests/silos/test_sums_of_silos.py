@@ -3,10 +3,10 @@
 import dataclasses
 import random
 
+import five_silos
 import pytest
-import sums_child
+from five_silos import ENCODER, NAMES, RELEASE, batch, open_silo
 from silo_helpers import RANDOMISED
-from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.silos.messages import Reason, Refusal, SealedShares, sums_query
@@ -63,10 +63,10 @@ def test_what_the_policy_does_not_allow_is_refused_and_not_charged(tmp_path, ask
 def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
     refusing = {"least_silos": 5}  # their policies refuse a total of four
     silos = [open_silo(tmp_path, name, **(refusing if name in "ab" else {})) for name in NAMES]
-    running, _ = sums_child.coordinator(tmp_path, silos)
+    running, _ = five_silos.coordinator(tmp_path, silos)
     with running:
         for number in (1, 2):
-            assert sums_child.total(running) is None
+            assert five_silos.total(running) is None
             spent = {one.name: one.charges for one in running.spending()}
             assert spent == {name: {} if name in "ab" else {RELEASE: number} for name in NAMES}
     for silo in silos:

@@ -3,21 +3,19 @@
 import functools
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 import types
 
 import pytest
 import tensorflow as tf
-from script_processes import REPOSITORY, run_script
+from script_processes import run_script, start_script
 
 from pate_tf.teachers import cluster
 from pate_tf.teachers.kinds import load_ensemble
 
-FLAGS = ("--nb_teachers=12", "--max_steps=300")
+SCRIPT = "train_teachers.py"
+FLAGS = ("--nb_teachers=12", "--max_steps=200")
 
 
 def free_address() -> str:
@@ -26,17 +24,8 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def start(addresses, task, index, *flags, log):
-    config = {"cluster": addresses, "task": {"type": task, "index": index}}
-    with open(log, "w") as file:
-        return subprocess.Popen(
-            [sys.executable, "train_teachers.py", *flags],
-            cwd=REPOSITORY,
-            env={**os.environ, "TF_CONFIG": json.dumps(config)},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+def set_tf_config(config):
+    os.environ["TF_CONFIG"] = json.dumps(config)
 
 
 def wait_until(condition, seconds):
@@ -49,34 +38,27 @@ def wait_until(condition, seconds):
 
 def test_a_killed_worker_changes_nothing(tmp_path):
     addresses = {"worker": [free_address() for _ in range(2)], "chief": [free_address()]}
-    logs = [tmp_path / f"worker{index}.log" for index in range(2)]
-    workers = [start(addresses, "worker", index, log=log) for index, log in enumerate(logs)]
+    flags = (*FLAGS, f"--train_dir={tmp_path / 'cluster'}", "--verbosity=0")
+    started = []
     try:
-        chief_log = tmp_path / "chief.log"
-        chief = start(
-            addresses,
-            "chief",
-            0,
-            *FLAGS,
-            f"--train_dir={tmp_path / 'cluster'}",
-            "--verbosity=0",
-            log=chief_log,
-        )
-        workers.append(chief)
+        for task, index, given in (("worker", 0, ()), ("worker", 1, ()), ("chief", 0, flags)):
+            config = {"cluster": addresses, "task": {"type": task, "index": index}}
+            setup = functools.partial(set_tf_config, config)
+            started.append(start_script(SCRIPT, *given, folder=tmp_path, setup=setup))
+        _, doomed, chief = started
         # The strategy says so once all workers are connected; training begins then.
-        wait_until(lambda: "GPUs on workers" in chief_log.read_text(), 120)
-        time.sleep(2)
-        assert chief.poll() is None, "the chief ended before a worker could be killed"
-        workers[1].send_signal(signal.SIGKILL)
-        assert chief.wait(180) == 0, chief_log.read_text()[-2000:]
-        assert "/job:worker/replica:0/task:1" in chief_log.read_text()
+        wait_until(lambda: chief.err.exists() and "GPUs on workers" in chief.err.read_text(), 120)
+        time.sleep(1)
+        assert chief.process.is_alive(), "the chief ended before a worker could be killed"
+        doomed.kill()
+        ended = chief.wait()
+        assert ended.code == 0, ended.err[-2000:]
+        assert "/job:worker/replica:0/task:1" in ended.out + ended.err
     finally:
-        for process in workers:
-            process.kill()
-            process.wait()
-    ended = run_script(
-        "train_teachers.py", *FLAGS, f"--train_dir={tmp_path / 'alone'}", folder=tmp_path
-    )
+        for running in started:
+            running.kill()
+            running.wait()
+    ended = run_script(SCRIPT, *FLAGS, f"--train_dir={tmp_path / 'alone'}", folder=tmp_path)
     assert ended.code == 0, ended.err
     together, alone = (
         load_ensemble(tmp_path / name / "sensitive" / "teachers" / "ensemble")

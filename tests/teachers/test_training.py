@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import teacher_helpers as helpers
 from data_sets_for_tests import table_dataset
-from script_processes import REPOSITORY, run_fresh
+from script_processes import run_script
 
 from pate_tf.core.sensitive import PrivateExamples, assigned_partition
 from pate_tf.models import catalogue
@@ -26,8 +26,8 @@ def test_a_teacher_is_the_same_with_any_other_teachers(undisturbed):
 
 
 def test_two_devices_train_the_same_teachers(undisturbed, tmp_path):
-    child = REPOSITORY / "tests" / "teachers" / "two_devices_child.py"
-    ended = run_fresh(str(child), str(tmp_path / "a.npz"), folder=tmp_path)
+    child = "tests/teachers/two_devices_child.py"
+    ended = run_script(child, str(tmp_path / "a.npz"), folder=tmp_path)
     assert ended.code == 0, ended.err[-2000:]
     with np.load(tmp_path / "a.npz") as archive:
         arrays = dict(archive)

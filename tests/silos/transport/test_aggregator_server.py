@@ -1,12 +1,11 @@
 """Aggregators in processes of their own that add votes up, are killed, and come back."""
 
 import dataclasses
-import pathlib
-import subprocess
-import sys
+import functools
 
 import numpy as np
 import pytest
+from script_processes import start
 from silo_helpers import SECURE, batch
 from transport_helpers import AGGREGATORS, made_up_journal, serve
 
@@ -17,11 +16,15 @@ from pate_tf.silos.coordinator import open_histogram
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.protocol import AggregatorTask, BatchTerms, Keys, Step
 from pate_tf.silos.sealing import seal_votes
+from pate_tf.silos.serving import AggregatorRun, serve_aggregator
 from pate_tf.silos.transport import AggregatorConnection, AggregatorService
 
-HERE = pathlib.Path(__file__).parent
 LABELS = {"a": np.array([0, 1, 2, 0]), "b": np.array([0, 2, 2, 1])}
 COUNTS = np.array([[2, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 2, 0, 0], [1, 1, 0, 0, 0]])
+
+
+def serve_until_killed(run):
+    serve_aggregator(run, on_event=lambda event: print("ready", flush=True))
 
 
 class Run:
@@ -46,22 +49,19 @@ class Run:
         )
 
     def start(self, name):
-        folder = self.certificates[name].authority.parent
-        self.children[name] = subprocess.Popen(
-            [
-                *(sys.executable, HERE / "aggregator_child.py", folder, self.folder / name),
-                *(str(self.server.port), self.folder / "roster.toml"),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
+        run = AggregatorRun(
+            folder=self.folder / name,
+            roster=self.folder / "roster.toml",
+            coordinator=f"localhost:{self.server.port}",
+            certificates=self.certificates[name].authority.parent,
         )
-        assert self.children[name].stdout.readline() == "ready\n"
+        self.children[name] = start(functools.partial(serve_until_killed, run), folder=self.folder)
+        self.children[name].until("ready")
 
     def kill(self, name):
         child = self.children.pop(name)
         child.kill()
         child.wait()
-        child.stdout.close()
 
     def connection(self, name):
         return AggregatorConnection(

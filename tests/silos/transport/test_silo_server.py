@@ -1,21 +1,18 @@
 """A coordinator on a real port: who gets in, what is said to what they send, and kill -9."""
 
+import functools
 import logging
-import pathlib
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from script_processes import start
 from transport_helpers import connect, free_port, made_up_journal, made_up_round, serve, votes_of
 
 from pate_tf.net.credentials import Limits
 from pate_tf.silos.messages import Answer
-
-HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture
@@ -135,17 +132,13 @@ def test_a_coordinator_that_sends_nonsense_does_not_stop_a_silo(silo, journal, m
             silo.poll()
 
 
-def start(folder, certificates, port):
-    child = subprocess.Popen(
-        [
-            *(sys.executable, HERE / "coordinator_child.py"),
-            *(certificates["silo-1"].authority.parent, folder, str(port)),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout.readline() == "ready\n"
-    return child
+def coordinate(folder, files, port):
+    """Opens another round whenever it is started."""
+    journal = made_up_journal(folder)
+    journal.open_round(made_up_round(1 + len(journal.rounds())))
+    with serve(journal, files, address=f"localhost:{port}"):
+        print("ready", flush=True)
+        time.sleep(600.0)
 
 
 def until_reached(ask):
@@ -161,8 +154,10 @@ def until_reached(ask):
 
 def test_a_killed_coordinator_remembers_and_silos_come_back(tmp_path, certificates):
     port = free_port()
-    child = start(tmp_path, certificates, port)
+    coordinator = functools.partial(coordinate, tmp_path, certificates["coordinator"], port)
+    child = start(coordinator, folder=tmp_path)
     try:
+        child.until("ready")
         with connect(port, certificates["silo-1"]) as silo:
             first = until_reached(silo.poll)
             assert first.commitment is None
@@ -172,7 +167,8 @@ def test_a_killed_coordinator_remembers_and_silos_come_back(tmp_path, certificat
             child.wait()
             with pytest.raises(ConnectionError):
                 silo.poll()
-            child = start(tmp_path, certificates, port)
+            child = start(coordinator, folder=tmp_path)
+            child.until("ready")
             assert until_reached(lambda: silo.submit(votes_of("silo-1"))) is Answer.SAME
             assert silo.submit(votes_of("silo-1", first=1)) is Answer.CONFLICT
             later = silo.poll()
@@ -182,4 +178,3 @@ def test_a_killed_coordinator_remembers_and_silos_come_back(tmp_path, certificat
     finally:
         child.kill()
         child.wait()
-        child.stdout.close()

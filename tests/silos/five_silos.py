@@ -1,12 +1,7 @@
-"""A process with five silos that vote or add up feature sums, for tests that kill it.
-
-Usage: sums_child.py FOLDER KIND. Each line of FOLDER/released is what came of a round.
-"""
+"""Five silos that vote or add up feature sums, for tests, and a process that asks them."""
 
 import itertools
 import json
-import pathlib
-import sys
 import types
 
 import numpy as np
@@ -115,8 +110,9 @@ def released(running, kind, number):
     return dict(zip(map(str, labels.query_indices), values.tolist(), strict=True))
 
 
-if __name__ == "__main__":
-    folder, kind = pathlib.Path(sys.argv[1]), sys.argv[2]
+def ask(folder, kind):
+    """Asks for ever; each line of the file `released` is what came of a round."""
+    folder.mkdir(exist_ok=True)
     running, _ = coordinator(folder, kind=kind)
     with running, open(folder / "released", "a") as out:
         print("asking", flush=True)
