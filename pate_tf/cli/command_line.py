@@ -29,10 +29,7 @@ GONE = (
     *("teachers_max_steps", "nb_labels", "moments", "noise_eps"),  # some are other commands' still
 )
 # Packages that come with an extra, and which.
-EXTRAS = {
-    **dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"),
-    **dict.fromkeys(("apache_beam", "pyarrow"), "beam"),
-}
+EXTRAS = {**dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"), "apache_beam": "beam"}
 
 # The help of a command: its flags by groups, in the order of use.
 

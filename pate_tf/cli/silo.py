@@ -18,7 +18,6 @@ makes a certificate authority for trying it out. Real ones come from an authorit
 """
 
 import functools
-import importlib
 import pathlib
 import sys
 from collections.abc import Callable
@@ -99,7 +98,6 @@ def serve() -> None:
     files = own_flags.own_files(with_private=True, needs=("private",))
     settings = own_flags.read(serving.SiloRun, files=files)
     Policy.read(settings.folder / serving.POLICY)  # before TensorFlow is imported
-    importlib.import_module("pate_tf.teachers.teachers")
     serving.serve(settings, on_event=lambda event: print(event, flush=True))
 
 

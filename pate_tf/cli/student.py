@@ -189,7 +189,10 @@ def main() -> None:
     data = data_source(places, run, reads_private=reads_private)
     labels_settings, budget = label_settings(method), own_flags.read(Budget)
     # Files are read first: what is wrong with them is said before TensorFlow starts.
-    examples = None if data.files is None else data.load_public(reporting)
+    examples, private = None, None
+    if data.files is not None:
+        examples = data.load_public(reporting)
+        private = data.load_private(reporting, examples) if reads_private else None
     from pate_tf.release.feature_sums import FeatureSums, default_folder
     from pate_tf.release.labeller import Labeller
     from pate_tf.run.student import REPORT, Student, student_report
@@ -207,7 +210,7 @@ def main() -> None:
             verbose=reporting,
         )
         if is_renewed:
-            private = data.load_private(reporting)
+            private = data.load_private(reporting) if private is None else private
             source.fit(private, public.pool, flags=data.flags)
         else:
             source = FeatureSums.load(origin)

@@ -88,7 +88,9 @@ class FileSource(Settings):
 
     @property
     def _table_name(self) -> str:
-        return self.name or self._schema.name or (self.private or self.public or HERE).stem
+        return (
+            self.name or self._schema.name or (self.private or self.public or HERE).resolve().stem
+        )
 
     @functools.cached_property
     def _public_table(self) -> tables.TextTable:

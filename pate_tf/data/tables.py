@@ -277,7 +277,8 @@ def text_form(
     """Returns how files are written: as a schema says, else as one of them is, a PUBLIC one.
 
     The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of
-    `DELIMITERS` with which all first lines have the same number of fields, and most.
+    `DELIMITERS` with which all first lines have the same number of fields, above 1, else that
+    with which the first line has most.
 
     Args:
         path: of the file; Parquet is not looked at.
@@ -331,9 +332,10 @@ def _delimiter(lines: Sequence[str]) -> str:
     if lines and (match := SEPARATOR.fullmatch(lines[0])):
         return match[1]
 
-    def width(delimiter: str) -> int:
-        widths = {len(record) for record in csv.reader(lines, delimiter=delimiter) if record}
-        return widths.pop() if len(widths) == 1 else 0
+    def width(delimiter: str) -> tuple[bool, int]:
+        widths = [len(record) for record in csv.reader(lines, delimiter=delimiter) if record]
+        first = widths[0] if widths else 0
+        return first > 1 and len(set(widths)) == 1, first
 
     return max(DELIMITERS, key=width)
 

@@ -197,9 +197,9 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
     """
     model: Any
     if run.teacher is None:
+        examples = _records(run)
         from pate_tf.teachers.teachers import Teachers
 
-        examples = _records(run)
         dataset = examples.dataset
         pool = None
         if run.files is None or run.files.public is not None:
@@ -225,7 +225,7 @@ def _records(run: SiloRun) -> PrivateExamples:
     if run.files is not None:
         return run.files.load_private()
     if run.records is None:
-        raise ValueError("data: expected a .npz file of the silo's records, or --private, got none")
+        raise ValueError("data: expected a .npz file of the silo's records, or `private`, got none")
     return read_records(run.records, run.load_dataset())
 
 
