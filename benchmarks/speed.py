@@ -148,6 +148,7 @@ def analysis(is_quick: bool) -> Iterator[dict[str, str]]:
         np.save(folder / "labels.npy", labels)
         command = [sys.executable, str(ROOT / "analysis.py"), "--release=sanitised"]
         command += [f"--counts_file={folder}/labels.npy", f"--output_dir={folder}/out"]
+        command += [f"--nb_teachers={NUM_TEACHERS}"]
         for name in ("first run, which draws the release", "again"):
             spent = seconds_of(
                 lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

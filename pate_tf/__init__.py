@@ -37,6 +37,9 @@ from typing import TYPE_CHECKING, Any
 # others the features of images took four times as long, and networks learnt a third slower.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
+# Rather than the engine of a user's keras.json.
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
 if TYPE_CHECKING:
     from pate_tf import accounting as accounting
     from pate_tf import analysis as analysis

@@ -56,9 +56,9 @@ class AnalysisSettings(Settings):
     counts_file: pathlib.Path | None = setting(
         None,
         group="votes",
-        help="A .npy file of votes, for queries chosen without looking at noisy labels: labels "
-        "[num_teachers, num_queries], or with --input_is_counts counts [num_queries, num_classes]. "
-        "Whole numbers, of integer or float type.",
+        help="A .npy or .csv file of votes, for queries chosen without looking at noisy labels: "
+        "labels [num_teachers, num_queries], or with --input_is_counts counts [num_queries, "
+        "num_classes]. Whole numbers, of integer or float type.",
     )
     input_is_counts: bool = setting(
         False, group="votes", advanced=True, help="Whether --counts_file holds counts, not labels."
@@ -67,7 +67,7 @@ class AnalysisSettings(Settings):
         None,
         group="votes",
         advanced=True,
-        help="A .npy file with the indices of the queries to analyse. Default: all.",
+        help="A .npy or .csv file with the indices of the queries to analyse. Default: all.",
     )
     max_examples: int | None = setting(
         None,
@@ -84,6 +84,14 @@ class AnalysisSettings(Settings):
         advanced=True,
         help="Number of classes, public. Default: as many as --counts_file has counts; 10 for "
         "labels. A class without votes only makes the bounds larger, never too small.",
+    )
+    num_teachers: int | None = setting(
+        None,
+        group="votes",
+        flag="nb_teachers",
+        least=1,
+        advanced=True,
+        help="Number of teachers, public, which confirms labels of more teachers than queries.",
     )
     delta: float | None = setting(
         None,
@@ -187,6 +195,8 @@ def run(
         folders=[artifacts.SENSITIVE, artifacts.RELEASED, f"{artifacts.SENSITIVE}/releases"],
     )
     source, ledgers = _read(settings, mechanism)
+    if settings.counts_file is not None:
+        reporting.note(f"votes: {source.groups[0].counts.dimensions}")
     deltas = {values["delta"] for values in ledgers} or {DEFAULT_DELTA}
     if settings.delta is None and len(deltas) > 1:
         raise ValueError("delta: expected one, as the ledgers differ in theirs, got none")
@@ -260,6 +270,7 @@ def _read(
             indices_file=settings.indices_file,
             max_examples=settings.max_examples,
             num_classes=settings.num_classes,
+            num_teachers=settings.num_teachers,
         )
         return source, []
     paths = settings.ledgers or ()
@@ -267,8 +278,8 @@ def _read(
         paths = (settings.run / artifacts.SENSITIVE,)
         if not (paths[0] / LEDGER_FILE).exists():
             raise LedgerError(
-                f"run: expected a ledger in {paths[0]}, got none; it lies in the run folder of the "
-                f"teachers"
+                f"run: expected a run folder with a ledger, got {settings.run}; it lies in that of "
+                f"the teachers"
             )
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger.read(ledger_folder(path))) for path in paths]

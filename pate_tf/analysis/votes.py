@@ -119,13 +119,14 @@ def read_votes_file(
     indices_file: pathlib.Path | None = None,
     max_examples: int | None = None,
     num_classes: int | None = None,
+    num_teachers: int | None = None,
 ) -> VoteSource:
     """Reads labels `[num_teachers, num_queries]` or counts `[num_queries, num_classes]`.
 
     Files of type float are accepted if they hold whole numbers.
 
     Args:
-        path: the `.npy` file.
+        path: the `.npy` or `.csv` file.
         mechanism: what answers the queries.
         input_is_counts: whether the file holds counts.
         indices_file: a `.npy` file with the positions of the queries that count, in their order.
@@ -133,9 +134,11 @@ def read_votes_file(
         max_examples: how many of those, from the first. Default: all.
         num_classes: number of classes. Default: the columns of counts; 10 for labels. It is public
             and never read off the votes; a class without votes only makes the bounds larger.
+        num_teachers: number of teachers, checked. Needed for labels of more teachers than queries.
 
     Raises:
-        ValueError: if a file is broken or does not hold what is expected of it.
+        ValueError: if a file is broken or does not hold what is expected of it, a query is named
+            twice, or labels may be transposed.
         OSError: if a file can't be read.
     """
     if num_classes is not None:
@@ -152,6 +155,12 @@ def read_votes_file(
                 )
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()
+        is_doubtful = not input_is_counts and everything.num_teachers > everything.num_queries
+        if num_teachers != everything.num_teachers and (is_doubtful or num_teachers is not None):
+            raise ValueError(
+                f"votes: expected [num_teachers, num_queries], got {everything.dimensions}: "
+                f"transpose them, or confirm `num_teachers`"
+            )
         indices = np.arange(everything.num_queries)
         if indices_file is not None:
             indices = artifacts.read_array(indices_file)
@@ -159,8 +168,8 @@ def read_votes_file(
         source = VoteSource.of_counts(counts, mechanism, source=PrivateSource.of_file(path))
     except ValueError as error:
         message = str(error)
-        if "expected labels from" in message and num_classes is None:
-            message += "; name the number of classes as `num_classes`"
+        if message.endswith("got others") and num_classes is None:
+            message += "; name the number of classes as `num_classes`, or say `input_is_counts`"
         is_named = message.startswith((str(path), str(indices_file)))
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:

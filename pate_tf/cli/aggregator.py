@@ -5,7 +5,7 @@ coordinator get from the person who sets the run up:
 
     pate aggregator --name=aggregator-1 --aggregator_dir=aggregator-1 >> roster.toml
 
-Then, as long as the run takes:
+Then, until the coordinator says that the run is over:
 
     pate aggregator --aggregator_dir=aggregator-1 --roster=roster.toml --coordinator=HOST:PORT
         --certificates=certificates

@@ -28,6 +28,10 @@ GONE = (
     *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small"),
     *("teachers_max_steps", "nb_labels", "moments", "noise_eps"),  # some are other commands' still
 )
+# How the system, TensorFlow and SQLite say that a disk is full, or a quota.
+FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
+# Variables of the environment, with the value that is needed where one is set.
+KERAS_OF_TENSORFLOW = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
 # Packages that come with an extra, and which.
 EXTRAS = {**dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"), "apache_beam": "beam"}
 
@@ -160,6 +164,7 @@ def guarded(
             hide_start_of_tensorflow()
         message, code = "", USER_ERROR
         try:
+            check_environment()
             with warnings.catch_warnings():
                 warnings.simplefilter("once", UserWarning)
                 warnings.simplefilter("always", LedgerWarning)
@@ -193,6 +198,8 @@ def guarded(
             if not (is_of_tensorflow or str(error).startswith("Symlink loop")):
                 raise
             message = str(error)
+        if any(text in message for text in FULL_DISK):
+            message += "; free some space there and run the same command again: it resumes"
         _fail(in_flags(message, flag_of_argument), code)
 
     return run
@@ -202,6 +209,15 @@ def _fail(message: str, code: int) -> None:
     lines = [" ".join(line.split())[:LONGEST_MESSAGE] for line in message.split(ITEM)]
     print(f"error: {ITEM.join(lines)}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def check_environment() -> None:
+    """Raises ValueError if the environment asks for another Keras than TensorFlow's."""
+    for name, value in KERAS_OF_TENSORFLOW.items():
+        if os.environ.get(name, value).lower() not in (value, "false", ""):
+            raise ValueError(
+                f"{name}: expected {value} or none in the environment, got {os.environ[name]}"
+            )
 
 
 def hide_start_of_tensorflow() -> None:

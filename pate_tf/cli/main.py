@@ -4,7 +4,9 @@ Only the module of that subcommand is imported, so that `pate --help` needs no o
 """
 
 import importlib
+import os
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Final
 
@@ -48,8 +50,15 @@ First example, with data that need no download; everything lands in runs/digits-
 def run_command(name: str) -> None:
     """Runs a command with the flags of this process: its module's `run`, else `define` and `main`.
 
-    `FLAG_OF_ARGUMENT` of the module has the flags that are not called what they set.
+    `FLAG_OF_ARGUMENT` of the module has the flags that are not called what they set. A user's
+    `module:function` may lie in the working directory.
     """
+    sys.path.append(os.getcwd())  # at the end: it stands for no other module
+    if any(option.startswith("error") for option in sys.warnoptions):
+        # A warning of a library is no error of ours, in child processes either.
+        os.environ.pop("PYTHONWARNINGS", None)
+        sys.warnoptions.clear()
+        warnings.simplefilter("ignore")
     module = importlib.import_module(f"pate_tf.cli.{COMMANDS[name][0]}")
     if hasattr(module, "run"):
         module.run()

@@ -4,10 +4,10 @@
     pate silo serve --silo_dir=clinic --private=patients.csv --schema=schema.toml
 
 `init` writes policy.toml, which a privacy officer reads, changes and signs off; --policy=FILE has
-lines of it that differ from the defaults. `serve` dials the coordinator and works as long as it
-runs; it may be killed and started again at any time, and needs no open port. What it sends is what
-the policy allows, charged before it is drawn. A silo has one ledger (SILO_DIR/sensitive): never
-restore it from a copy.
+lines of it that differ from the defaults. `serve` dials the coordinator and ends, with exit code 0,
+when that says that the run is over. It may be killed and started again at any time, and needs no
+open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
+ledger (SILO_DIR/sensitive): never restore it from a copy.
 
 With --method=feature_sums no teacher votes: features of the records are summed by class and shared
 with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.

@@ -59,8 +59,8 @@ class Places(DataSource):
         group="data",
         advanced=True,
         help="Teachers from elsewhere instead: a folder of .keras files or SavedModels, or a .npy "
-        "file of labels [num_teachers, num_queries] for the first queries of the pool. Their "
-        "ledger lies in --teachers_dir, which must be given and always be the same.",
+        "or .csv file of labels [num_teachers, num_queries] for the first queries of the pool. "
+        "Their ledger lies in --teachers_dir, which must be given and always be the same.",
     )
     pool_size: int | None = setting(
         None,
@@ -239,21 +239,24 @@ def main() -> None:
     plan = labeller.plan(public.pool)
     reporting.note(str(plan))
     released = directory.root / artifacts.RELEASED
-    student = Student.from_settings(settings, directory=released, reporting=reporting)
+    student = Student.from_settings(
+        settings, directory=released, reporting=reporting, is_locked=True
+    )
     formats, are_sums = places.export_formats, method == "feature_sums"
     student.check(public.pool, released, export_formats=formats, labels_whole_pool=are_sums)
-    with labeller:
-        labels = labeller.release(plan, public.pool)
-    if places.save_labels:
-        labels.save(released)
-    student.fit(public.pool, labels, held_out=public.held_out)
-    published = student.publish(
-        released,
-        evaluate_on=public,
-        export_formats=formats,
-        holder=FLAGS.holder,
-        purpose=FLAGS.purpose,
-    )
+    with artifacts.only_writer(released):  # a second command is refused before it is charged
+        with labeller:
+            labels = labeller.release(plan, public.pool)
+        if places.save_labels:
+            labels.save(released)
+        student.fit(public.pool, labels, held_out=public.held_out)
+        published = student.publish(
+            released,
+            evaluate_on=public,
+            export_formats=formats,
+            holder=FLAGS.holder,
+            purpose=FLAGS.purpose,
+        )
     report = student_report(published, student)
     artifacts.write_json(directory.sensitive / REPORT, report.values, private=True)
     command_line.print_table("Student", report.rows)

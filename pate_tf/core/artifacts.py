@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import socket
@@ -27,6 +28,7 @@ import numpy.typing as npt
 
 
 _TEMPORARY = ".writing-"
+_NUMBER = re.compile(r"[-+]?(\.?\d|nan|inf)", re.IGNORECASE)  # how a field of one begins
 _HOST = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
@@ -49,7 +51,8 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
 def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
     """Keeps other processes of this kind from a folder as long as the block runs; creates it.
 
-    The system forgets a process that was killed, so nothing is ever left locked.
+    The system forgets a process that was killed, so nothing is ever left locked. A folder that is
+    empty at the end is deleted.
 
     Args:
         folder: the folder; the block may delete it.
@@ -69,7 +72,11 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
             if os.fstat(descriptor).st_nlink:  # no other process deleted it
-                yield
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):  # it holds something
+                        folder.rmdir()
                 return
         except BlockingIOError as error:
             raise ValueError(
@@ -132,8 +139,10 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # of a full disk, which does not say where
         raise
     sync_folder(path.parent)
 
@@ -327,6 +336,11 @@ def hide_host(folder: pathlib.Path) -> None:
             os.replace(path, path.with_name(f"{neutral}{secrets.token_hex(4)}{suffix}"))
 
 
+def next_version(folder: pathlib.Path) -> int:
+    """Returns the number of the version that is written next below `folder`, from 1."""
+    return 1 + max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0)
+
+
 def is_within(path: pathlib.Path, folder_name: str) -> bool:
     """Whether `path`, links resolved, lies in a folder of the given name."""
     return folder_name in path.resolve().parts[:-1]
@@ -392,11 +406,16 @@ def read_arrays(
 
 
 def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
-    """Reads one array from a `.npy` file.
+    """Reads one array from a `.npy` file, or numbers from a `.csv` file.
+
+    A line of the `.csv` file is a row; a single column becomes a vector. Names in the first line,
+    and the positions that data frames write in the first column, are left out.
 
     Raises:
-        ValueError: if the file is truncated or is not a `.npy` file.
+        ValueError: if the file is truncated, or is neither.
     """
+    if path.suffix.lower() == ".csv":
+        return _read_numbers(path)
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
@@ -406,3 +425,18 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: expected one .npy array, got an archive of several")
     return array
+
+
+def _read_numbers(path: pathlib.Path) -> npt.NDArray[np.float64]:
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+        names = [name.strip(' "') for name in lines[0].split(",")]
+        are_places = names == ["", *(str(place) for place in range(len(names) - 1))]
+        has_names = are_places or not any(map(_NUMBER.match, names))
+        numbers = np.loadtxt(lines[has_names:], delimiter=",", ndmin=2, quotechar='"')
+    except (ValueError, IndexError):
+        raise ValueError(
+            f"{path}: expected numbers separated by commas, as many in each line, got others"
+        ) from None
+    numbers = numbers[:, int(has_names and not names[0]) :]
+    return numbers[:, 0] if numbers.shape[1] == 1 else numbers

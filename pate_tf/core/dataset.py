@@ -17,6 +17,7 @@ INPUT_TYPES = {
 }  # the first by default
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
+WHITE_LEVEL = 65535.0
 IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
 
 
@@ -66,6 +67,8 @@ class Dataset:
             "float32" for images, "float32" for tabular features.
         schema: how a row of raw columns becomes these features, a `data.schema.Schema`; None where
             inputs are brought as they are. Not compared: it makes no other data set of them.
+        white_level: the value in image files of more than 8 bits that is read as 255; 0 is read as
+            0.
         input_name: what a served model calls its input: "image" or "features".
     """
 
@@ -80,6 +83,7 @@ class Dataset:
     input_type: str = ""
     num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     schema: Any = dataclasses.field(default=None, compare=False, repr=False)
+    white_level: float = WHITE_LEVEL
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -133,7 +137,7 @@ class Dataset:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields that are compared as JSON values; `from_dict` is its inverse.
 
-        A type that the kind of inputs has by default is left out, as before there was a choice.
+        The default type of inputs and white level are left out, as before there was a choice.
         """
         fields = {
             field.name: getattr(self, field.name)
@@ -142,6 +146,8 @@ class Dataset:
         }
         if self.input_type == INPUT_TYPES[self.kind][0]:
             del fields["input_type"]
+        if self.white_level == WHITE_LEVEL:
+            del fields["white_level"]
         return fields
 
     @classmethod

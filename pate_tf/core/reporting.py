@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import pathlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,11 @@ class Reporting:
 
 
 QUIET = Reporting()
+
+
+def tensorboard_row(folder: pathlib.Path) -> Row:
+    """Returns the row of a report that says which folder to point TensorBoard at."""
+    return "TensorBoard", f"tensorboard --logdir={folder}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

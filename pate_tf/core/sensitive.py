@@ -95,6 +95,18 @@ class VoteCounts:
         return f"VoteCounts(<{self.num_queries} queries, {self.num_classes} classes>)"
 
     @property
+    def dimensions(self) -> str:
+        """The numbers of teachers, queries and classes, in words."""
+        return (
+            f"{self.num_teachers} teachers, {self.num_queries} queries, {self.num_classes} classes"
+        )
+
+    @property
+    def num_teachers(self) -> int:
+        """Number of teachers, the sum of each row; 0 without queries."""
+        return int(self.values[:1].sum())
+
+    @property
     def num_queries(self) -> int:
         """Number of queries, the rows."""
         return int(self.values.shape[0])
@@ -108,7 +120,8 @@ class VoteCounts:
         """Returns the counts of the queries at `indices`, int `[num_taken]`.
 
         Raises:
-            ValueError: if an index is not a whole number from 0 to `num_queries - 1`.
+            ValueError: if an index is not a whole number from 0 to `num_queries - 1`, or is there
+                twice.
         """
         rows = whole_numbers(indices, "indices")
         if rows.ndim != 1:
@@ -117,6 +130,10 @@ class VoteCounts:
             raise ValueError(
                 f"indices: expected numbers from 0 to {self.num_queries - 1}, got others"
             )
+        queries, numbers = np.unique(rows, return_counts=True)
+        if len(queries) < len(rows):
+            twice = queries[numbers.argmax()]
+            raise ValueError(f"indices: expected each query once, got {twice} more than once")
         return VoteCounts(self.values[rows])
 
 
@@ -155,8 +172,8 @@ class Votes:
         num_classes: number of classes.
 
     Raises:
-        ValueError: if a label is not a whole number from 0 to `num_classes - 1`. The message never
-            carries a label.
+        ValueError: if a label is not a whole number from 0 to `num_classes - 1`. The message says
+            whether they are negative or seem to be counted from 1.
     """
 
     labels: IntArray = dataclasses.field(repr=False)
@@ -164,12 +181,22 @@ class Votes:
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels)
-        if labels.dtype != np.int64 or not ((labels >= 0) & (labels < self.num_classes)).all():
-            labels = whole_numbers(labels, "votes", num_classes=self.num_classes)
+        num_classes = self.num_classes
         if labels.ndim != 2 or labels.shape[0] < 1:
+            hint = ": one label a query, already aggregated?" if labels.ndim == 1 else ""
             raise ValueError(
-                f"votes: expected [num_teachers, num_queries], got shape {list(labels.shape)}"
+                f"votes: expected [num_teachers, num_queries], got shape {list(labels.shape)}{hint}"
             )
+        if labels.dtype != np.int64:
+            labels = np.array(whole_numbers(labels, "votes"))
+        low, high = labels.min(initial=num_classes), labels.max(initial=0)
+        if low < 0 or high >= num_classes:
+            misfits = "others"
+            if low < 0:
+                misfits = "negative ones: give abstentions, such as -1, a class of their own"
+            elif (low, high) == (1, num_classes):
+                misfits = "labels that are counted from 1: subtract 1"
+            raise ValueError(f"votes: expected labels from 0 to {num_classes - 1}, got {misfits}")
         labels.flags.writeable = False
         object.__setattr__(self, "labels", labels)
 

@@ -477,10 +477,11 @@ class Data:
         image_size: tuple[int, int] | None = None,
         name: str | None = None,
     ) -> Data:
-        """Takes two folders of images: PNG, JPEG or BMP.
+        """Takes two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
 
-        They are turned as their EXIF entries say, lose transparency, and are gray if all public
-        ones are.
+        They are turned as their EXIF entries say, laid on white where they are transparent, and
+        gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
+        the public ones fix.
 
         Args:
             private: with a folder for each class. SENSITIVE. An image's teacher follows from its
@@ -496,8 +497,8 @@ class Data:
                 Default: the name of the private folder, which is told from others by its path.
 
         Raises:
-            ValueError: if there are no images, public ones differ in size, or classes are not
-                known. The message names no private file.
+            ValueError: if there are no images, some are broken, public ones differ in size or are
+                all alike, or classes are not known. The message names no private file.
         """
         samples = image_folders.load_public(
             pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size

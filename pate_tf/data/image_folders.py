@@ -7,23 +7,31 @@ or stated, never off the private one.
 import contextlib
 import pathlib
 import re
+import warnings
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset
+from pate_tf.core.dataset import IMAGE_AUGMENTATION, WHITE_LEVEL, Dataset
 from pate_tf.core.public import UNKNOWN, PublicExamples
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
+from pate_tf.core.validation import raise_all
 from pate_tf.data.tables import pool_size
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
-FORMATS = ("PNG", "JPEG", "BMP")
-GRAY = ("1", "L", "LA")
-ORIENTATION = 0x0112  # of EXIF; above 4 the image lies on its side
-LARGEST = 4096  # of a side
-BROKEN = "expected images, got a broken one"
+FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
+# What systems leave beside images.
+PASSED_OVER: Final = re.compile(r"\..*|thumbs\.db|desktop\.ini|__macosx", re.IGNORECASE)
+SPLITS: Final = {"train", "training", "test", "testing", "val", "valid", "validation"}  # no classes
+GRAY: Final = ("1", "L", "LA")
+DEEP: Final = ("I", "F")  # modes of more than 8 bits, by how they begin
+WHITE_LEVELS: Final = (1.0, *(2.0**bits - 1.0 for bits in range(8, 33, 2)))
+ORIENTATION: Final = 0x0112  # of EXIF; above 4 the image lies on its side
+LARGEST: Final = 4096  # of a side
+BROKEN: Final = "expected an image, got a broken one"
 
 
 def size_of(text: str | None) -> tuple[int, int] | None:
@@ -53,7 +61,7 @@ def load_public(
 ) -> PublicExamples:
     """Returns the public images of a folder, in a fixed order that has nothing to do with labels.
 
-    Those in a folder of a class's name have that label, those outside of such folders have none.
+    Those below a folder of a class's name have that label, those outside of such folders have none.
 
     Args:
         folder: with the images.
@@ -65,17 +73,12 @@ def load_public(
             public images.
 
     Raises:
-        ValueError: if there are no images, they differ in size without `size`, or classes are not
-            known.
+        ValueError: if there are no images, some are broken (which are named), all are alike, they
+            differ in size without `size`, or classes are not known.
     """
-    names = tuple(classes) if classes else tuple(sorted(_folders(folder)))
-    if len(names) < 2:
-        raise ValueError(
-            f"{folder}: expected folders of at least 2 classes, or `classes`, got {len(names)}"
-        )
-    paths = _image_paths(folder, names, has_unlabelled=True)
-    shape = _shape([path for path, _ in paths], folder, size)
-    inputs, labels = _read(paths, folder, shape=shape)
+    names = tuple(classes or _class_names(folder))
+    paths, labels = _placed(folder, names, is_private=False)
+    shape, white_level = _facts(paths, folder, size)
     dataset = Dataset(
         name=name or folder.resolve().name,
         kind="image",
@@ -85,7 +88,15 @@ def load_public(
         class_names=names,
         augmentation=augmentation,
         pool_size=pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any())),
+        white_level=white_level,
     )
+    inputs, broken = read_images(paths, dataset)
+    raise_all(str(folder), [f"{path.relative_to(folder)}: {BROKEN}" for path in sorted(broken)])
+    if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
+        raise ValueError(
+            f"{folder}: expected images that differ, got {len(inputs):,} that are all alike, with "
+            f"white where they are transparent"
+        )
     return PublicExamples(dataset, inputs, labels)
 
 
@@ -93,117 +104,196 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
     """SENSITIVE: returns the private images of a folder that has a folder for each class.
 
     An image's place among them follows from its file's name and not from its class: an image that
-    is replaced by one of the same name and another class moves no other one. Each is scaled to the
-    public images' size, and gets their channels.
+    is replaced by one of the same name and another class moves no other one. Each is read by the
+    rules of the public images: their size, channels and white level.
 
     Args:
         folder: with the folders.
         public: whose data set this is.
 
     Raises:
-        ValueError: if there are no images, one is broken, or a folder has the name of no class. The
-            message names no class and no file.
+        ValueError: if there are no images, some are broken or in no folder of a class, or another
+            folder is there. The message names no class and no file.
     """
-    paths = _image_paths(folder, public.dataset.class_names)
-    paths.sort(key=lambda each: (each[0].name, each[1]))
-    if not paths:
-        raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
-    height, width, channels = public.dataset.input_shape
-    return PrivateExamples(public.dataset, *_read(paths, folder, shape=(height, width, channels)))
+    dataset = public.dataset
+    paths, labels = _placed(folder, dataset.class_names, is_private=True)
+    if (labels == UNKNOWN).any():
+        raise ValueError(f"{folder}: expected images in folders of their classes, got others")
+    inputs, broken = read_images(paths, dataset)
+    if broken:
+        raise ValueError(
+            f"{folder}: expected images, got {len(broken):,} broken ones of {len(paths):,} (these "
+            f"numbers are sensitive)"
+        )
+    return PrivateExamples(dataset, inputs, labels)
 
 
-def _folders(folder: pathlib.Path) -> set[str]:
+def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """Returns the images in a folder and below, by their suffixes, and the other files, sorted.
+
+    What systems leave beside images, such as `Thumbs.db` and `._x.png`, is passed over.
+
+    Raises:
+        ValueError: if there is no such folder.
+    """
+    below = (path for place in _folders(folder) for path in (folder / place).rglob("*"))
+    images, others = list[pathlib.Path](), list[pathlib.Path]()
+    for path in sorted([*folder.iterdir(), *below]):
+        is_passed_over = any(map(PASSED_OVER.fullmatch, path.relative_to(folder).parts))
+        if path.is_file() and not is_passed_over:
+            (images if path.suffix.lower() in SUFFIXES else others).append(path)
+    return images, others
+
+
+def _folders(folder: pathlib.Path) -> list[str]:
+    """Returns the names of the folders in a folder, sorted; ValueError if it is none."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder of images, got none")
-    return {
-        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
-    }
+    paths = (path for path in folder.iterdir() if not PASSED_OVER.fullmatch(path.name))
+    return sorted(path.name for path in paths if path.is_dir())
 
 
-def _image_paths(
-    folder: pathlib.Path, classes: Sequence[str], *, has_unlabelled: bool = False
-) -> list[tuple[pathlib.Path, int]]:
-    """Returns images and the numbers of their classes; those beside the folders are unlabelled."""
+def _class_names(folder: pathlib.Path) -> list[str]:
+    """Returns the folders in a public folder; ValueError if they are no classes."""
     names = _folders(folder)
-    if names - set(classes):
+    if len(names) >= 2 and not SPLITS.issuperset(map(str.lower, names)):
+        return names
+    deeper = [folder / name for name in names if len(_folders(folder / name)) > 1]
+    raise ValueError(
+        f"{folder}: expected folders of at least 2 classes, or `classes`, got "
+        f"{' and '.join(names) or 'none'}" + (f"; name {deeper[0]}" if deeper else "")
+    )
+
+
+def _placed(
+    folder: pathlib.Path, classes: Sequence[str], *, is_private: bool
+) -> tuple[list[pathlib.Path], npt.NDArray[np.int64]]:
+    """Returns images, and the numbers of their classes, `UNKNOWN` outside of their folders.
+
+    The order is fixed: by what follows the class in their paths, then permuted, as what goes by
+    position must not go by class. Files that are no images are named, private ones counted.
+
+    Raises:
+        ValueError: if there is no image, or a folder of no class. The message does not name it.
+    """
+    if strange := set(_folders(folder)) - set(classes):
+        is_deeper = any(set(_folders(folder / name)) & set(classes) for name in strange)
         raise ValueError(
             f"{folder}: expected folders of the classes {', '.join(classes[:12])} alone, got "
-            f"another"
+            f"another" + (", which has such folders: name that one" if is_deeper else "")
         )
-    places = [(folder / name, number) for number, name in enumerate(classes) if name in names]
-    if has_unlabelled:
-        places.insert(0, (folder, UNKNOWN))
-    return [
-        (path, number)
-        for place, number in places
-        for path in sorted(place.iterdir())
-        if path.suffix.lower() in SUFFIXES and path.is_file()
-    ]
+    images, others = image_files(folder)
+    if others:
+        secret = "sensitive, for the data holder alone: " if is_private else ""
+        name = "" if is_private else f", such as {others[0].relative_to(folder)}"
+        warnings.warn(
+            f"{secret}{folder}: {len(others):,} files are no images and are left out{name}",
+            SensitiveWarning if is_private else UserWarning,
+            stacklevel=3,
+        )
+    if not images:
+        raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
+    placed = []
+    for path in images:
+        first, *below = path.relative_to(folder).parts
+        placed.append((path.name, below, classes.index(first) if below else UNKNOWN, path))
+    placed.sort()
+    placed = [placed[index] for index in np.random.default_rng(0).permutation(len(placed))]
+    labels = np.array([label for *_, label, _ in placed], np.int64)
+    return [path for *_, path in placed], labels
 
 
-def _read(
-    paths: Sequence[tuple[pathlib.Path, int]], folder: pathlib.Path, *, shape: tuple[int, int, int]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Returns images and labels in a fixed order: what goes by position does not go by class."""
-    images, labels = [], []
-    for index in np.random.default_rng(0).permutation(len(paths)):
-        path, label = paths[index]
-        images.append(read_image(path, shape, str(folder)))
-        labels.append(label)
-    return np.stack(images), np.array(labels, np.int64)
+def read_images(
+    paths: Sequence[pathlib.Path], dataset: Dataset
+) -> tuple[npt.NDArray[np.uint8], list[pathlib.Path]]:
+    """Returns images uint8 `[num_images, *input_shape]`, and the files that are broken."""
+    images, broken = np.empty((len(paths), *dataset.input_shape), np.uint8), []
+    for place, path in enumerate(paths):
+        try:
+            images[place] = read_image(path, dataset)
+        except ValueError:
+            broken.append(path)
+    return images, broken
 
 
-def read_image(path: pathlib.Path, shape: tuple[int, int, int], what: str) -> npt.NDArray[np.uint8]:
-    """Returns an image as pixels uint8 `shape`, which is height, width and 1 or 3 channels.
+def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
+    """Returns an image, the first one of a file, as pixels uint8 `input_shape`.
 
-    It is turned as its EXIF entry says, made gray or coloured, without transparency, and scaled to
+    It is turned as its EXIF entry says, laid on white where it is transparent, scaled
+    to the white level where it has more than 8 bits, made gray or colored, and scaled to
     height and width by Pillow's bilinear filter, which averages where an image becomes smaller.
 
     Args:
-        path: PNG, JPEG or BMP.
-        shape: of all images.
-        what: begins the message.
+        path: of one of `FORMATS`.
+        dataset: says shape and white level.
 
     Raises:
         ValueError: if it is broken. The message does not name it.
     """
-    height, width, channels = shape
-    with _opened(path, what) as image:
+    height, width, channels = dataset.input_shape
+    with _opened(path) as image:
         pixels = ImageOps.exif_transpose(image)
-        if pixels.mode.startswith("I"):  # of 16 bits
-            pixels = Image.fromarray((np.asarray(pixels) >> 8).astype(np.uint8))
+        if pixels.mode.startswith(DEEP):
+            values = np.asarray(pixels, np.float32) * (255.0 / dataset.white_level)
+            pixels = Image.fromarray(np.rint(values.clip(0.0, 255.0)).astype(np.uint8))
+        elif pixels.has_transparency_data:
+            white = Image.new("RGBA", pixels.size, "white")
+            pixels = Image.alpha_composite(white, pixels.convert("RGBA"))
         pixels = pixels.convert("L" if channels == 1 else "RGB")
-    if pixels.size != (width, height):
-        pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(pixels, np.uint8).reshape(shape)
+        if pixels.size != (width, height):
+            pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(pixels, np.uint8).reshape(dataset.input_shape)
 
 
 @contextlib.contextmanager
-def _opened(path: pathlib.Path, what: str) -> Iterator[Image.Image]:
-    """Opens a file of one of `FORMATS`, whatever its name says; ValueError if it is broken."""
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            yield image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise ValueError(f"{what}: {BROKEN}") from None
+def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
+    """Opens a file of one of `FORMATS`, whatever its name says.
+
+    Pillow's warnings are not shown, as they may describe a private image.
+
+    Raises:
+        ValueError: if it is broken, also while it is read, or has more pixels than Pillow takes
+            for safe.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            with Image.open(path, formats=FORMATS) as image:
+                yield image
+        except Exception:  # of many kinds, by what is broken
+            raise ValueError(BROKEN) from None
 
 
-def _shape(
+def _facts(
     paths: Sequence[pathlib.Path], folder: pathlib.Path, size: tuple[int, int] | None
-) -> tuple[int, int, int]:
-    """Returns height, width and channels of public images, colours if one of them has some."""
-    if not paths:
-        raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
-    sizes, modes = set(), set()
+) -> tuple[tuple[int, int, int], float]:
+    """Returns the shape of public images, colors if one of them has some, and their white level.
+
+    The white level is the largest value of the fewest bits, 8, 10, 12, ..., that hold all values.
+    Broken images are left out, as reading names them.
+    """
+    sizes, modes, most = set(), set(), 0.0
     for path in paths:
-        with _opened(path, str(folder)) as image:
+        with contextlib.suppress(ValueError), _opened(path) as image:
             is_lying = image.getexif().get(ORIENTATION, 1) > 4
             sizes.add(image.size if is_lying else image.size[::-1])
             modes.add(image.mode)
+            if image.mode.startswith(DEEP):
+                most = max(most, float(np.asarray(image).max()))
         if size is None and len(sizes) > 1:
             both = " and ".join(f"{height}x{width}" for height, width in sorted(sizes))
             raise ValueError(
                 f"{folder}: expected images of one size, got {both}; `image_size` scales all to one"
             )
-    is_gray = all(mode in GRAY or mode.startswith("I") for mode in modes)
-    return *(size or sizes.pop()), 1 if is_gray else 3
+    is_gray = all(mode in GRAY or mode.startswith(DEEP) for mode in modes)
+    height, width = size or max(sizes, default=(1, 1))
+    white_level = WHITE_LEVEL
+    if most:
+        white_level = next((level for level in WHITE_LEVELS if most <= level), most)
+        warnings.warn(
+            f"{folder}: pixels of more than 8 bits are read from 0 to {white_level:g}, as public "
+            f"ones use; larger ones are white",
+            stacklevel=3,
+        )
+    return (height, width, 1 if is_gray else 3), white_level

@@ -1,9 +1,11 @@
 """A user's own function: itself, or named on the command line as `module:function`."""
 
+import contextlib
 import importlib
 import pathlib
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Named = str | Callable[..., Any]
@@ -47,11 +49,24 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
     return function
 
 
+@contextlib.contextmanager
+def _kept_precision() -> Iterator[None]:
+    """Gives Keras its precision back: a user's function may set one for the whole process."""
+    before = keras.config.dtype_policy() if (keras := sys.modules.get("keras")) else None
+    try:
+        yield
+    finally:
+        if keras := sys.modules.get("keras"):
+            keras.config.set_dtype_policy(before or keras.config.floatx())
+
+
+@_kept_precision()
 def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = False) -> Any:
     """Calls a function as of `import_function`; what it raises becomes one line with file and line.
 
     Of a function that reads private data (`is_private`), the line leaves out the exception's text,
-    which may quote them, and there is no cause; the library's own exceptions quote none.
+    which may quote them, and there is no cause; the library's own exceptions quote none. Keras'
+    global precision is afterwards what it was.
 
     Raises:
         ValueError: if there is no such function, or it raises or ends the program. The exception

@@ -11,8 +11,9 @@ import io
 import logging
 import math
 import pathlib
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -99,11 +100,32 @@ def open_builder(name: str, data_dir: pathlib.Path | None) -> Any:
         # stays so: threads of a download that was given up go on for a while.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         retries, downloader.MAX_RETRIES = downloader.MAX_RETRIES, RETRIES
+        downloads = pathlib.Path(builder._data_dir_root, "downloads")
+        before = set(downloads.rglob("*"))
         try:
             builder.download_and_prepare()
+        except BaseException:
+            _remove_unfinished(set(downloads.rglob("*")) - before, pathlib.Path(builder.data_dir))
+            raise
         finally:
             downloader.MAX_RETRIES = retries
     return builder
+
+
+def _remove_unfinished(downloads: Iterable[pathlib.Path], prepared: pathlib.Path) -> None:
+    """Deletes what a download that was given up left: parts of files, and folders that are empty.
+
+    Args:
+        downloads: what is new below the folder of downloads.
+        prepared: folder of the data set.
+    """
+    for path in sorted(downloads, reverse=True):
+        if ".tmp." in path.name:
+            shutil.rmtree(path, ignore_errors=True)
+    root = prepared.parents[1]
+    for path in (*sorted(downloads, reverse=True), root / "downloads", prepared.parent, root):
+        with contextlib.suppress(OSError):  # it holds something, or is a file
+            path.rmdir()
 
 
 def _labels_of(

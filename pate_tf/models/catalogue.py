@@ -8,6 +8,7 @@ import contextlib
 import functools
 import pathlib
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -169,6 +170,9 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
         dataset: whose inputs and classes it has.
         seed: fixes initial weights and dropout.
 
+    A model that is not compiled and ends in a softmax gets the logarithms of its probabilities for
+    logits, with a warning. There is one for layers that hold statistics of data, too.
+
     Raises:
         ValueError: if the model is unknown or does not map inputs of the data set to logits.
     """
@@ -183,7 +187,49 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
         else:
             model = call_function(name, dataset, flag="model")
     check_model(model, dataset, name_of(name))
+    adapted = {type(layer).__name__ for layer in model._flatten_layers() if holds_statistics(layer)}
+    if adapted:
+        warnings.warn(
+            f"model {name_of(name)}: {', '.join(sorted(adapted))} holds statistics of data, which "
+            f"nothing charges: they must come from public data alone",
+            stacklevel=2,
+        )
+    if not model.compiled and ends_in_softmax(model):
+        warnings.warn(
+            f"model {name_of(name)}: expected logits, got probabilities of a softmax; their "
+            f"logarithms are taken instead",
+            stacklevel=2,
+        )
+        return with_logits(model)
     return model
+
+
+def ends_in_softmax(model: keras.Model) -> bool:
+    """Whether the last layer of a model, or of the model that is its last layer, is a softmax."""
+    last = model.layers[-1] if model.layers else None
+    if isinstance(last, keras.Model):
+        return ends_in_softmax(last)
+    is_activation = getattr(last, "activation", None) is keras.activations.softmax
+    return is_activation or isinstance(last, layers.Softmax)
+
+
+def with_logits(model: keras.Model) -> keras.Model:
+    """Returns a model of probabilities as one of their logarithms, which are logits of them."""
+    probabilities = keras.ops.cast(model.outputs[0], "float32")
+    smallest = float(np.finfo(np.float32).tiny)
+    return keras.Model(model.inputs, keras.ops.log(keras.ops.maximum(probabilities, smallest)))
+
+
+def holds_statistics(layer: keras.Layer) -> bool:
+    """Whether a preprocessing layer of Keras was adapted to data, or was given their statistics."""
+    if isinstance(layer, layers.Normalization) and layer.input_mean is None:
+        mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
+        return bool(mean.any() or (variance != 1.0).any())
+    if isinstance(layer, layers.Discretization):
+        return bool(layer.bin_boundaries)
+    if hasattr(layer, "get_vocabulary"):
+        return bool(layer.get_vocabulary(include_special_tokens=False))
+    return isinstance(layer, layers.Normalization)
 
 
 def check_model(model: Any, dataset: Dataset, name: str) -> None:
@@ -194,6 +240,11 @@ def check_model(model: Any, dataset: Dataset, name: str) -> None:
         raise ValueError(
             f"model {name}: expected a Sequential or functional Keras model, got one that does not "
             f"know its input; begin with keras.Input(dataset.input_shape)"
+        )
+    if wrong := {weight.dtype for weight in model.trainable_weights} - {"float32"}:
+        raise ValueError(
+            f"model {name}: expected weights of float32, got {', '.join(sorted(wrong))}; "
+            f"mixed_float16 and mixed_bfloat16 keep them"
         )
     expected_in, expected_out = (None, *dataset.input_shape), (None, dataset.num_classes)
     if tuple(model.input_shape) != expected_in or tuple(model.output_shape) != expected_out:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, Limits, TlsFiles
+from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, OVER, Limits, TlsFiles
 from pate_tf.net.messages import decode, encode
 
 IDLE_SECONDS: Final = 0.5
@@ -40,13 +40,15 @@ def with_retries(
     Args:
         step: returns True if something was done, False if it failed, None if there was nothing to
             do; raises ConnectionError while the other end can't be reached.
-        until: asked before every step whether to stop.
+        until: asked before every step whether to stop; raises as `step`.
         sleep: waits for so many seconds.
         on_event: called with what happened, in words without anything sensitive.
     """
     num_failures = 0
-    while not until():
+    while True:
         try:
+            if until():
+                return
             done = step()
         except ConnectionError as error:
             on_event(f"{str(error) or UNREACHED}; trying again")
@@ -129,6 +131,11 @@ class Connection(contextlib.AbstractContextManager[Any]):
             return decode(kind, reply)
         except ValueError as error:
             raise ConnectionError(f"the {COORDINATOR} replied by no {method}: {error}") from None
+
+    def is_over(self) -> bool:
+        """Returns whether the server says that the run is over; raises as `call`."""
+        over: bool = self.call(OVER, None, bool)
+        return over
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pate_tf.net.credentials import CALL_SECONDS, Limits, TlsFiles, caller_name
+from pate_tf.net.credentials import CALL_SECONDS, OVER, Limits, TlsFiles, caller_name
 from pate_tf.net.messages import decode, encode
 
 _log = logging.getLogger(__name__)
@@ -117,7 +117,11 @@ class TlsServer(contextlib.ExitStack):
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        for service in services:
+        self._ended, self._callers, self._told = threading.Condition(), set[str](), set[str]()
+        self._is_over = False
+        for offered in services:
+            methods: Mapping[str, Any] = {**offered.methods, OVER: (None, self._over)}
+            service = dataclasses.replace(offered, methods=methods)
             handlers = {name: self._handler(service, name) for name in service.methods}
             handler = grpc.method_handlers_generic_handler(service.name, handlers)
             self._server.add_generic_rpc_handlers((handler,))
@@ -155,7 +159,7 @@ class TlsServer(contextlib.ExitStack):
                     raise PermissionError(f"expected a caller on the roster of {service.name}")
                 left = context.time_remaining() or 0.0
                 seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
-                caller = Caller(name, seconds, context.is_active)
+                caller = Caller(name, seconds, lambda: context.is_active() and not self._is_over)
                 if not self._calls[name].acquire(blocking=False):
                     raise ConnectionAbortedError("expected fewer calls at once; try again later")
                 try:
@@ -181,6 +185,22 @@ class TlsServer(contextlib.ExitStack):
             return context.abort(code, reason)
 
         return grpc.unary_unary_rpc_method_handler(guarded)
+
+    def _over(self, request: None, caller: Caller) -> bool:
+        """Returns whether the run is over."""
+        del request
+        with self._ended:
+            self._callers.add(caller.name)
+            if self._is_over:
+                self._told.add(caller.name)
+                self._ended.notify_all()
+            return self._is_over
+
+    def end(self, seconds: float = 10.0) -> None:
+        """Says that the run is over; waits until all heard it who asked before, or so long."""
+        with self._ended:
+            self._is_over = True
+            self._ended.wait_for(lambda: self._callers <= self._told, seconds)
 
     def stop(self, grace: float = 1.0) -> None:
         """Stops: no new calls, running ones have so many seconds."""

@@ -155,17 +155,18 @@ def coordinate(
                     seed=run.queries.seed,
                 )
             seconds = time.monotonic() - started
-        if representation is not None:
-            labels = coordinator.label_from_sums(pool, representation)
-        labels.save(released)
-        published = student.fit(pool, labels).publish(
-            released,
-            evaluate_on=split,
-            holder=run.holder,
-            purpose=run.purpose,
-            run_name=run.run_name,
-        )
-        num_rounds = len(coordinator.journal.rounds())
+            if representation is not None:
+                labels = coordinator.label_from_sums(pool, representation)
+            labels.save(released)
+            published = student.fit(pool, labels).publish(
+                released,
+                evaluate_on=split,
+                holder=run.holder,
+                purpose=run.purpose,
+                run_name=run.run_name,
+            )
+            num_rounds = len(coordinator.journal.rounds())
+            server.end()
     statement: Any = published.statement  # of silos
     report = {
         "method": statement.method,

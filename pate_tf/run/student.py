@@ -15,12 +15,20 @@ import numpy.typing as npt
 import scipy.special
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport, reporting
+from pate_tf.core.reporting import (
+    NOT_MEASURED,
+    QUIET,
+    Reporting,
+    RunReport,
+    reporting,
+    tensorboard_row,
+)
 from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
+from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue as models
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.labeller import Labeller
@@ -35,6 +43,7 @@ from pate_tf.students.kinds import (
     AUTO,
     LINEAR_HEAD,
     TRAINING,
+    StudentConfig,
     StudentSettings,
     complete,
     find_student,
@@ -101,7 +110,9 @@ class Student:
         self._callbacks = callbacks
         self._directory = None if directory is None else pathlib.Path(directory)
         self._verbose = verbose
+        self._is_locked = False  # whether the caller keeps other writers from `directory`
         self._fitted: tuple[Any, Labels] | None = None
+        self._config: StudentConfig | None = None  # of the last `fit`
         self.kind = student
 
     @classmethod
@@ -111,10 +122,11 @@ class Student:
         *,
         directory: pathlib.Path | None = None,
         reporting: Reporting = QUIET,
+        is_locked: bool = False,
     ) -> Self:
-        """Returns a student with what flags say."""
+        """Returns a student with what flags say; `is_locked` if the caller has `only_writer`."""
         student = cls(settings.student, directory=directory, verbose=reporting)
-        student._settings = settings
+        student._settings, student._is_locked = settings, is_locked
         return student
 
     @classmethod
@@ -133,14 +145,8 @@ class Student:
         student, name = cls(), getattr(model, "name", type(model).__name__)
         models.check_model(model, labels.pool.dataset, name)
         models.check_draws(model, training=False)
-        last = model.layers[-1] if model.layers else None
-        if isinstance(last, keras.layers.Softmax) or (
-            getattr(last, "activation", None) is keras.activations.softmax
-        ):
-            tiny = float(np.finfo(np.float32).tiny)
-            logits = keras.ops.log(keras.ops.maximum(model.outputs[0], tiny))
-            model = keras.Model(model.inputs, logits)
-        student._fitted = model, labels
+        logits = models.with_logits(model) if models.ends_in_softmax(model) else model
+        student._fitted = logits, labels
         return student
 
     def check(
@@ -224,8 +230,9 @@ class Student:
         shown = None if held_out is None or folder is None else held_out.labelled()
         if folder is not None and shown is not None:
             callbacks.insert(0, evaluation.HeldOutAccuracy(shown, training.logs_of(folder)))
-        lock = contextlib.nullcontext() if folder is None else artifacts.only_writer(folder)
-        with lock:
+        with contextlib.ExitStack() as stack:
+            if folder is not None and not self._is_locked:
+                stack.enter_context(artifacts.only_writer(folder))
             model = find_student(config, pool.dataset).train(
                 config,
                 labels.training_labels,
@@ -234,7 +241,7 @@ class Student:
                 callbacks=callbacks,
                 show_progress=reporting(self._verbose).verbose,
             )
-        self.kind, self._fitted = config.student, (model, labels)
+        self.kind, self._fitted, self._config = config.student, (model, labels), config
         return self
 
     @property
@@ -364,6 +371,7 @@ class Student:
         if artifacts.is_within(target / "student", artifacts.SENSITIVE):
             raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
         artifacts.remove_abandoned(target)
+        logs = training.logs_of(target)
         publication = PublicationSettings(holder=holder, purpose=purpose, run_name=run_name)
         published: Published[Any]
         if isinstance(labeller, Coordinator):
@@ -387,11 +395,26 @@ class Student:
                     export_formats=export_formats,
                     publication=publication,
                 )
+        if evaluate_on is not None:
+            show = reporting(self._verbose)
+            measured = measure(published.student_folder, labels, evaluate_on, show)
+            published = dataclasses.replace(published, measured=measured)
+        if logs.exists():
+            self._write_result(logs, published)
         artifacts.hide_host(target)
-        if evaluate_on is None:
-            return published
-        measured = measure(published.student_folder, labels, evaluate_on, reporting(self._verbose))
-        return dataclasses.replace(published, measured=measured)
+        return published
+
+    def _write_result(self, logs: pathlib.Path, published: Published[Any]) -> None:
+        """Writes settings, accuracy and epsilon of a version for TensorBoard. Public."""
+        labels, config = self.labels, self._config
+        results = {"result/epsilon": labels.cost.epsilon}
+        if (accuracy := published.measured.get("student_accuracy")) is not None:
+            results["result/accuracy"] = accuracy
+        settings = {"student": self.kind, "labels": len(labels), "mechanism": labels.cost.charge}
+        if config is not None:
+            settings |= {name: getattr(config, name) for name in (*TRAINING, "seed")}
+            settings["model"] = name_of(config.model)
+        tensorboard.write_result(logs, settings, results)
 
     def __repr__(self) -> str:
         state = "not trained yet" if self._fitted is None else f"of {len(self.labels)} labels"
@@ -469,4 +492,6 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text += f" on {number:,} samples (95 % interval {low:.2%} to {high:.2%})"
         if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
             rows.append((name.replace("_", " "), text))
+    if (published.folder / "logs").exists():
+        rows.append(tensorboard_row(published.folder.parent))
     return RunReport(values=values, rows=rows)

@@ -73,6 +73,7 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
     from pate_tf.release import feature_sums
     from pate_tf.release.labeller import Labeller
     from pate_tf.run.student import REPORT, Student, student_report
+    from pate_tf.students.kinds import StudentSettings
     from pate_tf.teachers import run_folder
     from pate_tf.teachers.teachers import Teachers
 
@@ -116,17 +117,20 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
         source = Teachers(TEACHER, num_teachers=number, directory=folder)
         source.fit(data.private, data.pool, data_source=settings, reporting=reporting)
     released = artifacts.RunDirectory(folder).released
-    student = Student(directory=released, verbose=reporting)
-    with Labeller(source, epsilon=settings.epsilon, delta=delta, verbose=reporting) as labeller:
-        labels = labeller.label(data.pool)
-    labels.save(released)
-    student.fit(data.pool, labels, held_out=data.held_out)
-    published = student.publish(
-        evaluate_on=data.public,
-        holder=settings.holder,
-        purpose=settings.purpose,
-        run_name=settings.run_name,
+    student = Student.from_settings(
+        StudentSettings(), directory=released, reporting=reporting, is_locked=True
     )
+    with artifacts.only_writer(released):  # a second command is refused before it is charged
+        with Labeller(source, epsilon=settings.epsilon, delta=delta, verbose=reporting) as labeller:
+            labels = labeller.label(data.pool)
+        labels.save(released)
+        student.fit(data.pool, labels, held_out=data.held_out)
+        published = student.publish(
+            evaluate_on=data.public,
+            holder=settings.holder,
+            purpose=settings.purpose,
+            run_name=settings.run_name,
+        )
     report = student_report(published, student)
     values = {
         **report.values,

@@ -87,7 +87,9 @@ class FlatView:
             logits, _, regularization = self.model.stateless_call(
                 pieces, [], inputs, training=True, return_losses=True
             )
-            losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+            losses = keras.losses.sparse_categorical_crossentropy(
+                labels, tf.cast(logits, tf.float32), from_logits=True
+            )
             loss = tf.reduce_mean(losses)
             for penalty in regularization:
                 loss += tf.cast(penalty, loss.dtype)

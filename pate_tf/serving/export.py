@@ -36,6 +36,9 @@ from pate_tf.serving.served import (
 TEXT = "text"  # the input of SERVING_DEFAULT, of texts
 SERIALIZED_EXAMPLES = "serialized_examples"
 EXAMPLES = "examples"  # the one input of SERIALIZED_EXAMPLES
+ENCODED_IMAGES = "encoded_images"
+IMAGE_BYTES = "image_bytes"  # the one input of ENCODED_IMAGES
+GRAY = (19595, 38470, 7471)  # of red, green and blue, in 65,536ths: ITU-R BT.601, as in Pillow
 OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
 
 
@@ -51,8 +54,9 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     Of a table with a schema it takes each column `[batch]` by its name, as `Schema.input_names`
     has it: numbers as float32, NaN where one is missing, all else as string, empty where it is
     missing; and `features` takes what the schema makes of them.
-    `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
-    feature or has another size is an error for the whole batch.
+    `encoded_images`, of gray or color images, takes `image_bytes` string `[batch]`; see
+    `decoded_images`. `serialized_examples` takes `examples` string `[batch]`; one that can't be
+    parsed, lacks the feature or has another size is an error for the whole batch.
     """
 
     @tf.function(autograph=False, input_signature=[input_spec(dataset)])
@@ -63,9 +67,17 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         return _named(model, dataset, parse_examples(examples, dataset))
 
+    @tf.function(
+        autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=IMAGE_BYTES)]
+    )
+    def serve_encoded_images(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _named(model, dataset, decoded_images(image_bytes, dataset))
+
     schema: Schema | None = dataset.schema
     if dataset.kind != "text" and schema is None:
-        return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
+        of_pictures = dataset.kind == "image" and dataset.input_shape[2] in (1, 3)
+        encoded = {ENCODED_IMAGES: serve_encoded_images} if of_pictures else {}
+        return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples, **encoded}
     if dataset.kind != "text" and schema is not None:
         names = schema.input_names().values()
         specs = {
@@ -92,7 +104,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
 def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
-    logits = model(tf.cast(inputs, tf.float32), training=False)
+    logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
 
 
@@ -227,6 +239,32 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     return tf.reshape(decoded, [-1, *shape])
 
 
+def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
+    """Returns raw inputs `[batch, *input_shape]` of PNG or JPEG files `[batch]`, of any sizes.
+
+    As images in folders are read: gray or in color as the data set is, without transparency, scaled
+    by a bilinear filter that averages where an image becomes smaller; but not turned as EXIF says.
+    Then 0 to 255 become the data set's range. What is no image is an error for the whole batch.
+    """
+    height, width, channels = dataset.input_shape
+    low, high = (tf.constant(side, tf.float32) for side in dataset.value_range)
+
+    def decoded(image: tf.Tensor) -> tf.Tensor:
+        # Which decodes PNG as well; accurately, as Pillow does.
+        pixels = tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE")
+        if channels == 1:
+            weighted = tf.reduce_sum(tf.cast(pixels, tf.int32) * GRAY, axis=2, keepdims=True)
+            pixels = (weighted + 2**15) // 2**16
+        return tf.image.resize(tf.cast(pixels, tf.float32), [height, width], antialias=True)
+
+    specification = tf.TensorSpec(dataset.input_shape, tf.float32)
+    pixels = tf.map_fn(decoded, images, fn_output_signature=specification)
+    scaled = low + tf.round(pixels) * ((high - low) / 255.0)
+    if dataset.input_type == "uint8":
+        scaled = tf.round(scaled)
+    return tf.cast(scaled, dataset.input_type)
+
+
 def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
     """Returns the weights of a student in the order that their digest takes them in."""
     if isinstance(model, keras.Model):
@@ -237,11 +275,6 @@ def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
 def student_digest(model: keras.Model | tf.Module) -> str:
     """SHA-256 of a student's weights: the `student_digest` of its privacy statement."""
     return artifacts.digest_arrays(variable.numpy() for variable in _variables(model))
-
-
-def next_version(folder: pathlib.Path) -> int:
-    """Returns the number of the version that is exported next below `folder`, from 1."""
-    return 1 + max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0)
 
 
 def export_student(
@@ -282,7 +315,7 @@ def export_student(
     module, by_name = tf.Module(), signatures(model, dataset)
     module.weights = _variables(model)
     while True:
-        target = folder / str(next_version(folder))
+        target = folder / str(artifacts.next_version(folder))
         try:
             with artifacts.atomic_folder(target, replace=False) as temporary:
                 tf.saved_model.save(module, str(temporary), signatures=by_name)

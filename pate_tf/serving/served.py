@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.reporting import RunReport
+from pate_tf.core.validation import raise_all
 from pate_tf.data import image_folders, tables
 from pate_tf.data.schema import read_schema
 
@@ -133,22 +134,16 @@ class ServedStudent:
         """
         source, dataset = pathlib.Path(path), self.dataset
         if dataset.kind == "image":
-            height, width, channels = dataset.input_shape
-            paths = sorted(
-                path for path in source.rglob("*") if path.suffix.lower() in image_folders.SUFFIXES
-            )
-            if not source.is_dir() or not paths:
+            paths, _ = image_folders.image_files(source)
+            if not paths:
                 raise ValueError(f"inputs: expected a folder of images, got {source}")
-            inputs = np.stack(
-                [
-                    image_folders.read_image(path, (height, width, channels), str(path))
-                    for path in paths
-                ]
-            )
+            inputs, broken = image_folders.read_images(paths, dataset)
+            raise_all("inputs", [f"{path}: {image_folders.BROKEN}" for path in broken])
             places = [path.relative_to(source) for path in paths]
             fields = {"file": list(map(str, places))}
-            if all(path.parent.name in self.class_names for path in places):
-                fields["label"] = [path.parent.name for path in places]
+            labels = [set(place.parts[:-1]) & set(self.class_names) for place in places]
+            if all(len(names) == 1 for names in labels):
+                fields["label"] = [names.pop() for names in labels]
             return dict(fields), inputs
         if dataset.schema is None:
             raise ValueError(

@@ -22,6 +22,7 @@ from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
 POLICY, KEYS, JOURNAL = "policy.toml", "keys.json", "journal"
 METHODS = ("pate", "feature_sums")
 DIGITS = 16  # of a digest, for people
+OVER = "the run is over"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def serve(
     until: Callable[[], bool] = lambda: False,
     on_event: Callable[[str], None] = lambda event: None,
 ) -> None:
-    """Works until the process is stopped.
+    """Works until the coordinator says that the run is over.
 
     Raises:
         ValueError: if policy, teacher and roster do not fit each other.
@@ -153,9 +154,10 @@ def serve(
         on_event(f"{silo.name} dials {policy.coordinator}")
         silo.serve(
             BatchSource(connection.poll, connection.submit),
-            until=until,
+            until=lambda: until() or connection.is_over(),
             on_event=lambda event: on_event(f"{silo.name}: {event}"),
         )
+        on_event(f"{silo.name}: {OVER}")
 
 
 def make_sums(run: SiloRun) -> SiloSums:
@@ -232,7 +234,7 @@ def _records(run: SiloRun) -> PrivateExamples:
 def serve_aggregator(
     run: AggregatorRun, *, on_event: Callable[[str], None] = lambda event: None
 ) -> None:
-    """Works until the process is stopped.
+    """Works until the coordinator says that the run is over.
 
     Raises:
         ValueError: if the aggregator is not on the roster.
@@ -258,4 +260,5 @@ def serve_aggregator(
         ) as connection,
     ):
         on_event(f"{name} dials {run.coordinator}")
-        connection.serve(on_event=on_event)
+        connection.serve(until=connection.is_over, on_event=on_event)
+        on_event(f"{name}: {OVER}")

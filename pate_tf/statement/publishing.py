@@ -21,7 +21,7 @@ from pate_tf.release.noisy_sums import sums_in_ledger
 from pate_tf.release.plan import of_other_data
 from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
-from pate_tf.serving.export import export_student, next_version, student_digest
+from pate_tf.serving.export import export_student, student_digest
 from pate_tf.serving.served import SCHEMA
 from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
@@ -232,7 +232,7 @@ def publication_facts(publication: PublicationSettings, folder: pathlib.Path) ->
     return {
         "holder": publication.holder,
         "purpose": publication.purpose,
-        "run_name": publication.run_name or f"{date}-{next_version(folder)}",
+        "run_name": publication.run_name or f"{date}-{artifacts.next_version(folder)}",
         "date": date,
         "versions": versions,
     }

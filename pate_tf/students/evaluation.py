@@ -10,6 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from scipy.stats import binomtest, mannwhitneyu
 
+from pate_tf.core import tensorboard
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
@@ -100,5 +101,5 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         predictions = outputs(logits, self._inputs).argmax(axis=1)
         with self._writer.as_default(step=epoch):
             # Keras' own name for the accuracy in training, so that both share a chart.
-            tf.summary.scalar("epoch_accuracy", (predictions == self._labels).mean())
+            tensorboard.scalar("epoch_accuracy", (predictions == self._labels).mean())
         self._writer.flush()

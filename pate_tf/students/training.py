@@ -61,7 +61,7 @@ class AveragedStudent(keras.Model):
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns the logits `[batch, num_classes]` of the weights in training, not averaged."""
-        return self.classifier(inputs, training=training)
+        return tf.cast(self.classifier(inputs, training=training), tf.float32)
 
     def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
         """Moves the average towards the updated weights; returns the means of `losses_shown`."""
@@ -79,7 +79,7 @@ class AveragedStudent(keras.Model):
         logits, _ = self.classifier.stateless_call(
             self.averages, self.classifier.non_trainable_variables, inputs, training=training
         )
-        return logits
+        return tf.cast(logits, tf.float32)
 
     def train_on_pool(
         self,
@@ -191,14 +191,16 @@ class Backup(keras.callbacks.Callback):
 
 
 def logs_of(folder: pathlib.Path) -> pathlib.Path:
-    """Where TensorBoard finds a student's logs, below the folder of what it releases."""
-    return folder / "logs" / "student"
+    """Where TensorBoard finds the logs of the version that a student in a folder is next."""
+    return folder / "logs" / "student" / str(artifacts.next_version(folder / "student"))
 
 
 def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
     """Returns the network that training begins with: of its own, or a copy of the given one."""
     if config.initial is None:
-        return catalogue.build(config.model, dataset, seed=config.seed)
+        network = catalogue.build(config.model, dataset, seed=config.seed)
+        # A compiled model, too: it is compiled anew.
+        return catalogue.with_logits(network) if catalogue.ends_in_softmax(network) else network
     catalogue.check_model(config.initial, dataset, "initial")
     network = keras.models.clone_model(config.initial)
     network.set_weights(config.initial.get_weights())

@@ -80,6 +80,7 @@ def networks_module(config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]]) 
         logits, _ = model.stateless_call(
             arrays[:num_weights], arrays[num_weights:], inputs, training=False
         )
+        logits = tf.cast(logits, tf.float32)
         logits = tf.where(tf.math.is_nan(logits), logits.dtype.min, logits)
         return tf.argmax(logits, axis=1)[tf.newaxis]
 

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -98,15 +99,14 @@ class ForeignModels(Voter):
         """
         labels = np.zeros((self.num_teachers, len(inputs)), np.int64)
         for place, model in enumerate(self._models if len(inputs) else ()):
-            is_path = isinstance(model, pathlib.Path)
+            name = str(model) if isinstance(model, pathlib.Path) else type(model).__name__
+            loaded = _loaded(model) if isinstance(model, pathlib.Path) else model
             try:
-                loaded = _loaded(model) if is_path else model
                 labels[place] = _labels(loaded, inputs, self.num_classes)
             except Exception as error:  # any that a user's model raises
                 raise ValueError(
                     f"models: expected a label or {self.num_classes or 'some'} scores for each "
-                    f"input from {model if is_path else f'{type(model).__name__} at {place}'}, got "
-                    f"something else or {type(error).__name__}"
+                    f"input from {name} at {place}, got something else or {type(error).__name__}"
                 ) from None
         if progress is not None:
             progress(len(inputs))
@@ -117,6 +117,11 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the models in a folder; refuses copies: their records would have two votes."""
     if not folder.is_dir():
         raise ValueError(f"models: expected a folder of models, got {folder}")
+    if old := sorted(path.name for path in folder.iterdir() if path.suffix in (".h5", ".hdf5")):
+        raise ValueError(
+            f"models: expected .keras files and SavedModels in {folder}, got {old[0]}; write it "
+            f"again by keras.saving.load_model and model.save, as .keras"
+        )
     paths = sorted(
         path
         for path in folder.iterdir()
@@ -135,11 +140,29 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _loaded(path: pathlib.Path) -> Any:
-    """Returns a Keras model, or a function from inputs to answers, from a file."""
-    if path.suffix == ".keras":
-        return keras.saving.load_model(path)
-    loaded = tf.saved_model.load(str(path))
-    ((name, spec),) = loaded.signatures["serving_default"].structured_input_signature[1].items()
+    """Returns a Keras model, or a function from inputs to answers, from a file.
+
+    Raises:
+        ValueError: if it can't be read, or has a layer that Keras does not know.
+    """
+    try:
+        if path.suffix == ".keras":
+            return keras.saving.load_model(path, compile=False)
+        loaded = tf.saved_model.load(str(path))
+        ((name, spec),) = loaded.signatures["serving_default"].structured_input_signature[1].items()
+    except Exception as error:  # Keras, TensorFlow and zipfile each raise their own kinds
+        layer = re.search(
+            r"Could not locate class '(\w+)'|deserialization of a `(\w+)`", str(error)
+        )
+        if layer is None:
+            raise ValueError(
+                f"models: expected a .keras file or a SavedModel, got {path}, which can't be read"
+            ) from None
+        raise ValueError(
+            f"models: expected layers of Keras in {path}, got {layer[1] or layer[2]}, which is not "
+            f"registered; write the model by model.export(FOLDER) as a SavedModel, which holds its "
+            f"graph"
+        ) from None
 
     def answers(inputs: Any) -> Any:
         # `loaded` is used here so that it lives as long as its signature.

@@ -161,8 +161,9 @@ def load_teachers(
         num_teachers: checked if given, as it must be with a file of labels; without a folder it
             names the run, `DEFAULT_NUM_TEACHERS` where it is None.
         folder: run folder of the teachers; None for `runs/DATASET-NUM_TEACHERS`.
-        elsewhere: a folder of models, or a `.npy` file of labels `[num_teachers, num_queries]`,
-            instead of the folder's ensemble. The folder must then be given.
+        elsewhere: a folder of models, or a `.npy` or `.csv` file of labels
+            `[num_teachers, num_queries]`, instead of the folder's ensemble. The folder must then be
+            given.
 
     Raises:
         ValueError: if there are none, or not as many as expected.
@@ -179,7 +180,7 @@ def load_teachers(
         )
     elif not elsewhere.exists():
         raise ValueError(
-            f"teachers: expected a .npy file or a folder of models at {elsewhere}, got none"
+            f"teachers: expected a .npy or .csv file or a folder of models at {elsewhere}, got none"
         )
     elif elsewhere.is_file():
         if num_teachers is None:
@@ -332,12 +333,23 @@ class TeacherStore:
             ValueError: if the folder holds teachers of other settings or records.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
-        settings = {**settings, PRIVATE_RECORDS: private_digest(folder.parent, *private)}
-        if (folder / CONFIG).exists():
-            stored = artifacts.read_json(folder / CONFIG)
-            check_same_settings(stored, settings, folder=folder, holds="teachers")
+        self._settings = {**settings, PRIVATE_RECORDS: private_digest(folder.parent, *private)}
+        self.is_new = not (folder / CONFIG).exists()
+        self._claim()
+
+    def _claim(self) -> None:
+        """Makes the folder one of these settings, or raises ValueError if it is of others."""
+        path = self._folder / CONFIG
+        if path.exists():
+            stored = artifacts.read_json(path)
+            check_same_settings(stored, self._settings, folder=self._folder, holds="teachers")
         else:
-            artifacts.write_json(folder / CONFIG, settings, private=True)
+            artifacts.write_json(path, self._settings, private=True)
+
+    def abandon(self) -> None:
+        """Lets other settings have the folder, unless there are trained teachers in it."""
+        if not finished_teachers(self._folder):
+            (self._folder / CONFIG).unlink(missing_ok=True)
 
     def save_all(
         self, trained: Iterable[tuple[int, TrainedTeacher]], progress: Callable[[int], object]
@@ -365,6 +377,7 @@ class TeacherStore:
         for teacher, result in teachers.items():
             arrays[f"{teacher}/losses"] = result.losses
             arrays |= {f"{teacher}/{place}": array for place, array in enumerate(result.arrays)}
+        self._claim()  # another process may have failed, and abandoned the folder
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
 

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -14,12 +13,18 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorboard.plugins.hparams import api as hparams_plugin
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
-from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
+from pate_tf.core.reporting import (
+    NOT_MEASURED,
+    Reporting,
+    Row,
+    RunReport,
+    reporting,
+    tensorboard_row,
+)
 from pate_tf.core.sensitive import Partition, PrivateExamples
 from pate_tf.core.source import PrivateSource, Records, keyed_sum, record_digests
 from pate_tf.core.validation import IntArray, whole_numbers
@@ -242,11 +247,15 @@ class Teachers:
         arrays = [private.inputs, private.labels, partition.assignment]
         if partition.unit == "owner" and private.owners is not None:
             arrays.append(partition.numbered(private.owners))
-        store = TeacherStore(directory.teachers, fixed, arrays)
-        _describe(work, directory, len(pool) if pool is not None else None, data_source)
-        finished = finished_teachers(directory.teachers)
-        missing = [teacher for teacher in chosen if teacher not in finished]
         with contextlib.ExitStack() as stack:
+            if teachers is None:  # of ranges several processes are at work
+                place = directory.sensitive / "teachers"
+                stack.enter_context(artifacts.only_writer(place))
+            store = TeacherStore(directory.teachers, fixed, arrays)
+            stack.callback(store.abandon)
+            _describe(work, directory, len(pool) if pool is not None else None, data_source, store)
+            finished = finished_teachers(directory.teachers)
+            missing = [teacher for teacher in chosen if teacher not in finished]
             bar = stack.enter_context(
                 show.progress_bar(desc="training teachers", total=len(chosen), unit="teacher")
             )
@@ -256,15 +265,15 @@ class Teachers:
                 store.save_all(
                     kind.train(work, missing), lambda count: (bar.update(count), log(count))
                 )
-        self.num_teachers, self.directory = number, directory.root
-        self._voter = None
-        target = ensemble_folder(directory)
-        if len(finished_teachers(directory.teachers)) == number:
-            if missing or not target.exists():
-                trained = store.load()
-                kinds.save_ensemble(kind, target, config, trained, work.encoder)
-                write_losses(directory, [teacher.losses for teacher in trained])
-            self._voter = kinds.load_ensemble(target)
+            self.num_teachers, self.directory = number, directory.root
+            self._voter = None
+            target = ensemble_folder(directory)
+            if len(finished_teachers(directory.teachers)) == number:
+                if missing or not target.exists():
+                    trained = store.load()
+                    kinds.save_ensemble(kind, target, config, trained, work.encoder)
+                    write_losses(directory, [teacher.losses for teacher in trained])
+                self._voter = kinds.load_ensemble(target)
         return self
 
     def _configured(
@@ -380,6 +389,7 @@ class Teachers:
             ("mean teacher accuracy", accuracy),
             ("majority-class baseline", NOT_MEASURED if majority is None else f"{majority:.2%}"),
             ("stored in", f"{directory.teachers} (sensitive)"),
+            tensorboard_row(directory.root),
             ("time", f"{values['seconds']:.1f} s"),
         ]
         return RunReport(values=values, rows=rows)
@@ -553,6 +563,7 @@ def _describe(
     directory: artifacts.RunDirectory,
     pool_size: int | None,
     data_source: DataSource | None,
+    store: TeacherStore,
 ) -> None:
     """Writes `run.json`, the partition, and number and source of the records."""
     config, examples = work.config, work.examples
@@ -573,7 +584,7 @@ def _describe(
         private=True,
     )
     path, source = directory.teachers / kinds.RECORDS, examples.source
-    if not path.exists() or (source is not None and source.is_named):
+    if store.is_new or not path.exists() or (source is not None and source.is_named):
         # A ledger of another source refuses this one.
         records = dataclasses.asdict(Records(num_records=len(examples), source=source))
         artifacts.write_json(path, records, private=True)
@@ -615,7 +626,7 @@ def logged_progress(
         nonlocal num_done
         num_done += number
         with writer.as_default(step=num_done):
-            tf.summary.scalar("progress/teachers_done", num_done)
+            tensorboard.scalar("progress/teachers_done", num_done)
 
     try:
         yield advance
@@ -640,7 +651,7 @@ def write_losses(
         with writer.as_default():
             values = np.nanpercentile(padded[:, steps], percentile, axis=0)
             for step, value in zip(steps.tolist(), values, strict=True):
-                tf.summary.scalar("loss", value, step=step + 1)
+                tensorboard.scalar("loss", value, step=step + 1)
         writer.close()
     artifacts.make_private(logs_of(directory))
 
@@ -654,34 +665,8 @@ def write_accuracies(
     with writer.as_default():
         for percentile in range(101):
             value = np.percentile(accuracies, percentile)
-            tf.summary.scalar("accuracy/by_percentile", value, step=percentile)
+            tensorboard.scalar("accuracy/by_percentile", value, step=percentile)
     writer.close()
     settings = {**config.to_dict(), "dataset": config.dataset.name}
-    write_result(folder, settings, {"result/mean_accuracy": float(accuracies.mean())})
+    tensorboard.write_result(folder, settings, {"result/mean_accuracy": float(accuracies.mean())})
     artifacts.make_private(folder)
-
-
-def write_result(folder: pathlib.Path, settings: dict[str, Any], results: dict[str, float]) -> None:
-    """Writes one row of TensorBoard's HPARAMS page.
-
-    Args:
-        folder: of the row; rows in folders side by side are shown together.
-        settings: by name; numbers, text and booleans stay what they are, all else becomes text.
-        results: by name; each is a scalar at step 0 too.
-    """
-    values = {
-        name: value if isinstance(value, bool | int | float | str) else str(value)
-        for name, value in settings.items()
-    }
-    writer = tf.summary.create_file_writer(str(folder))
-    with writer.as_default(step=0):
-        hparams_plugin.hparams_config(
-            hparams=[hparams_plugin.HParam(name) for name in values],
-            metrics=[hparams_plugin.Metric(name) for name in results],
-        )
-        # Not the folder's path, which tells where somebody keeps their files; nor its name, by
-        # which TensorBoard would put the first versions of several students into one row.
-        hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))
-        for name, value in results.items():
-            tf.summary.scalar(name, value)
-    writer.close()

@@ -112,7 +112,7 @@ class TrainingLoop:
                 weights, buffers, batch_inputs, training=True, return_losses=True
             )
             losses = keras.losses.sparse_categorical_crossentropy(
-                batch_labels, logits, from_logits=True
+                batch_labels, tf.cast(logits, tf.float32), from_logits=True
             )
             if config.class_weights is not None:
                 losses *= tf.gather(tf.constant(config.class_weights, tf.float32), batch_labels)

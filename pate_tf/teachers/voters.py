@@ -154,11 +154,7 @@ class StoredVotes(Voter):
                 is unknown.
         """
         array = validation.whole_numbers(labels, "votes")
-        if array.ndim != 2 or not len(array) or (array.size and array.min() < 0):
-            raise ValueError(
-                f"votes: expected labels from 0 on [num_teachers, num_queries], got shape "
-                f"{list(array.shape)} or negative ones"
-            )
+        Votes(array, int(array.max(initial=0)) + 1)  # checks the shape
         self.num_teachers, self.unit, self.source = len(array), unit, source
         self.digest = digest_for(artifacts.digest_array(array), unit)
         self._labels: IntArray = array

@@ -71,7 +71,7 @@ def test_digest_of_votes_ignores_order_and_empty_classes(seed, num_queries, num_
 
 
 def test_identity_is_that_of_the_whole_file(tmp_path):
-    labels = random_labels(20, 12)
+    labels = random_labels(12, 20)
     np.save(tmp_path / "labels.npy", labels)
     np.save(tmp_path / "indices.npy", np.arange(5, 9))
 

@@ -102,10 +102,10 @@ def test_gives_the_table_of_the_design(succeed, tmp_path, name, epsilons):
 
 
 def test_a_file_of_labels_and_its_parts(succeed, run, tmp_path):
-    labels = random_labels(50, 40)
+    labels = random_labels(40, 50)
     flag = f"--counts_file={save(tmp_path / 'labels.npy', labels)}"
     indices = save(tmp_path / "indices.npy", np.arange(10, 30))
-    assert succeed(flag).report["queries"] == 40
+    assert succeed(flag).report["queries"] == 50
     assert succeed(flag, f"--indices_file={indices}", "--max_examples=7").report["queries"] == 7
     # The number of classes is never read off the votes.
     np.save(tmp_path / "ten.npy", np.where(labels == 9, 10, labels))
@@ -113,6 +113,43 @@ def test_a_file_of_labels_and_its_parts(succeed, run, tmp_path):
     assert refused.code == 1 and "number of classes as --nb_labels" in refused.err
     profile = succeed(flag, RELEASE).report["plan"]["profile"]
     assert "10 classes" in profile
+
+
+def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run, tmp_path):
+    labels = random_labels(12, 30)
+    flag = f"--counts_file={save(tmp_path / 'labels.npy', labels)}"
+    frame = "\n".join(f"{place},{','.join(map(str, row))}" for place, row in enumerate(labels))
+    names = ",".join(f"q{place}" for place in range(30))
+    np.savetxt(tmp_path / "plain.csv", labels, fmt="%d", delimiter=",")
+    (tmp_path / "named.csv").write_text(f"{names}\n" + (tmp_path / "plain.csv").read_text())
+    (tmp_path / "frame.csv").write_text(f",{','.join(map(str, range(30)))}\n{frame}\n")
+    (tmp_path / "bad.csv").write_text("1,2\n3\n")
+    ended = succeed(flag)
+    assert ended.out.startswith("votes: 12 teachers, 30 queries, 10 classes\n")
+    for name in ("plain", "named", "frame"):
+        again = succeed(f"--counts_file={tmp_path / name}.csv")
+        assert again.out.startswith("votes: 12 teachers, 30 queries, 10 classes\n")
+        assert again.report["bounds"] == ended.report["bounds"]
+    assert "bad.csv: expected numbers separated by" in run(f"--counts_file={tmp_path}/bad.csv").err
+    transposed = f"--counts_file={save(tmp_path / 'transposed.npy', labels.T)}"
+    told = "got 30 teachers, 12 queries, 10 classes: transpose them, or confirm --nb_teachers"
+    assert told in run(transposed).err and told in run(transposed, "--nb_teachers=12").err
+    assert succeed(transposed, "--nb_teachers=30").report["queries"] == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda labels: np.where(labels == 3, -1, labels), "got negative ones: give abstentions"),
+        (lambda labels: labels + 1, "got labels that are counted from 1: subtract 1"),
+        (lambda labels: labels + 3, "got others; name the number of classes as --nb_labels, or"),
+        (lambda labels: labels[0], "got shape [200]: one label a query, already aggregated?"),
+    ],
+)
+def test_labels_that_are_not_as_they_should_be_are_explained(run, tmp_path, change, told):
+    assert (
+        told in run(f"--counts_file={save(tmp_path / 'a.npy', change(random_labels(9, 200)))}").err
+    )
 
 
 def test_other_mechanisms_have_their_own_bounds(succeed, run, h1):
@@ -249,7 +286,7 @@ def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1
     for kind in ("a vector", "fractions", "nan", "text", "objects", "truncated"):
         assert "\n" not in refusal(tmp_path / f"{kind}.npy")
     good = pathlib.Path(h1.removeprefix("--counts_file="))
-    for indices in ([0, 100], [-1], [0.5], [[0, 1]], ["0"], [True], [np.nan], []):
+    for indices in ([0, 100], [-1], [0.5], [[0, 1]], ["0"], [True], [np.nan], [], [1, 2, 1]):
         file = save(tmp_path / "indices.npy", np.array(indices))
         assert "\n" not in refusal(good, input_is_counts=True, indices_file=file)
     ended = run(f"--counts_file={tmp_path / 'nan.npy'}", "--input_is_counts")
@@ -417,7 +454,7 @@ def test_starts_light(tmp_path, h1):
 
 def test_the_process_has_few_flags_and_says_in_one_line_what_is_wrong(tmp_path, h1):
     process = functools.partial(run_script, str(SCRIPT), folder=tmp_path)
-    assert len(process("--helpfull").out.split("\n  --")[1:]) <= 20
+    assert len(process("--helpfull").out.split("\n  --")[1:]) <= 21
     for arguments, code in ((("--delta=3", str(h1)), 2), (("--counts_file=nowhere.npy",), 1)):
         ended = process(*arguments)
         assert (ended.code, ended.err.count("\n")) == (code, 1)

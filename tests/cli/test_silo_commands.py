@@ -79,11 +79,13 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     try:
         printed = said("coordinator", *coordinator)
         assert "30 of 30 answered" in printed
+        ended = [silo.wait() for silo in silos]
     finally:
         for silo in silos:
             silo.kill()
-        ended = [silo.wait() for silo in silos]
-        texts = [one.out + one.err for one in ended]
+    assert [each.code for each in ended] == [0, 0], ended
+    texts = [each.err + each.out for each in ended]
+    assert all(text.endswith(": the run is over\n") for text in texts), texts
     assert accounts(tmp_path) == dict.fromkeys(NAMES, 30)
     assert all("a batch was answered: ok" in text for text in texts), texts
     report = json.loads((tmp_path / "run" / "report.json").read_text())

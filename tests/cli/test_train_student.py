@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 
+import event_files
 import numpy as np
 import pytest
 from script_processes import (
@@ -22,6 +23,7 @@ from script_processes import (
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts
+from pate_tf.core.tensorboard import TAGS
 from pate_tf.data import catalogue
 from pate_tf.ledger import Ledger
 
@@ -81,6 +83,23 @@ def test_a_report_has_its_keys(finished):
         "run/released",
     ):
         assert text in ended.out
+
+
+def test_each_version_is_a_run_of_tensorboard_with_its_accuracy_and_epsilon(finished):
+    folder, ended = finished
+    assert "tensorboard --logdir=run\n" in ended.out
+    report = json.loads((folder / "report.json").read_text())
+    logs = folder / "run" / "released" / "logs" / "student" / "1"
+    scalars = event_files.scalars(logs)
+    assert scalars["result/accuracy"][0][1] == pytest.approx(report["student_accuracy"])
+    assert scalars["result/epsilon"][0][1] == pytest.approx(report["epsilon_data_independent"])
+    assert event_files.settings(logs)["student"] == report["student_kind"]
+    assert "epoch_accuracy" in event_files.scalars(logs / "held_out")
+    for path in (logs, logs / "held_out"):
+        events = event_files.accumulated(path)
+        for tag in event_files.scalars(path):
+            description = events.SummaryMetadata(tag).summary_description
+            assert description == TAGS[tag] and "SENSITIVE" not in description
 
 
 def test_other_users_can_not_read_what_is_sensitive(finished):
@@ -221,6 +240,7 @@ def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     full = functools.partial(limit_file_size, num_bytes)
     ended = run_script(SCRIPT, *NETWORK, folder=teachers, setup=full)
     assert_one_line(without_warnings(ended))
+    assert "run/" in ended.err and ended.err.endswith("the same command again: it resumes\n")
     released = teachers / "run" / "released"
     assert list(released.glob("student/*")) == []
     assert not (released / "privacy_statement.json").exists()

@@ -31,7 +31,7 @@ PUBLIC = {
     *("num_teachers", "num_queries", "num_classes", "num_features", "dataset", "unit", "shape"),
     *("ndim", "dtype", "config", "representation", "encoder", "representation_digest"),
     *("encoder_digest", "mechanism", "directory", "folder", "_path", "_vectors_file"),
-    *("epsilon_budget", "delta", "round"),
+    *("epsilon_budget", "delta", "round", "dimensions"),
 }
 CALLS = {"warn", "note", "debug", "info", "warning", "error", "exception", "on_event", "print"}
 # What messages interpolate from a private name, and why it is public.

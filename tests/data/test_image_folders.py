@@ -1,19 +1,25 @@
 """Images in folders, one a class."""
 
-import keras
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.data import image_folders
 
 
-def draw(folder, name, *, number, shape=(8, 8), grey=100):
-    (folder / name).mkdir(parents=True, exist_ok=True)
+def save(path, pixels, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+    image.save(path, **options)
+
+
+def draw(folder, name, *, number, grey=100):
     for index in range(number):
-        picture = np.full((*shape, 1), grey + index, np.uint8)
-        keras.utils.save_img(folder / name / f"{index}.png", picture, scale=False)
-    return folder
+        save(folder / name / f"{index}.png", np.full((8, 8), grey + index, np.uint8))
 
 
 def test_both_sides_are_read_and_labels_follow_the_folders(tmp_path):
@@ -40,10 +46,8 @@ def test_an_image_of_another_class_in_the_place_of_one_moves_no_other(tmp_path):
     for name in ("fox", "cat"):
         for index in range(30):
             kind = name if index == 17 else ("cat", "dog", "fox")[index % 3]
-            path = tmp_path / f"{name} at 17" / kind
-            path.mkdir(parents=True, exist_ok=True)
-            picture = np.full((8, 8, 1), 5 * index, np.uint8)
-            keras.utils.save_img(path / f"{index}.png", picture, scale=False)
+            path = tmp_path / f"{name} at 17" / kind / f"{index}.png"
+            save(path, np.full((8, 8), 5 * index, np.uint8))
         read.append(image_folders.load_private(tmp_path / f"{name} at 17", public))
     one, other = read
     np.testing.assert_array_equal(one.inputs, other.inputs)
@@ -70,7 +74,7 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, told in (
         ("other_class", "expected folders of the classes cat, dog alone"),
-        ("broken", "got a broken one"),
+        ("broken", r"got 1 broken ones of 2 \(these numbers are sensitive\)"),
         ("empty", "expected images"),
         ("nosuch", "expected a folder of images"),
     ):
@@ -116,3 +120,121 @@ def test_images_are_gray_if_all_public_ones_are(tmp_path):
     records = image_folders.load_private(tmp_path / "private", public)
     assert records.inputs.shape == (1, 8, 8, 1)
     assert (records.inputs == 117).all()  # 0.587 of green
+
+
+RAMP = np.linspace(0, 255, 64).reshape(8, 8)
+
+
+def in_order(examples):
+    """Pixels of gray images by their brightness, int `[num_images, height, width]`."""
+    return np.array(sorted(examples.inputs[..., 0].astype(int), key=np.mean))
+
+
+def test_what_is_transparent_is_laid_on_white(tmp_path):
+    """Black ink, in all ways to write it: an alpha channel, with and without colors, a palette."""
+    ink = np.zeros((8, 8, 2), np.uint8)
+    ink[:4, :, 1] = 255
+    palette = Image.fromarray(ink[..., 1] // 255).convert("P")
+    palette.putpalette([90, 0, 0, 0, 0, 0])
+    for side in ("public", "private"):
+        save(tmp_path / side / "ink/a.png", Image.fromarray(ink, "LA").convert("RGBA"))
+        save(tmp_path / side / "ink/b.png", Image.fromarray(ink, "LA"))
+        save(tmp_path / side / "ink/c.gif", palette, transparency=0)
+        save(tmp_path / side / "none/d.png", Image.new("RGBA", (8, 8)))
+    public = image_folders.load_public(tmp_path / "public")
+    for examples in (public, image_folders.load_private(tmp_path / "private", public)):
+        *inked, blank = in_order(examples)
+        assert (blank == 255).all() and len(inked) == 3
+        for image in inked:
+            assert (image[:4] == 0).all() and (image[4:] == 255).all()
+    for path in (tmp_path / "public/ink").iterdir():
+        save(path.with_suffix(".png"), Image.new("RGBA", (8, 8), (255, 255, 255, 9)))
+    (tmp_path / "public/ink/c.gif").unlink()
+    with pytest.raises(ValueError, match="differ, got 4 that are all alike, with white where they"):
+        image_folders.load_public(tmp_path / "public")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind", "most", "level"),
+    [
+        (".png", np.uint16, 3000, 4095),
+        (".tif", np.uint16, 200, 255),
+        (".tif", np.int32, 40000, 65535),
+        (".tif", np.float32, 0.6, 1.0),
+    ],
+)
+def test_more_than_8_bits_are_read_by_the_range_of_public_images(
+    tmp_path, suffix, kind, most, level
+):
+    for name, part in (("cat", 1.0), ("dog", 0.5)):
+        save(tmp_path / f"public/{name}/a{suffix}", np.full((2, 2), part * most, kind))
+        for place, value in enumerate((0.0, 0.2, 1.0, 7.0)):
+            pixels = np.full((2, 2), value * level * part, np.float64).clip(0, 65535)
+            save(tmp_path / f"private/{name}/{place}{suffix}", pixels.astype(kind))
+    with pytest.warns(UserWarning, match=f"8 bits are read from 0 to {level:g}, as public"):
+        public = image_folders.load_public(tmp_path / "public")
+    private = image_folders.load_private(tmp_path / "private", public)
+    assert np.abs(in_order(public)[:, 0, 0] - 255 * most / level * np.array([0.5, 1])).max() <= 1
+    expected = sorted(min(255, 255 * part * value) for part in (1, 0.5) for value in (0, 0.2, 1, 7))
+    assert np.abs(in_order(private)[:, 0, 0] - expected).max() <= 1
+    fields = json.loads(json.dumps(public.dataset.to_dict()))
+    assert Dataset.from_dict(fields) == public.dataset
+    assert public.dataset.white_level == level == fields.get("white_level", 65535)
+
+
+def test_all_formats_are_read_and_what_is_no_image_is_passed_over_or_counted(tmp_path):
+    gray = Image.fromarray(RAMP.astype(np.uint8))
+    for side in ("public", "private"):
+        for suffix in ("png", "webp", "tiff", "BMP", "pgm", "jpg"):
+            options = {"lossless": True} if suffix == "webp" else {}
+            save(tmp_path / side / f"cat/a.{suffix}", gray, **options)
+        save(
+            tmp_path / side / "cat/Imgs/a.gif", gray, save_all=True, append_images=[gray.rotate(9)]
+        )
+        save(tmp_path / side / "dog/Imgs/b.jpg", gray.rotate(180).convert("CMYK"), quality=99)
+        for name in ("cat/Thumbs.db", "dog/._b.jpg", ".DS_Store", "__MACOSX/cat/a.png"):
+            (tmp_path / side / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / side / name).write_bytes(b"no image")
+        (tmp_path / side / "dog/hidden.txt").write_text("no image")
+    with pytest.warns(UserWarning, match="1 files are no images .* such as dog/hidden.txt"):
+        public = image_folders.load_public(tmp_path / "public")
+    with pytest.warns(SensitiveWarning, match="sensitive, .*1 files are no images") as caught:
+        private = image_folders.load_private(tmp_path / "private", public)
+    assert "hidden" not in str(caught[0].message)
+    for examples in (public, private):
+        assert examples.dataset.class_names == ("cat", "dog") and len(examples) == 8
+        for image, label in zip(examples.inputs, examples.labels, strict=True):
+            expected = RAMP if label == 0 else RAMP[::-1, ::-1]
+            assert np.abs(image.mean(axis=-1) - expected).max() < 6
+
+
+def test_broken_public_images_are_named_and_private_ones_counted(tmp_path):
+    for name in ("cat", "dog"):
+        draw(tmp_path, name, number=13)
+    public = image_folders.load_public(tmp_path)
+    for index in range(12):
+        whole = (tmp_path / f"cat/{index}.png").read_bytes()
+        (tmp_path / f"cat/{index}.png").write_bytes(whole[:50] if index else b"no image")
+    with pytest.raises(ValueError, match=r"cat/0.png: .* broken one\n(.*\n){9}- and 2 more$"):
+        image_folders.load_public(tmp_path)
+    with pytest.raises(ValueError, match="got 12 broken ones of 26 ") as caught:
+        image_folders.load_private(tmp_path, public)
+    assert ".png" not in str(caught.value)
+
+
+def test_folders_elsewhere_are_shown(tmp_path):
+    for place in ("train", "test"):
+        draw(tmp_path / "a/photos" / place, "cat", number=2)
+        draw(tmp_path / "a/photos" / place, "dog", number=2)
+    for folder, told in (
+        ("a", "of at least 2 classes, or `classes`, got photos; name .*a/photos$"),
+        ("a/photos", "got test and train; name .*a/photos/test$"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            image_folders.load_public(tmp_path / folder)
+    public = image_folders.load_public(tmp_path / "a/photos/train")
+    with pytest.raises(ValueError, match="cat, dog alone, got another, which has such folders"):
+        image_folders.load_private(tmp_path / "a/photos", public)
+    draw(tmp_path / "a/photos/train", "", number=1)
+    with pytest.raises(ValueError, match="expected images in folders of their classes, got others"):
+        image_folders.load_private(tmp_path / "a/photos/train", public)

@@ -125,6 +125,16 @@ def test_a_truncated_record_file_is_one_clear_line(prepared, monkeypatch, tmp_pa
     assert not list(tmp_path.rglob("pate_tf-*"))
 
 
+def test_without_a_network_it_is_one_line_and_nothing_is_left(monkeypatch, tmp_path):
+    def unresolved(*_: Any, **__: Any) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("socket.getaddrinfo", unresolved)
+    with pytest.raises(ValueError, match="or a network to download it from, got"):
+        catalogue.load_public("mnist", data_dir=tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_any_tfds_name_is_described_by_its_public_metadata(prepared):
     private = catalogue.load_private("svhn_cropped", data_dir=prepared[0])
     known = catalogue.load_private("svhn", data_dir=prepared[0], svhn_extra=False)

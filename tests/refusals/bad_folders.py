@@ -34,7 +34,7 @@ def array(folder: pathlib.Path, *, name: str, length: int) -> None:
 
 
 def votes(folder: pathlib.Path) -> None:
-    np.save(folder / "votes.npy", np.random.default_rng(0).integers(0, 10, (50, 30)))
+    np.save(folder / "votes.npy", np.random.default_rng(0).integers(0, 10, (30, 50)))
 
 
 def votes_and_files(folder: pathlib.Path, names: Sequence[str]) -> None:

@@ -131,7 +131,7 @@ OF_PLACES = [
     Case(
         script=STUDENT,
         flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
-        told="teachers: expected a trained ensemble in nosuch/sensitive",
+        told="expected a run folder with a trained ensemble, got nosuch; run",
     ),
     teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
     teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),
@@ -251,4 +251,8 @@ def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
         ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
     assert ended.code == 1
     assert "expected no other process at work there" in ended.err
+    assert not list((tmp_path / "run" / "sensitive").glob("ledger*"))  # nothing was charged
+    with artifacts.only_writer(tmp_path / "run" / "sensitive" / "teachers"):
+        ended = run_script(TEACHERS, *TEACH[:2], "--train_dir=run", folder=tmp_path)
+    assert "teachers: expected no other process at work there" in ended.err
     assert run_script(STUDENT, *LITTLE, folder=tmp_path).code == 0

@@ -93,7 +93,15 @@ def test_images_are_predicted_by_file(tmp_path):
     for name, gray in (("dark", 10), ("light", 240)):
         (tmp_path / "images" / name).mkdir(parents=True)
         Image.new("L", (9, 7), gray).save(tmp_path / "images" / name / "a.png")
+    (tmp_path / "images/Thumbs.db").touch()
+    (tmp_path / "images/light/Imgs").mkdir()
+    Image.new("RGBA", (4, 4)).save(tmp_path / "images/light/Imgs/b.png")
+    _, inputs = served.ServedStudent(served.newest_version(tmp_path)).read(tmp_path / "images")
+    assert inputs[:, 0, 0, 0].tolist() == [10, 255, 240]
     served.predict(tmp_path, tmp_path / "images", tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert [row["file"] for row in rows] == ["dark/a.png", "light/a.png"]
-    assert served.evaluate(tmp_path, tmp_path / "images").values["num_evaluated"] == 2
+    assert [row["file"] for row in rows] == ["dark/a.png", "light/Imgs/b.png", "light/a.png"]
+    assert served.evaluate(tmp_path, tmp_path / "images").values["num_evaluated"] == 3
+    (tmp_path / "images/light/c.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"inputs: .*light/c.png: expected an image, got a broken"):
+        served.predict(tmp_path, tmp_path / "images", tmp_path / "more.csv")

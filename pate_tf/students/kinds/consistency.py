@@ -63,7 +63,7 @@ class ConsistencyStudent(AveragedStudent):
         robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * share
         averaged = self.averaged_logits(data["unlabelled"])
         with tf.GradientTape() as tape:
-            logits = self.classifier(tf.concat(inputs, 0), training=True)
+            logits = tf.cast(self.classifier(tf.concat(inputs, 0), training=True), tf.float32)
             labelled_logits, other_logits = tf.split(logits, [tf.shape(part)[0] for part in inputs])
             labelled_loss = generalized_cross_entropy(
                 labels, labelled_logits, robustness=robustness

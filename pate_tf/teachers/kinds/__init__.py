@@ -242,8 +242,8 @@ def load_ensemble(folder: pathlib.Path) -> Ensemble:
         return ensemble
     except FileNotFoundError as error:
         raise ValueError(
-            f"teachers: expected a trained ensemble in {folder}, got none; run train_teachers.py "
-            f"first"
+            f"teachers: expected a run folder with a trained ensemble, got {folder.parents[2]}; "
+            f"run train_teachers.py first"
         ) from error
     except Exception as error:  # TensorFlow and JSON each raise their own kinds
         reason = f": {error}" if type(error) is ValueError else ""

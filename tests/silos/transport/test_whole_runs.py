@@ -75,7 +75,7 @@ def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path)
 
 @pytest.mark.parametrize("mechanism", [SECURE, None, SUMS], ids=["secure", "local", "sums"])
 def test_a_round_over_the_network(tmp_path, certificates, mechanism):
-    line, roster, stop = AggregatorService(AGGREGATORS), made_up_roster(SILOS), threading.Event()
+    line, roster = AggregatorService(AGGREGATORS), made_up_roster(SILOS)
 
     def serve_silo(address, name):
         # Its ledger is its thread's, as it would be its process's.
@@ -95,7 +95,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
         )
         connection = SiloConnection(address, files=certificates[name], wait_seconds=0.5)
         with opened, connection:
-            opened.serve(connection, until=stop.is_set, sleep=lambda seconds: None)
+            opened.serve(connection, until=connection.is_over, sleep=lambda seconds: None)
 
     def serve_aggregator(address, name):
         aggregator, files = Aggregator(KEYS[name], tmp_path / name), certificates[name]
@@ -103,7 +103,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             aggregator, roster, address, files=files, wait_seconds=0.5
         )
         with contextlib.closing(aggregator), connection:
-            connection.serve(until=stop.is_set)
+            connection.serve(until=connection.is_over)
 
     with (
         Coordinator(
@@ -128,9 +128,11 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             else:
                 labels = coordinator.ask(POOL, np.arange(20))
         finally:
-            stop.set()
+            assert all(thread.is_alive() for thread in threads)  # they wait for more
+            server.end()  # and hear that the run is over
             for thread in threads:
-                thread.join()
+                thread.join(5.0)
+                assert not thread.is_alive()
     if mechanism is SUMS:
         noise = (total / LATTICE - 2 * MADE_UP / LATTICE) / SUMS.total_sigma(2)
         assert 1e-3 < np.abs(noise).max() < 8.0

@@ -1,0 +1,58 @@
+"""What TensorBoard shows: scalars with descriptions, and rows of its HPARAMS page."""
+
+import pathlib
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams_plugin
+
+# What each tag is.
+TAGS: Final[Mapping[str, str]] = {
+    "progress/teachers_done": "Teachers that are trained.",
+    "loss": "SENSITIVE: percentiles over the teachers of the loss at each step.",
+    "accuracy/by_percentile": "SENSITIVE: accuracies of the teachers on public samples; the step "
+    "is the percentile.",
+    "result/mean_accuracy": "SENSITIVE: mean accuracy of the teachers on public samples.",
+    "epoch_accuracy": "Accuracy on public samples outside of the pool.",
+    "result/accuracy": "Accuracy of the version on public samples outside of the pool.",
+    "result/epsilon": "What the labels of the version cost, at the stated delta.",
+}
+
+
+def scalar(tag: str, value: Any, step: int | None = None) -> None:
+    """Writes a scalar of `TAGS` with the default writer, at its step unless one is named."""
+    tf.summary.scalar(tag, value, step=step, description=TAGS[tag])
+
+
+def write_result(
+    folder: pathlib.Path, settings: Mapping[str, Any], results: Mapping[str, float]
+) -> None:
+    """Writes one row of TensorBoard's HPARAMS page.
+
+    Args:
+        folder: of the row; rows in folders side by side are shown together.
+        settings: by name; numbers, text and booleans stay what they are, all else becomes text.
+        results: by tag of `TAGS`; each is a scalar at step 0 too.
+    """
+    values = {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in settings.items()
+    }
+    writer = tf.summary.create_file_writer(str(folder))
+    with writer.as_default(step=0):
+        words = {name: name.rpartition("/")[2].replace("_", " ") for name in (*values, *results)}
+        hparams_plugin.hparams_config(
+            hparams=[hparams_plugin.HParam(name, display_name=words[name]) for name in values],
+            metrics=[
+                hparams_plugin.Metric(tag, display_name=words[tag], description=TAGS[tag])
+                for tag in results
+            ],
+        )
+        # Not the folder's path, which tells where somebody keeps their files; nor its name, by
+        # which TensorBoard would put the first versions of several students into one row.
+        hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))
+        for tag, value in results.items():
+            scalar(tag, value)
+    writer.close()

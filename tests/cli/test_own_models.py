@@ -1,0 +1,140 @@
+"""Models of a user's own in the working directory, and environments that Keras is set up for."""
+
+import os
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from api_helpers import digits
+from script_processes import assert_one_line, run_fresh, run_script
+
+import pate_tf
+from pate_tf.models import catalogue
+from pate_tf.teachers.foreign import ForeignModels
+
+NETS = """
+import keras
+import tensorflow as tf
+from sklearn.linear_model import LogisticRegression
+
+
+def logistic(dataset):
+    return LogisticRegression(max_iter=5)
+
+
+@tf.custom_gradient
+def without_gradient(inputs):
+    def gradient(upstream):
+        raise ValueError("it has no gradient")
+    return inputs, gradient
+
+
+def failing(dataset):
+    layers = [keras.Input(dataset.input_shape), keras.layers.Flatten(), keras.layers.Dense(10)]
+    return keras.Sequential([*layers, keras.layers.Lambda(without_gradient)])
+"""
+TEACH = ("--nb_teachers=3", "--train_dir=run")
+
+
+def half(dataset, activation=None):
+    """Mixed precision, set for the whole process."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    layers = [keras.layers.Flatten(), keras.layers.Dense(10, activation=activation)]
+    return keras.Sequential([keras.Input(dataset.input_shape), *layers])
+
+
+def softmax(dataset):
+    return half(dataset, "softmax")
+
+
+def test_they_lie_where_one_types_and_a_failed_start_leaves_the_folder_to_the_next(tmp_path):
+    (tmp_path / "nets_here.py").write_text(NETS)
+    failed = run_script("train_teachers.py", *TEACH, "--model=nets_here:failing", folder=tmp_path)
+    assert_one_line(failed)
+    ended = run_script("train_teachers.py", *TEACH, "--model=nets_here:logistic", folder=tmp_path)
+    assert ended.code == 0, ended.err
+    refused = run_script("train_teachers.py", *TEACH, "--model=mlp", folder=tmp_path)
+    assert_one_line(refused)
+    assert "holds teachers of other settings" in refused.err
+
+
+def test_mixed_precision_stays_in_its_model_and_losses_and_answers_are_float32(tmp_path):
+    data = digits(augmentation="shift")
+    teachers = pate_tf.Teachers(half, num_teachers=3, steps=30, directory=tmp_path / "run")
+    votes = teachers.fit(data.private).votes(data.pool)
+    assert keras.config.dtype_policy().name == "float32"
+    (losses,) = (tmp_path / "run").rglob("finished-*.npz")
+    assert np.load(losses)["0/losses"].dtype == np.float32
+    assert (votes == votes[0]).mean() < 1.0
+    with pate_tf.Labeller(teachers, epsilon=100.0, delta=1e-3) as labeller:
+        labels = labeller.label(data.pool)
+        for kind in ("supervised", "consistency"):
+            student = pate_tf.Student(kind, model=half, steps=20).fit(data.pool, labels)
+            assert student.predict_proba(data.pool.inputs).dtype == np.float64
+        folder = student.publish(tmp_path / "released").student_folder
+    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    assert serve.structured_outputs["probabilities"].dtype == tf.float32
+
+
+def test_a_softmax_that_trains_on_logits_and_adapted_layers_are_noticed():
+    dataset = digits().dataset
+    with pytest.warns(UserWarning, match="expected logits, got probabilities of a softmax"):
+        model = catalogue.build(softmax, dataset)
+    inputs = np.full((2, *dataset.input_shape), 9.0, np.float32)
+    assert np.allclose(tf.reduce_sum(tf.nn.softmax(model(inputs)), axis=1), 1.0)
+    assert np.allclose(tf.reduce_logsumexp(model(inputs), axis=1), 0.0, atol=1e-2)
+
+    def normalized(dataset, is_adapted=True):
+        layer = keras.layers.Normalization()
+        if is_adapted:
+            layer.adapt(np.arange(64.0).reshape(1, *dataset.input_shape))
+        layers = [layer, keras.layers.Flatten(), keras.layers.Dense(10)]
+        return keras.Sequential([keras.Input(dataset.input_shape), *layers])
+
+    with pytest.warns(UserWarning, match="Normalization holds statistics of data"):
+        catalogue.build(normalized, dataset)
+    assert not catalogue.holds_statistics(normalized(dataset, is_adapted=False).layers[0])
+    assert catalogue.holds_statistics(keras.layers.StringLookup(vocabulary=["a"]))
+    assert not catalogue.holds_statistics(keras.layers.StringLookup())
+
+
+class Double(keras.layers.Layer):
+    """Neither registered nor with a configuration of its own."""
+
+    def call(self, inputs):
+        return 2.0 * inputs
+
+
+def test_foreign_files_that_keras_does_not_read_are_named_with_what_to_do(tmp_path):
+    data = digits()
+    layers = [keras.Input(data.dataset.input_shape), keras.layers.Flatten()]
+    keras.Sequential([*layers, Double(), keras.layers.Dense(10)]).save(tmp_path / "a.keras")
+    inputs = data.pool.inputs
+    with pytest.raises(ValueError, match=r"a\.keras, got Double, which is not .*model\.export"):
+        ForeignModels(tmp_path).votes(inputs)
+    (tmp_path / "a.keras").write_bytes(b"PK nonsense")
+    with pytest.raises(ValueError, match=r"a\.keras, which can't be read"):
+        ForeignModels(tmp_path).votes(inputs)
+    shutil.move(tmp_path / "a.keras", tmp_path / "b.h5")
+    with pytest.raises(ValueError, match=r"got b\.h5; write it again"):
+        ForeignModels(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("KERAS_BACKEND", "jax"), ("TF_USE_LEGACY_KERAS", "1")]
+)
+def test_another_keras_is_one_line(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    ended = run_fresh("-m", "pate_tf.cli.main", "teachers", folder=tmp_path)
+    assert_one_line(ended)
+    assert f"error: {name}: expected" in ended.err
+    assert not os.listdir(tmp_path)
+
+
+def test_python_that_makes_errors_of_warnings_works(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    flags = ("--nb_teachers=2", "--model=random_forest")
+    ended = run_fresh("-m", "pate_tf.cli.main", "teachers", *flags, folder=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
