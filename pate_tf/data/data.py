@@ -61,7 +61,7 @@ def draft_schema(
         fields = {"delimiter": form.delimiter, "encoding": form.encoding}
         text = schema.draft_of_names(names, label=label, owner=owner, **fields)
     else:
-        raise ValueError("public: expected a file of public records, or --private, got none")
+        raise ValueError("public: expected a file of public records, or `private`, got none")
     artifacts.write_text(target, text)
     return text
 
