@@ -15,6 +15,7 @@
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import resource
@@ -149,11 +150,9 @@ def analysis(is_quick: bool) -> Iterator[dict[str, str]]:
         command = [sys.executable, str(ROOT / "analysis.py"), "--release=sanitised"]
         command += [f"--counts_file={folder}/labels.npy", f"--output_dir={folder}/out"]
         command += [f"--nb_teachers={NUM_TEACHERS}"]
+        run = functools.partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
         for name in ("first run, which draws the release", "again"):
-            spent = seconds_of(
-                lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            )
-            yield row(f"analysis.py: {name}", spent)
+            yield row(f"analysis.py: {name}", seconds_of(run))
 
 
 def ensemble(is_quick: bool) -> Iterator[dict[str, str]]:

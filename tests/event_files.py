@@ -4,8 +4,11 @@ import pathlib
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.context import RequestContext
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import backend_context, plugin_data_pb2
 from tensorboard.util import tensor_util
 
 ALL = {"tensors": 0, "images": 0, "scalars": 0}
@@ -52,6 +55,19 @@ def settings(folder: pathlib.Path) -> dict[str, object]:
 def trial(folder: pathlib.Path) -> str:
     """By what TensorBoard tells the rows of the HPARAMS page apart."""
     return _session(folder).group_name
+
+
+def columns(folder: pathlib.Path) -> set[str]:
+    """The columns of the HPARAMS page, with TensorBoard pointed at a folder of several runs."""
+    runs = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(folder))
+    provider = data_provider.MultiplexerDataProvider(runs.Reload(), str(folder))
+    page = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    request = RequestContext()
+    experiment = page.experiment_from_metadata(
+        request, "", True, page.hparams_metadata(request, ""), None
+    )
+    metrics = {metric.name.tag for metric in experiment.metric_infos}
+    return metrics | {setting.name for setting in experiment.hparam_infos}
 
 
 def _session(folder: pathlib.Path) -> plugin_data_pb2.SessionStartInfo:

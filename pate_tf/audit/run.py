@@ -49,7 +49,7 @@ ALLOWED_FOLDERS: Final = re.compile(
 LABELS: Final = {"query_indices": ("i", "m"), "labels": ("i", "m"), "weights": ("f", "mc")}
 ALLOWED_ARRAYS: Final = {
     **{"queries": ("i", "q"), "neighbours": ("i", "qk")},
-    **{"noisy_counts": ("i", "mc"), "noisy_sums": ("i", "rc")},
+    **{"noisy_counts": ("i", "mc"), "noisy_sums": ("i", "rs")},
     **LABELS,
     **{f"learnt_{name}": (kind, "l" + axes[1:]) for name, (kind, axes) in LABELS.items()},
 }

@@ -18,7 +18,7 @@ from absl import flags
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.reporting import tensorboard_row
+from pate_tf.core import artifacts
 from pate_tf.queries.labels import QueryConfig
 from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
 from pate_tf.silos.roster import Asking
@@ -70,6 +70,6 @@ def main() -> None:
             *accuracies,
             ("seconds a round", f"{report['seconds_per_round']:.2f}"),
             *epsilons,
-            tensorboard_row(run.folder),
+            artifacts.tensorboard_row(run.folder),
         ],
     )

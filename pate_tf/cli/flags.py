@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from absl import flags
@@ -137,14 +137,8 @@ def define_data_flags(*, with_private: bool) -> None:
     define(FileSource, group="data", without=() if with_private else OF_PRIVATE)
 
 
-def own_files(
-    *, with_private: bool, needs: Sequence[str] = ("public", "private")
-) -> FileSource | None:
+def own_files(*, with_private: bool) -> FileSource | None:
     """Returns the files that the flags name; None for none.
-
-    Args:
-        with_private: as of `define_data_flags`.
-        needs: which must be named if any is.
 
     Raises:
         ValueError: if flags are missing that belong together, or --dataset is given too.
@@ -153,8 +147,8 @@ def own_files(
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
     if not given:
         return None
-    for name in needs:
-        if name in names and not given.get(name):
+    for name in ("private",) if with_private else ("public",):
+        if not given.get(name):
             raise ValueError(f"{name}: expected it with --{next(iter(given))}, got none")
     for name in ("dataset", "data_dir"):
         if name in FLAGS and FLAGS[name].present:

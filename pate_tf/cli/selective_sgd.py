@@ -134,7 +134,7 @@ def serve() -> None:
 
 def join() -> None:
     """Takes all turns of a participant."""
-    files = own_flags.own_files(with_private=True, needs=("private",))
+    files = own_flags.own_files(with_private=True)
     for name in ("participant", *(["data"] if files is None else [])):
         if not FLAGS[name].value:
             raise ValueError(f"{name}: expected it to take part, got none")

@@ -95,7 +95,7 @@ def init() -> None:
 def serve() -> None:
     """Works for a coordinator."""
     require("the folder of the silo", "silo_dir")
-    files = own_flags.own_files(with_private=True, needs=("private",))
+    files = own_flags.own_files(with_private=True)
     settings = own_flags.read(serving.SiloRun, files=files)
     Policy.read(settings.folder / serving.POLICY)  # before TensorFlow is imported
     serving.serve(settings, on_event=lambda event: print(event, flush=True))

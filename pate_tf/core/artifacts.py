@@ -336,6 +336,11 @@ def hide_host(folder: pathlib.Path) -> None:
             os.replace(path, path.with_name(f"{neutral}{secrets.token_hex(4)}{suffix}"))
 
 
+def tensorboard_row(folder: pathlib.Path) -> tuple[str, str]:
+    """Returns the row of a report that says which folder to point TensorBoard at."""
+    return "TensorBoard", f"tensorboard --logdir={folder}"
+
+
 def next_version(folder: pathlib.Path) -> int:
     """Returns the number of the version that is written next below `folder`, from 1."""
     return 1 + max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0)

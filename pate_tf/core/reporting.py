@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import pathlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 Row = tuple[str, str]
-NOT_MEASURED = "not measured: these public samples have no labels"
+NOT_MEASURED = "not measured: there are no public labels"
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
@@ -44,11 +43,6 @@ class Reporting:
 
 
 QUIET = Reporting()
-
-
-def tensorboard_row(folder: pathlib.Path) -> Row:
-    """Returns the row of a report that says which folder to point TensorBoard at."""
-    return "TensorBoard", f"tensorboard --logdir={folder}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,8 @@ class SumsByClass:
     """Sensitive: sums of the records' vectors of each class (`pate_tf.teachers.on_features`).
 
     Attributes:
-        values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only.
+        values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only; without
+            a pool `[num_features + 1, num_classes + num_features + 1]`, second moments beside them.
 
     Raises:
         ValueError: if the values are not whole numbers in two dimensions. The message never carries

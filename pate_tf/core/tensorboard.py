@@ -42,14 +42,8 @@ def write_result(
     }
     writer = tf.summary.create_file_writer(str(folder))
     with writer.as_default(step=0):
-        words = {name: name.rpartition("/")[2].replace("_", " ") for name in (*values, *results)}
-        hparams_plugin.hparams_config(
-            hparams=[hparams_plugin.HParam(name, display_name=words[name]) for name in values],
-            metrics=[
-                hparams_plugin.Metric(tag, display_name=words[tag], description=TAGS[tag])
-                for tag in results
-            ],
-        )
+        # No `hparams_config`: of several runs TensorBoard would take that of one, and show no
+        # other's settings and results.
         # Not the folder's path, which tells where somebody keeps their files; nor its name, by
         # which TensorBoard would put the first versions of several students into one row.
         hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))

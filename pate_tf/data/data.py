@@ -245,7 +245,7 @@ class Data:
         cls,
         x_private: npt.ArrayLike,
         y_private: npt.ArrayLike,
-        x_public: npt.ArrayLike,
+        x_public: npt.ArrayLike | None = None,
         y_public: npt.ArrayLike | None = None,
         *,
         num_classes: int,
@@ -268,14 +268,16 @@ class Data:
         (PrivateExamples(<60 records>), 21, 9, 'float32')
 
         Everything that teachers and students are told of the data is public: it comes from these
-        arguments and from the type and shape of `x_public`, never from private records.
+        arguments and from the type and shape of `x_public`, never from private records. Without
+        `x_public` it is the type and shape of `x_private`, and no value of it.
 
         Args:
             x_private: inputs of the private records: images `[num_records, height, width]` or with
                 `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
             y_private: their labels, whole numbers from 0 to num_classes - 1, or of `class_names`.
                 SENSITIVE.
-            x_public: public inputs of the same shape. Their type is that of all inputs: images of
+            x_public: public inputs of the same shape. Default: none; feature sums
+                need none. Their type is that of all inputs: images of
                 whole numbers within 0 to 255 become uint8, other images and all tables float32.
             y_public: their labels, as far as known (elsewhere -1; of names "" or None), for
                 evaluation and the choice of a table's representation. Default: none.
@@ -311,9 +313,11 @@ class Data:
             from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
             value_range = (0.0, 1.0)
-            x_public = preprocessing.encode_texts(preprocessing.as_texts(x_public, "x_public"))
+            texts = preprocessing.as_texts([] if x_public is None else x_public, "x_public")
+            x_public = preprocessing.encode_texts(texts)
             x_private = preprocessing.encode_texts(preprocessing.as_texts(x_private, "x_private"))
-        public, private = np.asarray(x_public), np.asarray(x_private)
+        private = np.asarray(x_private)
+        public = private[:0] if x_public is None else np.asarray(x_public)
         for what, array in (("x_public", public), ("x_private", private)):
             if array.dtype.kind not in "uif" or array.ndim < 2:
                 raise ValueError(
@@ -343,6 +347,7 @@ class Data:
         pool_size = tables.pool_size(
             len(public), has_labels=y_public is not None, held_out=held_out
         )
+        pool_size = min(pool_size, len(public))
         dataset = Dataset(
             name=name or "arrays",
             kind=kind,
@@ -378,7 +383,7 @@ class Data:
     def from_dataframe(
         cls,
         private: Any,
-        public: Any,
+        public: Any = None,
         *,
         label: str,
         owner: str | None = None,
@@ -396,7 +401,8 @@ class Data:
 
         Args:
             private: the private records. SENSITIVE.
-            public: public ones, which need no labels, nor a column of them.
+            public: public ones, which need no labels, nor a column of them. Default: none; feature
+                sums need none, but a `schema`.
             label: name of the label's column.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: none, or the schema's.
@@ -411,14 +417,22 @@ class Data:
             ValueError: if a column is missing, nothing says what the classes are, or a record does
                 not fit the schema. The message names a place and no private value.
         """
-        table = frame_table(public, "public")
+        if public is None and schema is None:
+            raise ValueError(
+                "schema: expected one, with ranges and categories from public knowledge, where "
+                "there are no public records, got none"
+            )
+        table = frame_table(private if public is None else public, "public")
         if schema is None:
             by = drafted_schema(
                 public, table, label=label, owner=owner, classes=classes, categories=categories
             )
         else:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
-        samples = table.public(by, name=name or by.name or "dataframe", label=label)
+        called = name or by.name or "dataframe"
+        samples = PublicExamples.none_of(by.dataset(called, 0))
+        if public is not None:
+            samples = table.public(by, name=called, label=label)
         records = frame_table(private, "private").private(samples.dataset, label=label, owner=owner)
         if name is not None:
             records = dataclasses.replace(records, source=PrivateSource.named(name))
@@ -428,7 +442,7 @@ class Data:
     def from_csv(
         cls,
         private: str | os.PathLike[str],
-        public: str | os.PathLike[str],
+        public: str | os.PathLike[str] | None = None,
         *,
         schema: str | os.PathLike[str],
         label: str | None = None,
@@ -440,7 +454,8 @@ class Data:
 
         Args:
             private: the private records; the first line names the columns. SENSITIVE.
-            public: public ones, which need no labels, nor a column of them.
+            public: public ones, which need no labels, nor a column of them. Default: none; feature
+                sums need none.
             schema: a TOML file with each column's range or categories and the classes, from public
                 knowledge; `pate schema` drafts it from the public file.
             label: name of the label's column. Default: the schema's.
@@ -457,7 +472,7 @@ class Data:
         """
         files = FileSource(
             private=pathlib.Path(private),
-            public=pathlib.Path(public),
+            public=None if public is None else pathlib.Path(public),
             schema=pathlib.Path(schema),
             label=label,
             owner=owner,

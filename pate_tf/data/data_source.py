@@ -73,8 +73,6 @@ class FileSource(Settings):
     @property
     def dataset(self) -> Dataset:
         """What is publicly known of the data; of tables without a public file by the schema."""
-        if self.public is None:
-            return self._schema.dataset(self._table_name, 1)
         return self.load_public().dataset
 
     @functools.cached_property
@@ -100,12 +98,14 @@ class FileSource(Settings):
         return tables.read_table(self.public, form, self._schema, self.label)
 
     def load_public(self) -> PublicExamples:
-        """Returns the public samples.
+        """Returns the public samples; none of a table without a public file.
 
         Raises:
-            ValueError: if there are none, they can't be read, or don't fit the schema.
+            ValueError: if they can't be read, or don't fit the schema.
         """
-        if self.public is not None and self.public.is_dir():
+        if self.public is None:
+            return PublicExamples.none_of(self._schema.dataset(self._table_name, 0))
+        if self.public.is_dir():
             for name in ("schema", "label", "owner"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}: expected with tables alone, got it with images")
@@ -133,15 +133,15 @@ class FileSource(Settings):
                 f"public: expected another file than the private one, got {self.public} for both: "
                 f"the pool is public, and part of what is released"
             )
-        if self.private.is_dir() and (self.public is None or not self.public.is_dir()):
+        public = self.load_public() if public is None else public
+        is_folder = self.public is not None and self.public.is_dir()
+        if is_folder != self.private.is_dir():
             raise ValueError("private: expected two folders of images or two files, got one")
-        if public is None and self.public is not None:
-            public = self.load_public()
-        if public is not None and self.private.is_dir():
+        if is_folder:
             examples = image_folders.load_private(self.private, public)
         else:
-            dataset = self.dataset if public is None else public.dataset
-            form = None if public is None else self._public_table.form
+            dataset = public.dataset
+            form = None if self.public is None else self._public_table.form
             examples = tables.read_table(
                 self.private,
                 form or tables.text_form(self.private, dataset.schema, header_alone=True),

@@ -119,13 +119,10 @@ def _remove_unfinished(downloads: Iterable[pathlib.Path], prepared: pathlib.Path
         downloads: what is new below the folder of downloads.
         prepared: folder of the data set.
     """
-    for path in sorted(downloads, reverse=True):
-        if ".tmp." in path.name:
-            shutil.rmtree(path, ignore_errors=True)
     root = prepared.parents[1]
     for path in (*sorted(downloads, reverse=True), root / "downloads", prepared.parent, root):
         with contextlib.suppress(OSError):  # it holds something, or is a file
-            path.rmdir()
+            shutil.rmtree(path) if ".tmp." in path.name else path.rmdir()
 
 
 def _labels_of(

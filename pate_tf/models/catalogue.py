@@ -217,7 +217,7 @@ def with_logits(model: keras.Model) -> keras.Model:
     """Returns a model of probabilities as one of their logarithms, which are logits of them."""
     probabilities = keras.ops.cast(model.outputs[0], "float32")
     smallest = float(np.finfo(np.float32).tiny)
-    return keras.Model(model.inputs, keras.ops.log(keras.ops.maximum(probabilities, smallest)))
+    return keras.Model(model.inputs[0], keras.ops.log(keras.ops.maximum(probabilities, smallest)))
 
 
 def holds_statistics(layer: keras.Layer) -> bool:
@@ -226,8 +226,8 @@ def holds_statistics(layer: keras.Layer) -> bool:
         mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
         return bool(mean.any() or (variance != 1.0).any())
     if isinstance(layer, layers.Discretization):
-        return bool(layer.bin_boundaries)
-    if hasattr(layer, "get_vocabulary"):
+        return layer.bin_boundaries is not None
+    if isinstance(layer, (layers.StringLookup, layers.IntegerLookup, layers.TextVectorization)):
         return bool(layer.get_vocabulary(include_special_tokens=False))
     return isinstance(layer, layers.Normalization)
 

@@ -134,8 +134,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
 
     def is_over(self) -> bool:
         """Returns whether the server says that the run is over; raises as `call`."""
-        over: bool = self.call(OVER, None, bool)
-        return over
+        return bool(self.call(OVER, None, bool))
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()

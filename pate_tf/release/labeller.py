@@ -440,7 +440,7 @@ class Labeller:
                 is_useful = is_useful and source.covers(pool.inputs)
                 number = propagation.default_number(pool, queries.num_queries) if is_useful else 0
             labels = self._label_by_votes(plan, pool, source, number, ledger)
-        if not len(labels.released.labels):
+        if pool and not len(labels.released.labels):
             reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
                 f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
@@ -527,7 +527,8 @@ class Labeller:
                 deviation,
                 centres=None if number is None else sums.summands.centres[number],
                 moments=moments,
-                num_records=sums.num_records,
+                num_records=sums.num_records if sums.unit == "record" else None,
+                groups=sums.summands.groups,
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
             )

@@ -18,14 +18,7 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
-from pate_tf.core.reporting import (
-    NOT_MEASURED,
-    QUIET,
-    Reporting,
-    RunReport,
-    reporting,
-    tensorboard_row,
-)
+from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport, reporting
 from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.data.named_function import name_of
@@ -165,7 +158,14 @@ class Student:
             export_formats: as of `publish`.
             labels_whole_pool: whether labels will come from feature sums.
         """
-        config = complete(self._settings, pool.dataset, labels_whole_pool=labels_whole_pool)
+        settings = self._settings
+        choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
+        if not pool and (settings.student not in (AUTO, LINEAR_HEAD) or any(choices)):
+            raise ValueError(
+                f"student: expected {LINEAR_HEAD} without settings where there is no public pool, "
+                f"got {settings.student}"
+            )
+        config = complete(settings, pool.dataset, labels_whole_pool=labels_whole_pool)
         kind = find_student(config, pool.dataset)
         check_formats(export_formats)
         if export_formats and not kind.can_convert:
@@ -211,7 +211,8 @@ class Student:
         # Of tables and texts no student is expected to be better than the linear model of feature
         # sums; of images, after several rounds, unless clusters are classes.
         prefers_linear_head = labels.linear_head is not None and (
-            pool.dataset.kind != "image"
+            not pool
+            or pool.dataset.kind != "image"
             or (
                 getattr(labels.cost.charge, "num_rounds", 1) > 1
                 and labels.training_labels.weights is not None
@@ -493,5 +494,5 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
             rows.append((name.replace("_", " "), text))
     if (published.folder / "logs").exists():
-        rows.append(tensorboard_row(published.folder.parent))
+        rows.append(artifacts.tensorboard_row(published.folder.parent))
     return RunReport(values=values, rows=rows)

@@ -1,4 +1,4 @@
-"""From two files to a published student: what `pate run` does; its steps import TensorFlow."""
+"""From files to a published student: what `pate run` does; its steps import TensorFlow."""
 
 import dataclasses
 import pathlib
@@ -80,6 +80,10 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
     data = Data.of(settings, None, reporting) if data is None else data
     dataset, has_owners = data.dataset, data.private.owners is not None
     number_of_records = None if has_owners else len(data.private)
+    if settings.method == PATE and not data.pool:
+        raise ValueError(
+            "public: expected public records with method pate, whose teachers label them, got none"
+        )
     if has_owners and settings.method == PATE and settings.num_teachers is None:
         raise ValueError(
             "num_teachers: expected it with owners, whose number is private, got none; choose it "

@@ -256,6 +256,7 @@ class LabelsStatement(PrivacyStatement):
             "sums": self.method == "feature_sums",
             "votes": self.method == "pate",
             "adaptive": self.is_adaptive,
+            "pool": self.num_queries > 0,
             "several charges": self.charged_before or self.epsilon_ledger > self.epsilon,
             "late plan": self.sanitised is not None and not self.sanitised.plan_was_fixed,
             "registered": is_registered,
@@ -349,9 +350,10 @@ class LabelsStatement(PrivacyStatement):
             if sequence not in answers:
                 raise ValueError(f"statement: row {sequence} was charged and never answered")
         num_queries, num_answered = self.num_queries, self.num_answered
-        if not (num_queries >= len(named) and 0 <= num_answered <= num_queries):
+        least = len(named) if self.method == "pate" else 0  # sums need no query
+        if not (num_queries >= least and 0 <= num_answered <= num_queries):
             raise ValueError(
-                f"statement: expected at least {len(named)} queries, one for each row, and no more "
+                f"statement: expected at least {least} queries, one for each row, and no more "
                 f"answers than queries, got {num_queries} and {num_answered}"
             )
         withheld = any(answers[row]["num_answered"] < answers[row]["num_queries"] for row in named)
@@ -371,8 +373,8 @@ class LabelsStatement(PrivacyStatement):
         number = self.charged[self.mechanism] - before[self.mechanism]
         number = min(sum(debits[row][1] for row in named), number)
         counted = Counter({self.mechanism: number}) + before
-        least, _ = smallest_epsilon(counted, self.delta)
-        at_least("epsilon", self.epsilon, least, f"for {num_queries} queries")
+        epsilon, _ = smallest_epsilon(counted, self.delta)
+        at_least("epsilon", self.epsilon, epsilon, f"for {num_queries} queries")
 
     def _check_ledger(self, rows: Sequence[LedgerRow]) -> None:
         charges, everything = charges_of(rows), "for all that the ledger was charged for"

@@ -17,14 +17,7 @@ import tensorflow as tf
 from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
-from pate_tf.core.reporting import (
-    NOT_MEASURED,
-    Reporting,
-    Row,
-    RunReport,
-    reporting,
-    tensorboard_row,
-)
+from pate_tf.core.reporting import NOT_MEASURED, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import Partition, PrivateExamples
 from pate_tf.core.source import PrivateSource, Records, keyed_sum, record_digests
 from pate_tf.core.validation import IntArray, whole_numbers
@@ -389,7 +382,7 @@ class Teachers:
             ("mean teacher accuracy", accuracy),
             ("majority-class baseline", NOT_MEASURED if majority is None else f"{majority:.2%}"),
             ("stored in", f"{directory.teachers} (sensitive)"),
-            tensorboard_row(directory.root),
+            artifacts.tensorboard_row(directory.root),
             ("time", f"{values['seconds']:.1f} s"),
         ]
         return RunReport(values=values, rows=rows)

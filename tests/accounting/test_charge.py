@@ -7,25 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger_helpers import DELTA, PLAN
 from toy_mechanisms import ToyGate
 
-from pate_tf.accounting.charges import CostRelease
 from pate_tf.accounting.composition import fits, moments_epsilon, smallest_epsilon, total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
-from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, StabilityGate
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax
 
 LAPLACE, GAUSSIAN = LaplaceNoisyMax(gamma=0.05), GaussianNoisyMax(sigma=40.0)
 GATE = ToyGate(epsilon=0.25, delta=1e-6)
-PLAN = CostRelease(
-    release="log_cost",
-    bound="two_sided",
-    moment=20.0,
-    smoothness=0.06,
-    sigma=8.0,
-    failure=0.01,
-    num_queries=20,
-)
-DELTA = 1e-5
 
 
 def test_moments_of_queries_and_releases_add_up():
@@ -103,6 +93,3 @@ def test_events_of_another_library_cover_everything_but_what_it_can_not_say():
     ours, _ = epsilon_from_alphas(caps + 2 * PLAN.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, DELTA)
     assert moments_epsilon(charges, DELTA)[0] < ours
     assert ours * (1 - 1e-6) <= accountant.get_epsilon(DELTA) <= 1.1 * ours
-
-
-REAL_GATE = StabilityGate(epsilon=0.25, delta=4e-6)

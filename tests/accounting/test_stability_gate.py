@@ -156,15 +156,6 @@ def test_one_teacher_changes_every_distance_by_at_most_one(universe):
     assert moved == {-1, 0, 1}
 
 
-TOLERANT_UNIVERSES = [
-    ((3, 2, 5), 1),
-    ((4, 2, 4), 2),
-    ((2, 3, 4), 1),
-    ((3, 2, 4), 2),
-    ((2, 2, 9), 1),
-]
-
-
 def test_a_tie_never_leaves_and_a_sure_batch_always_does():
     gate = StabilityGate(epsilon=0.5, delta=1e-5)
     source = SeededNoise(1)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from data_sets_for_tests import table_dataset
+from data_sets_for_tests import image_dataset, table_dataset
 
 from benchmarks.harness import DELTA
 from benchmarks.instead import dp_sgd, methods, private_knn
@@ -18,14 +18,7 @@ from pate_tf.core.dataset import Dataset
 
 
 def images(side: int) -> Dataset:
-    return Dataset(
-        name="tiny",
-        kind="image",
-        input_shape=(side, side, 1),
-        value_range=(0.0, 1.0),
-        num_classes=3,
-        pool_size=5,
-    )
+    return image_dataset(side, value_range=(0.0, 1.0))
 
 
 def loop(model, inputs, labels, clip):

@@ -53,7 +53,8 @@ def test_they_lie_where_one_types_and_a_failed_start_leaves_the_folder_to_the_ne
     (tmp_path / "nets_here.py").write_text(NETS)
     failed = run_script("train_teachers.py", *TEACH, "--model=nets_here:failing", folder=tmp_path)
     assert_one_line(failed)
-    ended = run_script("train_teachers.py", *TEACH, "--model=nets_here:logistic", folder=tmp_path)
+    flags = ("--model=nets_here:logistic", "--representation=raw")
+    ended = run_script("train_teachers.py", *TEACH, *flags, folder=tmp_path)
     assert ended.code == 0, ended.err
     refused = run_script("train_teachers.py", *TEACH, "--model=mlp", folder=tmp_path)
     assert_one_line(refused)

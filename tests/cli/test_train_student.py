@@ -94,6 +94,9 @@ def test_each_version_is_a_run_of_tensorboard_with_its_accuracy_and_epsilon(fini
     assert scalars["result/accuracy"][0][1] == pytest.approx(report["student_accuracy"])
     assert scalars["result/epsilon"][0][1] == pytest.approx(report["epsilon_data_independent"])
     assert event_files.settings(logs)["student"] == report["student_kind"]
+    of_teachers, of_students = {"result/mean_accuracy", "num_teachers"}, {"mechanism", "labels"}
+    shown = event_files.columns(folder / "run")
+    assert shown >= {"result/accuracy", "result/epsilon", *of_teachers, *of_students}
     assert "epoch_accuracy" in event_files.scalars(logs / "held_out")
     for path in (logs, logs / "held_out"):
         events = event_files.accumulated(path)

@@ -3,6 +3,7 @@ import dataclasses
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
+from data_sets_for_tests import image_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,16 +12,7 @@ from pate_tf.core.public import PoolLabels, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
 
 # So large that no shape, limit or number of classes contains its digits.
-IMAGES = Dataset(
-    name="images",
-    kind="image",
-    input_shape=(2, 2, 1),
-    value_range=(0.0, 255.0),
-    num_classes=3,
-    class_names=("a", "b", "c"),
-    augmentation="flip",
-    pool_size=4,
-)
+IMAGES = image_dataset(2, class_names=("a", "b", "c"), augmentation="flip", pool_size=4)
 
 # Rows of one sum.
 counts_arrays = st.builds(
@@ -138,7 +130,7 @@ def test_public_labels_may_be_absent_all_or_some():
         {"kind": "sound"},
         {"augmentation": "magic"},
         {"class_names": ("a",)},
-        {"pool_size": 0},
+        {"pool_size": -1},
         {"value_range": (1.0, 1.0)},
         {"value_range": (0.0, float("nan"))},
         {"num_classes": 0},

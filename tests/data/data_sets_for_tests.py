@@ -1,30 +1,29 @@
 """Data sets of a user's own, by the name `data_sets_for_tests:<function>`."""
 
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from pate_tf.core.dataset import Dataset
 
-WAVES = Dataset(
-    name="waves",
-    kind="tabular",
-    input_shape=(2, 3),
-    value_range=(-1.0, 1.0),
-    num_classes=4,
-    pool_size=30,
-)
+
+def table_dataset(
+    num_features: int, low: float, high: float, num_classes: int = 3, **fields: Any
+) -> Dataset:
+    """A small table; fields are those of `Dataset`."""
+    fields = {"name": "table", "pool_size": 10, "input_shape": (num_features,), **fields}
+    return Dataset(kind="tabular", value_range=(low, high), num_classes=num_classes, **fields)
 
 
-def table_dataset(num_features: int, low: float, high: float, num_classes: int = 3) -> Dataset:
-    return Dataset(
-        name="table",
-        kind="tabular",
-        input_shape=(num_features,),
-        value_range=(low, high),
-        num_classes=num_classes,
-        pool_size=10,
-    )
+def image_dataset(side: int, channels: int = 1, num_classes: int = 3, **fields: Any) -> Dataset:
+    """Small images; fields are those of `Dataset`."""
+    fields = {"name": "images", "pool_size": 10, "value_range": (0.0, 255.0), **fields}
+    shape = (side, side, channels)
+    return Dataset(kind="image", input_shape=shape, num_classes=num_classes, **fields)
+
+
+WAVES = table_dataset(6, -1.0, 1.0, 4, name="waves", input_shape=(2, 3), pool_size=30)
 
 
 def waves(side: str, data_dir: pathlib.Path | None):

@@ -1,21 +1,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from data_sets_for_tests import image_dataset
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.data import preprocessing
 
 
 def dataset(kind: str, side: int = 28, channels: int = 1) -> Dataset:
-    return Dataset(
-        name="images",
-        kind="image",
-        input_shape=(side, side, channels),
-        value_range=(0.0, 255.0),
-        num_classes=2,
-        augmentation=kind,
-        pool_size=1,
-    )
+    return image_dataset(side, channels, augmentation=kind)
 
 
 def blobs(batch: int, side: int, channels: int, shift: float = 0.0) -> np.ndarray:

@@ -4,7 +4,15 @@ import functools
 
 import numpy as np
 
-from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
+from pate_tf.accounting.charges import CostRelease
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+)
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
 from pate_tf.release.noise import SystemNoise
@@ -14,6 +22,22 @@ ENSEMBLE = "ab" * 32
 DELTA = 1e-5
 NUM_CLASSES = 3
 MECHANISM = PermuteAndFlip(gamma=0.05)
+MECHANISMS = [
+    LaplaceNoisyMax(gamma=0.05),
+    MECHANISM,
+    ExponentialMechanism(gamma=0.05),
+    GaussianNoisyMax(sigma=40.0),
+    ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),
+]
+PLAN = CostRelease(
+    release="log_cost",
+    bound="two_sided",
+    moment=20.0,
+    smoothness=0.06,
+    sigma=8.0,
+    failure=0.01,
+    num_queries=20,
+)
 
 
 def votes_of(inputs):

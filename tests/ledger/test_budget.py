@@ -10,28 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_helpers import DELTA, MECHANISM, answers_of, label, open_ledger
+from ledger_helpers import DELTA, MECHANISM, MECHANISMS, answers_of, label, open_ledger
 from script_processes import start
 
 from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
-from pate_tf.accounting.mechanisms import (
-    ConfidentGaussianNoisyMax,
-    ExponentialMechanism,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    PermuteAndFlip,
-)
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Head, Ledger, LedgerError, journal
 from pate_tf.release.noise import SeededNoise
-
-MECHANISMS = [
-    LaplaceNoisyMax(gamma=0.05),
-    PermuteAndFlip(gamma=0.05),
-    ExponentialMechanism(gamma=0.05),
-    GaussianNoisyMax(sigma=40.0),
-    ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
-]
 
 
 def debit(ledger, mechanism, num_queries, *, secure_noise=True, tag=0):

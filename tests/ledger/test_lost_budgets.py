@@ -1,5 +1,6 @@
 """Ways to spend a budget twice: a ledger deleted, restored, copied; teachers trained again."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -29,6 +30,11 @@ def folder(tmp_path):
 
 def state_folder():
     return pathlib.Path(os.environ["PATE_TF_STATE"])
+
+
+def in_registry(command):
+    with contextlib.closing(sqlite3.connect(state_folder() / DATABASE)) as registry, registry:
+        registry.execute(command)
 
 
 def without_registry(monkeypatch, tmp_path):
@@ -238,12 +244,7 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
     """Its spending counts as infinite; all others are counted, and rows are noted, as before."""
     first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
     spend(first, 0, 5, source=PATIENTS)
-    connection = sqlite3.connect(state_folder() / DATABASE)
-    with connection:
-        connection.execute(
-            "UPDATE rows SET debit = replace(debit, 'permute_and_flip', 'of_a_users_own')"
-        )
-    connection.close()
+    in_registry("UPDATE rows SET debit = replace(debit, 'permute_and_flip', 'of_a_users_own')")
     with pytest.warns(LedgerWarning, match="unknown here"):
         ledger = open_ledger(second, ensemble_digest="cd" * 32, source=PATIENTS)
     with ledger:
@@ -279,12 +280,7 @@ def test_what_a_copy_spent_is_not_forgotten_with_the_original(folder, tmp_path):
 
 def test_what_a_missing_row_paid_for_must_be_known_here(folder):
     spend(folder, 0, 5)
-    connection = sqlite3.connect(state_folder() / DATABASE)
-    with connection:
-        connection.execute(
-            "UPDATE rows SET debit = replace(debit, 'permute_and_flip', 'of_a_users_own')"
-        )
-    connection.close()
+    in_registry("UPDATE rows SET debit = replace(debit, 'permute_and_flip', 'of_a_users_own')")
     delete_ledger(folder)
     with pytest.raises(LedgerError) as error:
         open_ledger(folder, acknowledge_reset=True)
@@ -293,9 +289,7 @@ def test_what_a_missing_row_paid_for_must_be_known_here(folder):
 
 def test_a_registry_of_a_newer_version_is_left_alone(folder):
     spend(folder, 0, 5)
-    with sqlite3.connect(state_folder() / DATABASE) as registry:
-        registry.execute("PRAGMA user_version = 9")
-    registry.close()
+    in_registry("PRAGMA user_version = 9")
     with pytest.warns(LedgerWarning, match="expected version 2, got 9"):
         open_ledger(folder).close()
 

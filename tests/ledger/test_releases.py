@@ -7,22 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_helpers import DELTA, MECHANISM, label, open_ledger
+from ledger_helpers import DELTA, MECHANISM, PLAN, label, open_ledger
 
-from pate_tf.accounting.charges import CostRelease, gaussian_smooth_sensitivity_rdp
+from pate_tf.accounting.charges import gaussian_smooth_sensitivity_rdp
 from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
-PLAN = CostRelease(
-    release="log_cost",
-    bound="two_sided",
-    moment=20.0,
-    smoothness=0.06,
-    sigma=8.0,
-    failure=0.01,
-    num_queries=20,
-)
 BY_SENSITIVITY = dataclasses.replace(
     PLAN, release="smooth_sensitivity", moment=10.0, smoothness=0.01, sigma=9.0
 )

@@ -8,40 +8,28 @@ from pate_tf.core.dataset import Dataset
 not_a_function = 3
 
 
+def flattened(
+    dataset: Dataset, *hidden: keras.layers.Layer, scale: float | None = None, **output: object
+) -> keras.Model:
+    """Layers between the flattened inputs, divided by a scale, and a number for each class."""
+    scaled = [] if scale is None else [keras.layers.Rescaling(1.0 / scale)]
+    output = {"units": dataset.num_classes, **output}
+    body = [keras.layers.Flatten(), *hidden, keras.layers.Dense(**output)]
+    return keras.Sequential([keras.Input(dataset.input_shape), *scaled, *body])
+
+
 def with_buffers(dataset: Dataset) -> keras.Model:
     """Batch normalisation and dropout: weights that no gradient changes."""
-    return keras.Sequential(
-        [
-            keras.Input(dataset.input_shape),
-            keras.layers.Rescaling(1.0 / dataset.value_range[1]),
-            keras.layers.Flatten(),
-            keras.layers.Dense(16, activation="relu"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dropout(0.3),
-            keras.layers.Dense(dataset.num_classes),
-        ]
-    )
+    dense, norm = keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization()
+    return flattened(dataset, dense, norm, keras.layers.Dropout(0.3), scale=dataset.value_range[1])
 
 
 def small(dataset: Dataset) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input(dataset.input_shape),
-            keras.layers.Rescaling(1.0 / dataset.value_range[1]),
-            keras.layers.Flatten(),
-            keras.layers.Dense(dataset.num_classes),
-        ]
-    )
+    return flattened(dataset, scale=dataset.value_range[1])
 
 
 def one_class_too_many(dataset: Dataset) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input(dataset.input_shape),
-            keras.layers.Flatten(),
-            keras.layers.Dense(dataset.num_classes + 1),
-        ]
-    )
+    return flattened(dataset, units=dataset.num_classes + 1)
 
 
 def of_another_size(dataset: Dataset) -> keras.Model:
@@ -68,15 +56,8 @@ def nothing(dataset: Dataset) -> None:
 
 
 def with_dense(dataset: Dataset, **settings: object) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input(dataset.input_shape),
-            keras.layers.Rescaling(1.0 / np.max(dataset.value_range[1])),
-            keras.layers.Flatten(),
-            keras.layers.Dense(6, activation="relu", **settings),
-            keras.layers.Dense(dataset.num_classes),
-        ]
-    )
+    dense = keras.layers.Dense(6, activation="relu", **settings)
+    return flattened(dataset, dense, scale=np.max(dataset.value_range[1]))
 
 
 def regularized(dataset: Dataset) -> keras.Model:

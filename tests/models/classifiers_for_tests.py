@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+from data_sets_for_tests import table_dataset
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
 from sklearn.gaussian_process import GaussianProcessClassifier
@@ -17,14 +18,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from pate_tf.core.dataset import Dataset
 
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=3,
-    pool_size=10,
-)
+TABLE = table_dataset(4, -1.0, 1.0)
 
 
 def scaled_logistic(dataset: Dataset):

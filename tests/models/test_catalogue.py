@@ -4,25 +4,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from architectures_for_tests import flattened
+from data_sets_for_tests import image_dataset
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.data.catalogue import DIGITS
 from pate_tf.models import catalogue
 from pate_tf.models.catalogue import check_draws
 
-
-def images(side: int, channels: int, num_classes: int) -> Dataset:
-    return Dataset(
-        name="images",
-        kind="image",
-        input_shape=(side, side, channels),
-        value_range=(0.0, 255.0),
-        num_classes=num_classes,
-        pool_size=1,
-    )
-
-
-DATASETS = {"digits": DIGITS, "28x28x1": images(28, 1, 7), "32x32x3": images(32, 3, 10)}
+DATASETS = {
+    "digits": DIGITS,
+    "28x28x1": image_dataset(28, 1, 7),
+    "32x32x3": image_dataset(32, 3, 10),
+}
 
 
 def assert_same_weights(one, other) -> None:
@@ -119,14 +112,7 @@ class OwnNoise(keras.layers.Layer):
 
 
 def model(*layers: keras.layers.Layer) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input(DIGITS.input_shape),
-            keras.layers.Flatten(),
-            *layers,
-            keras.layers.Dense(DIGITS.num_classes),
-        ]
-    )
+    return flattened(DIGITS, *layers)
 
 
 def of_keras(shape):

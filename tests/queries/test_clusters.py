@@ -24,8 +24,8 @@ EITHER = StabilityGateOrHistogram(epsilon=0.5, delta=1e-5, sigma=200.0, most_que
 @pytest.fixture(scope="module", autouse=True)
 def quick_features():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contrastive, "STEPS", 60)
-        patch.setattr(contrastive, "STUDENT_STEPS", 200)
+        patch.setattr(contrastive, "STEPS", 30)
+        patch.setattr(contrastive, "STUDENT_STEPS", 100)
         forget()
         yield
     forget()

@@ -1,33 +1,24 @@
-"""Runs commands that must be refused, many in a row, and says what was wrong with each refusal.
-
-One process loads TensorFlow and the library once and forks for every case: so five hundred cases
-take minutes.
-"""
+"""Runs commands that must be refused, many in a row, and says what was wrong with each refusal."""
 
 import dataclasses
+import functools
 import hashlib
-import multiprocessing
 import os
 import pathlib
-import runpy
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 
-from script_processes import REPOSITORY
+import pytest
+from script_processes import run_script
 
 TEACHERS, STUDENT, ANALYSIS = "train_teachers.py", "train_student.py", "analysis.py"
 FUNCTIONS = pathlib.Path(__file__).with_name("functions_for_tests.py")
 LONGEST_MESSAGE = 1000
-PATIENCE = 120.0  # seconds until a case counts as hung, on a busy machine
 
-# What a refusal may leave: locks, and what SQLite keeps beside a ledger that was read.
-LEFT = ("ledger.lock", "ledger.sqlite3-shm", "ledger.sqlite3-wal")
-
-_CONTEXT = multiprocessing.get_context("forkserver")
+# What a refusal may leave: locks, what SQLite keeps beside a ledger that was read, what was told.
+LEFT = ("ledger.lock", "ledger.sqlite3-shm", "ledger.sqlite3-wal", ".stdout", ".stderr")
 
 Prepare = Callable[[pathlib.Path], object]
 
@@ -69,21 +60,6 @@ def problems(
         folder: an empty one.
         trained: a run of teachers; each case finds a copy as `run` in its folder.
     """
-    found = folder / "problems"
-    process = _CONTEXT.Process(target=_run_all, args=(tuple(cases), folder, trained, found))
-    process.start()
-    process.join()
-    if process.exitcode != 0:
-        raise RuntimeError(f"expected the cases to run, got exit code {process.exitcode}")
-    return [line for line in found.read_text().splitlines() if line]
-
-
-def _run_all(
-    cases: Sequence[Case], folder: pathlib.Path, trained: pathlib.Path | None, found: pathlib.Path
-) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server of forks ignores it
-    sys.path.insert(0, str(REPOSITORY))
-
     lines = []
     for number, case in enumerate(cases):
         own = folder / str(number)
@@ -91,26 +67,28 @@ def _run_all(
         shutil.copy(FUNCTIONS, own)
         if trained is not None:
             shutil.copytree(trained, own / "run")
-        os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(dir=folder)
-        if case.prepare is not None:
-            case.prepare(own)
-        problem = _problem(case, own)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATE_TF_STATE", tempfile.mkdtemp(dir=folder))
+            if case.prepare is not None:
+                case.prepare(own)
+            problem = _problem(case, own)
         if problem:
             lines.append(f"{case.title}: {problem}")
         shutil.rmtree(own, ignore_errors=True)
-    found.write_text("\n".join(lines))
+    return lines
+
+
+def _set_up(own: str, environment: Sequence[tuple[str, str]]) -> None:
+    os.environ.update(environment)
+    sys.path.insert(0, own)
+    sys.dont_write_bytecode = True
 
 
 def _problem(case: Case, own: pathlib.Path) -> str:
-    out, err = own.with_suffix(".stdout"), own.with_suffix(".stderr")
     before = _contents(own)
-    child = os.fork()
-    if child == 0:
-        _become(case, own, out, err)
-    code = _wait(child)
-    if code is None:
-        return f"hung, having said {err.read_text()[-300:]!r}"
-    told = err.read_text()
+    setup = functools.partial(_set_up, str(own), case.environment)
+    ended = run_script(case.script, *case.flags, folder=own, setup=setup)
+    code, told = ended.code, ended.err
     errors = [line for line in told.splitlines() if not line.startswith("warning: ")]
     after = _contents(own)
     new = sorted(name for name, one in after.items() if before.get(name) != one)
@@ -128,50 +106,11 @@ def _problem(case: Case, own: pathlib.Path) -> str:
     return ""
 
 
-def _become(case: Case, own: pathlib.Path, out: pathlib.Path, err: pathlib.Path) -> None:
-    """Runs the script in this process, and ends it."""
-    code: object = 70
-    try:
-        for number, path in ((1, out), (2, err)):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(descriptor, number)
-        os.environ.update(case.environment)
-        os.chdir(own)
-        sys.argv = [str(REPOSITORY / case.script), *case.flags]
-        sys.path.insert(0, str(own))
-        sys.dont_write_bytecode = True
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        code = 0
-    except SystemExit as leaving:
-        code = 0 if leaving.code is None else leaving.code
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 1)
-
-
-def _wait(child: int) -> int | None:
-    """Returns the exit code of a process; None if it hangs, and is killed."""
-    began = time.monotonic()
-    while time.monotonic() - began < PATIENCE:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
 def _contents(folder: pathlib.Path) -> dict[str, str]:
     """Returns all below a folder: what each is, and of files a digest."""
     found = {}
     for path in folder.rglob("*"):
-        if path.name in LEFT or path.name == "__pycache__":
+        if path.name.endswith(LEFT) or path.name == "__pycache__":
             continue
         if path.is_symlink():
             kind = f"link to {os.readlink(path)}"

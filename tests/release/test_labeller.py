@@ -2,30 +2,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from ledger_helpers import labeller_on
+from ledger_helpers import DELTA, MECHANISMS, NUM_CLASSES, labeller_on
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels
-from pate_tf.accounting.mechanisms import (
-    ConfidentGaussianNoisyMax,
-    ExponentialMechanism,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    PermuteAndFlip,
-)
+from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 from pate_tf.release.noise import SeededNoise
 from pate_tf.release.votes import query_digests, stored_counts
-
-DELTA = 1e-5
-NUM_CLASSES = 3
-MECHANISMS = [
-    LaplaceNoisyMax(gamma=0.05),
-    PermuteAndFlip(gamma=0.05),
-    ExponentialMechanism(gamma=0.05),
-    GaussianNoisyMax(sigma=40.0),
-    ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),
-]
 
 
 @dataclasses.dataclass

@@ -86,7 +86,8 @@ def draw(source, mechanism, num_draws, counts=COUNTS):
     ],
 )
 def test_labels_follow_the_outcome_probabilities_that_are_accounted_for(right, wrongs):
-    labels = draw(SystemNoise(), right, 100_000)
+    # As many as miss a scale five percent off as rarely as they give a false alarm.
+    labels = draw(SystemNoise(), right, 50_000 if hasattr(right, "sigma") else 70_000)
     classes = np.arange(len(COUNTS))
     for mechanism in [right, *wrongs]:
         law = mechanism.outcome_probabilities(COUNTS[np.newaxis])[0]

@@ -1,17 +1,25 @@
 import dataclasses
 import itertools
-import json
 from math import ceil, exp, log
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
 import pytest
 import reference_release as twin
+from analysis_helpers import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
-from vote_tables import H1, JOINT, MIX, UNIVERSES, ContinuousLaplace, joint_universe, universe
+from vote_tables import (
+    H1,
+    JOINT,
+    MIX,
+    UNIVERSES,
+    ContinuousLaplace,
+    golden,
+    joint_universe,
+    universe,
+)
 
 from pate_tf.accounting.charges import (
     CostRelease,
@@ -33,14 +41,8 @@ from pate_tf.accounting.planning import profile_counts
 from pate_tf.analysis.release import SanitisedEpsilon, log_cost_epsilon, plan_release, prepare_draw
 from pate_tf.analysis.smooth_sensitivity import log_smooth_cost, smooth_sensitivity
 
-GOLDEN_FILE = Path(__file__).parents[1] / "accounting" / "golden.json"
-GOLDEN = json.loads(GOLDEN_FILE.read_text())["values"]
 FALSE_ALARM = 1e-7
 FLOOR = 1e-12
-
-
-def golden(name):
-    return pytest.approx(float(GOLDEN[name]), rel=1e-12, abs=0.0)
 
 
 def plan_by_hand(**changes):
@@ -54,6 +56,11 @@ def plan_by_hand(**changes):
         "num_queries": 2,
     }
     return CostRelease(**(fields | changes))
+
+
+def planned_log_cost(counts, mechanism, plan):
+    choices = {"bound": plan.bound, "moment": plan.moment, "eta": plan.smoothness}
+    return log_smooth_cost(counts, mechanism, floor=plan.cost_floor, **choices)
 
 
 def drawn_steps(counts, mechanism, plan, noise):
@@ -121,18 +128,9 @@ def test_golden_smooth_cost(name, counts, bound, moment, eta):
 def test_golden_epsilon_by_the_formula_of_the_page():
     name = "B2 eps: (Cbar e^{eta sigma b})/l + (l+1)/(2 sigma^2) + ln(1/delta)/l, sigma=13, same"
     plan = plan_by_hand(moment=40.0, smoothness=0.08, sigma=13.0, failure=0.01, num_queries=100)
-    page = float(GOLDEN[name])
-    cost = exp(
-        log_smooth_cost(
-            np.array([H1] * 100),
-            ContinuousLaplace(gamma=0.05),
-            bound=plan.bound,
-            moment=plan.moment,
-            eta=plan.smoothness,
-            floor=plan.cost_floor,
-        )
-    )
-    b = float(GOLDEN["b = Phi^-1(0.99)"])
+    page = float(GOLDEN["values"][name])
+    cost = exp(planned_log_cost(np.array([H1] * 100), ContinuousLaplace(gamma=0.05), plan))
+    b = float(GOLDEN["values"]["b = Phi^-1(0.99)"])
     alpha = cost * exp(0.08 * 13 * b) + plan.alpha(plan.moment)
     assert (alpha + log(1e5)) / plan.moment == pytest.approx(page, rel=1e-12)
     # Whole steps cost at most two steps more, the improved conversion less.
@@ -304,14 +302,7 @@ def test_steps_above_is_the_least_safe_number(sigma, failure):
 def test_steps_are_rounded_up(count):
     counts, mechanism = np.array([[count, 50 - count]] * 2), LaplaceNoisyMax(gamma=0.2)
     plan = plan_by_hand()
-    exact = log_smooth_cost(
-        counts,
-        mechanism,
-        bound=plan.bound,
-        moment=plan.moment,
-        eta=plan.smoothness,
-        floor=plan.cost_floor,
-    )
+    exact = planned_log_cost(counts, mechanism, plan)
     steps = drawn_steps(counts, mechanism, plan, no_noise)
     assert exact <= plan.step * steps <= exact + plan.step * (1 + 1e-6)
     more = drawn_steps(counts, mechanism, plan, lambda scale: 3)
@@ -333,14 +324,7 @@ def test_confidence_of_the_released_epsilon():
     mechanism = LaplaceNoisyMax(gamma=0.1)
     plan = plan_by_hand(failure=0.1, sigma=4.0, smoothness=0.05)
     cost = data_dependent_alphas(counts, mechanism, np.array([plan.moment]), bound=plan.bound)[0]
-    log_cost = log_smooth_cost(
-        counts,
-        mechanism,
-        bound=plan.bound,
-        moment=plan.moment,
-        eta=plan.smoothness,
-        floor=plan.cost_floor,
-    )
+    log_cost = planned_log_cost(counts, mechanism, plan)
     support, weights = gaussian_weights(plan.sigma)
     whole = ceil((log_cost + 1e-9) / plan.step)
     upper = plan.step * (whole + support + steps_above(plan.sigma, plan.failure))

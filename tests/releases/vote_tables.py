@@ -3,16 +3,20 @@
 import itertools
 
 import numpy as np
+import pytest
 import reference_release as twin
+from analysis_helpers import GOLDEN
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, noisy_max
 
-H1 = [235, 2, 2, 2, 2, 2, 2, 1, 1, 1]
-H2 = [200, 6, 6, 6, 6, 6, 5, 5, 5, 5]
-H3 = [150, 60, 5, 5, 5, 5, 5, 5, 5, 5]
+H1, H2, H3 = (GOLDEN[name] for name in ("H1", "H2", "H3"))
 MIX = [H1] * 50 + [H2] * 30 + [H3] * 20
 UNIVERSES = [(10, 2), (9, 3), (7, 4)]
 JOINT = [(5, 2, 2), (4, 3, 2), (4, 2, 3)]
+
+
+def golden(name):
+    return pytest.approx(float(GOLDEN["values"][name]), rel=1e-12, abs=0.0)
 
 
 class ContinuousLaplace(LaplaceNoisyMax):

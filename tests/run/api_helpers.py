@@ -4,6 +4,8 @@ import pathlib
 
 import keras
 import numpy as np
+from architectures_for_tests import flattened
+from data_sets_for_tests import image_dataset
 
 import pate_tf
 from pate_tf.core.dataset import Dataset
@@ -11,29 +13,13 @@ from pate_tf.core.dataset import Dataset
 
 def net(dataset: Dataset) -> keras.Model:
     """Not compiled: trained in the traced loop."""
-    return keras.Sequential(
-        [
-            keras.Input(dataset.input_shape),
-            keras.layers.Rescaling(1 / 16),
-            keras.layers.Flatten(),
-            keras.layers.Dense(16, activation="relu"),
-            keras.layers.Dense(dataset.num_classes),
-        ]
-    )
+    return flattened(dataset, keras.layers.Dense(16, activation="relu"), scale=16.0)
 
 
 def compiled(dataset: Dataset) -> keras.Model:
     """Compiled, with dropout, whose draws must be the teacher's own."""
-    model = keras.Sequential(
-        [
-            keras.Input(dataset.input_shape),
-            keras.layers.Rescaling(1 / 16),
-            keras.layers.Flatten(),
-            keras.layers.Dense(16, activation="relu"),
-            keras.layers.Dropout(0.2),
-            keras.layers.Dense(dataset.num_classes, activation="softmax"),
-        ]
-    )
+    hidden = keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.2)
+    model = flattened(dataset, *hidden, scale=16.0, activation="softmax")
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
@@ -70,15 +56,7 @@ def weights(folder: pathlib.Path) -> list[list[np.ndarray]]:
 
 # Images of floats, of which a record may be whatever it likes.
 
-IMAGES = Dataset(
-    name="images",
-    kind="image",
-    input_shape=(8, 8, 1),
-    value_range=(0.0, 255.0),
-    num_classes=3,
-    pool_size=60,
-    input_type="float32",
-)
+IMAGES = image_dataset(8, pool_size=60, input_type="float32")
 HUGE = 3e38  # float32 holds it, and no sum of two
 
 

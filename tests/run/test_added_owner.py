@@ -188,6 +188,7 @@ def representation_of_pool(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         patch.setattr(contrastive, "STEPS", 20)
+        patch.setattr(contrastive, "STUDENT_STEPS", 5)
         encoder_of(POOL, default_of_teachers(IMAGES), 0)
         yield
 

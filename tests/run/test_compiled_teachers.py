@@ -176,7 +176,7 @@ def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data
 
 
 @pytest.mark.parametrize(
-    ("net", "number"), [("compiled", 4), pytest.param("net", 30, marks=pytest.mark.long)]
+    ("net", "number"), [("compiled", 3), pytest.param("net", 30, marks=pytest.mark.long)]
 )
 def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, net, number):
     flags = ("train_teachers.py", f"--model=api_helpers:{net}", f"--nb_teachers={number}")

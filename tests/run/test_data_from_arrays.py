@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from data_sets_for_tests import image_dataset
 
 import pate_tf
-from pate_tf.core.dataset import Dataset, to_input_type
+from pate_tf.core.dataset import to_input_type
 
 RANDOM = np.random.default_rng(0)
 FLOATS = RANDOM.uniform(0, 1, (40, 6, 5, 3))
@@ -120,14 +121,7 @@ def test_what_does_not_fit_is_one_clear_line(changes, message):
 
 @pytest.mark.parametrize("value", [0.5, 300.0, -1.0, np.nan])
 def test_a_function_of_ones_own_does_not_lose_floats_either(value):
-    dataset = Dataset(
-        name="own",
-        kind="image",
-        input_shape=(1, 1, 1),
-        value_range=(0, 255),
-        num_classes=2,
-        pool_size=1,
-    )
+    dataset = image_dataset(1, value_range=(0, 255))
     with pytest.raises(ValueError, match="expected whole numbers from 0 to 255 as pixels"):
         to_input_type(np.full((1, 1, 1, 1), value), dataset, "dataset")
 

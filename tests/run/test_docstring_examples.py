@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import pate_tf
+import pate_tf.audit
 from pate_tf.representations import contrastive
 
 MECHANISMS = ("noisy_max", "charged_once")
@@ -18,6 +19,7 @@ MODULES = (
     *("run.student", "statement.publishing", "statement.privacy_statement", "release.feature_sums"),
     *("ledger.ledger", "ledger.journal", "run.classifier"),
     *("representations.catalogue", "core.dataset", "accounting.charge", "accounting.planning"),
+    *("audit.mechanism", "audit.run", "audit.report"),
     *(f"accounting.mechanisms.{name}" for name in MECHANISMS),
 )
 
@@ -53,6 +55,9 @@ def test_examples_give_what_they_say(module, names):
 
 
 def test_every_class_and_function_of_the_public_api_has_an_example():
+    for name in pate_tf.audit.__all__:
+        value = getattr(pate_tf.audit, name)
+        assert ">>>" in value.__doc__ or isinstance(value, type), name
     public = {name: getattr(pate_tf, name) for name in pate_tf.__all__}
     texts = {name: one.__doc__ for name, one in public.items() if not inspect.ismodule(one)}
     assert [name for name, text in texts.items() if ">>>" not in text] == []

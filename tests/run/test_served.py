@@ -5,9 +5,9 @@ import csv
 import keras
 import numpy as np
 import pytest
+from data_sets_for_tests import image_dataset
 from PIL import Image
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.data.schema import schema_of
 from pate_tf.serving import served
 from pate_tf.serving.export import export_student
@@ -78,15 +78,7 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
 
 
 def test_images_are_predicted_by_file(tmp_path):
-    dataset = Dataset(
-        name="lights",
-        kind="image",
-        input_shape=(4, 4, 1),
-        value_range=(0, 255),
-        num_classes=2,
-        class_names=("dark", "light"),
-        pool_size=1,
-    )
+    dataset = image_dataset(4, num_classes=2, class_names=("dark", "light"))
     layers = [keras.layers.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
     model = keras.Sequential(layers)
     export_student(model, dataset, tmp_path / "student", {})

@@ -4,8 +4,8 @@ import types
 
 import keras
 import numpy as np
+from data_sets_for_tests import table_dataset
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.selective_sgd.private_training import NoisyParticipants
@@ -13,14 +13,7 @@ from pate_tf.selective_sgd.server import ParameterServer, Upload
 from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.training import Participants, SharedTraining
 
-DATASET = Dataset(
-    name="blobs",
-    kind="tabular",
-    input_shape=(6,),
-    value_range=(-8.0, 8.0),
-    num_classes=3,
-    pool_size=10,
-)
+DATASET = table_dataset(6, -8.0, 8.0, name="blobs")
 CENTRES = np.random.default_rng(0).normal(scale=2.0, size=(3, 6))
 
 

@@ -1,6 +1,6 @@
 """The server and what it takes: state machines with kills against a plain model, bad uploads."""
 
-import multiprocessing
+import functools
 import os
 import pathlib
 import signal
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from script_processes import start
 from shared_helpers import INITIAL, PARTICIPANTS, SIZE, upload
 
 from pate_tf.selective_sgd.run_state import DurableRun
@@ -220,17 +221,15 @@ def _push_and_die(folder: pathlib.Path, at: str) -> None:
 
 @pytest.mark.parametrize("at", ["half written", "before it is durable"])
 def test_a_killed_server_resumes_and_applies_each_upload_once(tmp_path, at):
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=_push_and_die, args=(tmp_path, at))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    served, expected = server(folder=tmp_path), server()
+    folder = tmp_path / "run"
+    dying = start(functools.partial(_push_and_die, folder, at), folder=tmp_path)
+    assert dying.wait().code == -signal.SIGKILL
+    served, expected = server(folder=folder), server()
     assert served.version == 2  # the participant never got an answer, and sends it again
     assert served.push(upload(2, 0, 2))
     for participant in range(3):
         expected.push(upload(participant, 0, participant))
-    assert state_of(served) == state_of(server(folder=tmp_path)) == state_of(expected)
+    assert state_of(served) == state_of(server(folder=folder)) == state_of(expected)
 
 
 def test_a_damaged_state_and_that_of_another_run_are_refused(tmp_path):

@@ -22,6 +22,7 @@ def classify(tmp_path_factory) -> pathlib.Path:
     command = [compiler, "-Wall", "-Werror", f"-I{tf.sysconfig.get_include()}", str(SOURCE)]
     command += ["-o", str(program), f"-L{libraries}", f"-Wl,-rpath,{libraries}"]
     command += ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
+    command += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # a fourth of the time
     subprocess.run(command, check=True, timeout=120)
     return program
 

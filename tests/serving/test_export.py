@@ -1,4 +1,4 @@
-import multiprocessing
+import functools
 import os
 import pathlib
 import signal
@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from script_processes import PATIENCE
+from script_processes import start
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -123,11 +123,8 @@ def export_and_die(folder: pathlib.Path, moment: str) -> None:
 @pytest.mark.parametrize("moment", ["after the model", "before the rename", "after the rename"])
 def test_a_killed_export_is_complete_or_not_there(tmp_path, moment):
     folder = tmp_path / "student"
-    context = multiprocessing.get_context("forkserver")  # that of script_processes
-    process = context.Process(target=export_and_die, args=(folder, moment))
-    process.start()
-    process.join(PATIENCE)
-    assert process.exitcode == -signal.SIGKILL
+    dying = start(functools.partial(export_and_die, folder, moment), folder=tmp_path)
+    assert dying.wait().code == -signal.SIGKILL
     versions = [path.name for path in folder.iterdir() if path.name.isdigit()]
     if moment == "after the rename":
         assert versions == ["1"]

@@ -96,6 +96,6 @@ def test_files_of_any_size_and_kind_become_what_a_folder_of_them_is_read_as(
     assert decoded.dtype == np.uint8
     for place, file in enumerate(files):
         (tmp_path / "file.png").write_bytes(file)
-        expected = image_folders.read_image(tmp_path / "file.png", shape, "image").astype(int)
+        expected = image_folders.read_image(tmp_path / "file.png", dataset).astype(int)
         # No filter where the size is right: the same pixels.
         np.testing.assert_allclose(decoded[place], expected, atol=0 if place == 3 else 1)

@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 import pytest
+from data_sets_for_tests import table_dataset
 
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import Member, Policy, Silo, SiloRoster, SiloSums, SiloTeacher
@@ -54,14 +54,7 @@ def roster(*names, **fields):
 
 def pool(number=200):
     """A pool of so many of those queries."""
-    dataset = Dataset(
-        name="lines",
-        kind="tabular",
-        input_shape=SHAPE,
-        value_range=(0.0, 1_000.0),
-        num_classes=NUM_CLASSES,
-        pool_size=number,
-    )
+    dataset = table_dataset(4, 0.0, 1_000.0, NUM_CLASSES, name="lines", pool_size=number)
     return Pool(dataset, queries(0, number))
 
 

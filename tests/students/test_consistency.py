@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from architectures_for_tests import flattened
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,16 +72,9 @@ def test_a_regularizer_moves_the_weights_as_it_says():
     images = tf.random.stateless_uniform([12, 8, 8, 1], [0, 1], 0.0, 16.0)
     kernels = []
     for regularizer in (None, keras.regularizers.L2(L2)):
-        classifier = keras.Sequential(
-            [
-                keras.Input(dataset.input_shape),
-                keras.layers.Flatten(),
-                keras.layers.Dense(
-                    10,
-                    kernel_regularizer=regularizer,
-                    kernel_initializer=keras.initializers.GlorotUniform(seed=7),
-                ),
-            ]
+        initializer = keras.initializers.GlorotUniform(seed=7)
+        classifier = flattened(
+            dataset, kernel_regularizer=regularizer, kernel_initializer=initializer
         )
         before = classifier.trainable_weights[0].numpy()
         student = consistency.ConsistencyStudent(classifier, dataset, warm_up_steps=1)

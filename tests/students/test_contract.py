@@ -75,7 +75,7 @@ class TestGan(FittedStudentContract):
 
 
 class TestConsistency(FittedStudentContract):
-    config = config("consistency", max_steps=150)
+    config = config("consistency", model="cnn", max_steps=150)
     public = DIGITS
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 import tensorflow as tf
+from data_sets_for_tests import image_dataset
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import Partition, PrivateExamples, assigned_partition
 from pate_tf.models import catalogue
 from pate_tf.teachers.kinds import TrainedTeacher
@@ -15,15 +15,7 @@ from pate_tf.teachers.training import TeacherData, train_on_devices
 
 NUM_TEACHERS = 4
 SMALL = "architectures_for_tests:small"  # no dropout, no moving averages
-BLOBS = Dataset(
-    name="blobs",
-    kind="image",
-    input_shape=(8, 8, 1),
-    value_range=(0.0, 255.0),
-    num_classes=3,
-    augmentation="affine",
-    pool_size=10,
-)
+BLOBS = image_dataset(8, name="blobs", augmentation="affine")
 
 
 def blob_images(num: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
