@@ -86,7 +86,7 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
         dataset,
         records.inputs(schema)[0],
         schema.labels(fields["ill"]),
-        np.array(fields["who"]) if owners else None,
+        np.array(fields["who"].to_pylist()) if owners else None,
     )
 
 
