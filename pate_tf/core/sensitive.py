@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,13 @@ class PrivateExamples(Examples):
                     f"{owners.dtype} in {owners.ndim} dimensions"
                 )
             object.__setattr__(self, "owners", frozen_view(owners))
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> Self:
+        """Returns the records where `rows`, `[num_records]`, is true."""
+        owners = None if self.owners is None else self.owners[rows]
+        return dataclasses.replace(
+            self, inputs=self.inputs[rows], labels=self.labels[rows], owners=owners
+        )
 
     def __repr__(self) -> str:
         if self.owners is not None:  # how many records they have is private

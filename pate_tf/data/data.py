@@ -20,7 +20,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import QUIET, Reporting
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, owner_partition, random_partition
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource, source_of
@@ -87,6 +87,7 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
 
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
 PIXELS = (0.0, 255.0)
+HELD_BACK = 10  # one in so many private records, to estimate accuracy
 
 
 def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
@@ -190,6 +191,29 @@ class Data:
     def held_out(self) -> PublicExamples:
         """Public samples outside of the pool, which evaluate a student where they have labels."""
         return self.public.held_out
+
+    def hold_back(self) -> tuple[Data, PrivateExamples]:
+        """Returns the data without a tenth of the private records, and that tenth. SENSITIVE.
+
+        A record's position decides, or its owner's name: never other records.
+
+        Raises:
+            ValueError: if there are fewer than ten records, and no owners.
+        """
+        private = self.private
+        if private.owners is not None:
+            partition = owner_partition(private.owners, num_teachers=HELD_BACK, seed=0)
+        elif len(private) < HELD_BACK:
+            raise ValueError(
+                f"evaluate_epsilon: expected at least {HELD_BACK} private records, got fewer"
+            )
+        else:
+            partition = random_partition(num_records=len(private), num_teachers=HELD_BACK, seed=0)
+        is_held_back = partition.assignment == 0
+        return (
+            dataclasses.replace(self, private=private.take(~is_held_back)),
+            private.take(is_held_back),
+        )
 
     @classmethod
     def load(

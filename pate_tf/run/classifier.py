@@ -79,6 +79,7 @@ def fit(
     mechanism: Mechanism | type[Mechanism] | None = None,
     num_queries: int | None = None,
     strategy: str | None = None,
+    evaluate_epsilon: float | None = None,
     seed: int = 0,
     verbose: bool = False,
     **budget: Any,
@@ -118,6 +119,8 @@ def fit(
         mechanism: as of `Labeller`.
         num_queries: as of `Labeller.label`.
         strategy: as of `Labeller.label`.
+        evaluate_epsilon: what an estimate of the accuracy on a tenth of the private records costs
+            in addition, which are held back for it. Default: no such estimate.
         seed: of partition, initial weights, shuffling and the choice of queries; not of the
             privacy noise.
         verbose: whether progress bars are shown.
@@ -132,6 +135,9 @@ def fit(
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
     if delta is not None and data.private.owners is None:
         check_delta(delta, len(data.private))  # before anything is trained
+    held_back = None
+    if evaluate_epsilon is not None:
+        data, held_back = data.hold_back()
     method = method or ("pate" if data.pool else "feature_sums")
     if method not in (kinds := {"pate": Teachers, "feature_sums": FeatureSums}):
         raise ValueError(f"method: expected {' or '.join(kinds)}, got {method!r}")
@@ -158,7 +164,10 @@ def fit(
         source, mechanism, epsilon=epsilon, delta=delta, verbose=verbose, **budget
     ) as labeller:
         labels = labeller.label(data.pool, num_queries, strategy=strategy, seed=seed)
-    return Fitted(student.fit(data.pool, labels), labels, source)
+    student.fit(data.pool, labels)
+    if evaluate_epsilon is not None and held_back is not None:
+        student.estimate_accuracy(held_back, evaluate_epsilon)
+    return Fitted(student, labels, source)
 
 
 class PateClassifier(ClassifierMixin, BaseEstimator):

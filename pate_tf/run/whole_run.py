@@ -27,6 +27,13 @@ class WholeRun(DataSource, PublicationSettings):
         help="What all that is published may cost at --delta, whatever the data.",
     )
     delta: float | None = setting(None, group="privacy", **DELTA)
+    evaluate_epsilon: float | None = setting(
+        None,
+        group="privacy",
+        above=0.0,
+        help="Hold back a tenth of the private records, and release the accuracy on them with "
+        "noise, for so much in addition to --epsilon. Default: no such estimate.",
+    )
     method: str = setting(
         AUTO,
         group="method",
@@ -78,6 +85,9 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
     from pate_tf.teachers.teachers import Teachers
 
     data = Data.of(settings, None, reporting) if data is None else data
+    held_back = None
+    if settings.evaluate_epsilon is not None:
+        data, held_back = data.hold_back()
     dataset, has_owners = data.dataset, data.private.owners is not None
     number_of_records = None if has_owners else len(data.private)
     if settings.method == PATE and not data.pool:
@@ -129,6 +139,8 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
             labels = labeller.label(data.pool)
         labels.save(released)
         student.fit(data.pool, labels, held_out=data.held_out)
+        if settings.evaluate_epsilon is not None and held_back is not None:
+            student.estimate_accuracy(held_back, settings.evaluate_epsilon)
         published = student.publish(
             evaluate_on=data.public,
             holder=settings.holder,

@@ -68,6 +68,8 @@ class LabelsStatement(PrivacyStatement):
         num_answered: queries that got a label.
         num_neighbours: how many nearest public inputs a query was asked together with.
         choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
+        estimated_accuracy: a charged estimate of the student's accuracy on held-back private
+            records, the ends of its 95 % interval, and its epsilon; None without one.
         encoder: name and digest of a pre-trained encoder that features come from; None without one.
         epsilon: worst-case epsilon of this student's labels: against replacement of a record, or
             adding or removing an owner.
@@ -108,6 +110,7 @@ class LabelsStatement(PrivacyStatement):
     num_answered: int
     num_neighbours: int = 0
     choice: str | None = None
+    estimated_accuracy: tuple[float, float, float, float] | None = None
     encoder: str | None = None
     epsilon: float
     delta: float
@@ -238,6 +241,15 @@ class LabelsStatement(PrivacyStatement):
             if epsilon is not None
         )
 
+    @property
+    def estimated_in_words(self) -> str:
+        """The estimate of the accuracy with its interval and cost; empty without one."""
+        if self.estimated_accuracy is None:
+            return ""
+        accuracy, low, high, epsilon = self.estimated_accuracy
+        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
+        return f"{100 * accuracy:.1f} % ({interval}), for a pure ε of {epsilon_text(epsilon)}"
+
     def facts(self) -> Mapping[str, object]:  # noqa: D102
         is_registered = self.num_ledgers is not None or self.epsilon_source is not None
         is_counted = self.epsilon_source is not None or self.num_other_units
@@ -280,6 +292,7 @@ class LabelsStatement(PrivacyStatement):
             "failure": self.sanitised and f"{1.0 - self.sanitised.confidence:.3g}",
             "epsilon_budget": self.epsilon_budget and f"{self.epsilon_budget:g}",
             "raised": ", raised after its first use" if self.budget_was_raised else "",
+            "estimated": self.estimated_in_words,
             "encoder": cell(self.encoder or ""),
             "num_other_units": self.num_other_units,
             "num_ledgers": self.num_ledgers,

@@ -7,8 +7,10 @@ import pyarrow
 import pytest
 
 import pate_tf
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.audit.run import PASSED, audit_run
 from pate_tf.data.schema import schema_of
+from pate_tf.release.accuracy import estimate_accuracy
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
 from pate_tf.serving.served import ServedStudent
@@ -122,6 +124,45 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool
         )
+
+
+@pytest.mark.parametrize("owner", [None, "patient"])
+def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner):
+    data, arguments = data_of(table(), owner), {"epsilon": 4.0, "delta": 1e-6}
+    arguments |= {"evaluate_epsilon": 0.5, "directory": tmp_path}
+    published = [pate_tf.fit(data, **arguments).student.publish() for _ in range(2)]
+    statement = published[0].statement
+    accuracy, low, high, epsilon = statement.estimated_accuracy
+    assert 0.8 < low < accuracy <= high <= 1.0 and high - low < 0.2 and epsilon == 0.5
+    assert statement.estimated_accuracy == published[1].statement.estimated_accuracy
+    assert statement.epsilon <= 4.0 < statement.epsilon_ledger < 4.8
+    page = (published[0].folder / "privacy_statement.md").read_text()
+    assert f"{100 * accuracy:.1f} % (95 % interval {100 * low:.1f} to" in page
+    assert verify(published[0].folder / "privacy_statement.json") == "agrees with the ledger"
+    assert audit_run(tmp_path).outcome == PASSED
+    # Held back by position, or by owner: never learned from, whatever the others are.
+    learned, held_back = data.hold_back()
+    assert len(learned.private) + len(held_back) == 4_000 and 300 < len(held_back) < 500
+    if owner is not None:
+        assert not np.isin(held_back.owners, learned.private.owners).any()
+
+
+@pytest.mark.parametrize("owner", [False, True])
+def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(owner):
+    tables = []
+
+    def release(exact, mechanism):
+        tables.append(exact)
+        assert mechanism.pure_epsilon <= 0.1
+        return exact
+
+    owners = np.array([0, 0, 0, 1, 2, 2, 3]) if owner else None
+    for mine in ([True] * 3, [False] * 3, [True, False, False]) if owner else ([True], [False]):
+        is_correct = np.array([*mine, *[True] * (7 - len(mine))])
+        estimate = estimate_accuracy(is_correct, owners, 0.1, release)
+        assert 0.0 <= estimate.low <= estimate.accuracy <= estimate.high <= 1.0
+    moved = max(np.abs(one - other).sum() for one in tables for other in tables)
+    assert 1.9 * LATTICE < moved <= 2 * LATTICE
 
 
 def test_arrays_and_the_estimator_need_a_declared_range_alone():
