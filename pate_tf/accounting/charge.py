@@ -108,7 +108,8 @@ class ReleasedLabels(PoolLabels):
             num_classes]` in units of 1 / LATTICE votes; None if it releases labels alone.
         noisy_sums: what it released instead of labels, from which these were worked out: noisy sums
             of records' vectors by class, int64 `[num_features + 1, num_classes]` in units of
-            1 / LATTICE; None if labels were drawn.
+            1 / LATTICE, without a pool with more columns of second moments; None if labels were
+            drawn.
     """
 
     num_queries: int
@@ -137,9 +138,9 @@ class ReleasedLabels(PoolLabels):
             labels = dataclasses.replace(labels, noisy_counts=counts, weights=weights)
         if self.noisy_sums is not None:
             sums = whole_numbers(self.noisy_sums, "noisy sums")
-            if sums.ndim != 2 or sums.shape[1] != self.num_classes:
+            if sums.ndim != 2 or sums.shape[1] < self.num_classes:
                 raise ValueError(
-                    f"released labels: expected noisy sums [num_features + 1, {self.num_classes}], "
+                    f"released labels: expected noisy sums of {self.num_classes} columns at least, "
                     f"got {list(sums.shape)}"
                 )
             labels = dataclasses.replace(labels, noisy_sums=sums)

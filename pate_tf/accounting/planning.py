@@ -10,7 +10,7 @@ import dataclasses
 import textwrap
 from collections.abc import Sequence
 from math import inf, nextafter, sqrt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from pate_tf.accounting.mechanisms import (
     ExponentialMechanism,
     GaussianFeatureSums,
     GaussianHistogram,
+    GaussianMoments,
     GaussianNoisyMax,
     GaussianResidualSums,
     LaplaceClusterCounts,
@@ -105,8 +106,8 @@ class PlanSettings(Settings):
         NUMBERS[-1],
         group="data",
         flag="stdnt_share",
-        least=1,
-        help="Number of public inputs, which form the student's pool.",
+        least=0,
+        help="Number of public inputs, which form the student's pool; 0 for none.",
     )
     num_teachers: int = setting(
         DEFAULT_NUM_TEACHERS,
@@ -331,6 +332,8 @@ def planned_sums(
     num_classes: int,
     resolutions: Sequence[int],
     num_rounds: int | None = 1,
+    *,
+    has_pool: bool = True,
 ) -> ReleasesFeatureSums:
     """Returns what feature sums release within an epsilon, chosen from public values.
 
@@ -345,6 +348,7 @@ def planned_sums(
         resolutions: numbers of clusters that can be had; none where clusters are no use.
         num_rounds: of residual sums; None for `ROUNDS` where a class has `ROUNDS_RATIO` times more
             records than a single release has noise, 1 otherwise.
+        has_pool: whether there are public inputs; without any, second moments are released too.
 
     Raises:
         ValueError: if noise would exceed the signal, or at delta 0 there are no clusters.
@@ -358,7 +362,10 @@ def planned_sums(
     fitting = [number for number in resolutions if num_classes <= number <= most]
     released: ReleasesFeatureSums
     if target.delta or not (fitting and num_records) or (num_rounds or 1) > 1:
-        features = GaussianFeatureSums.for_target(target, np.zeros((1, num_classes), np.int64))
+        kind = GaussianFeatureSums if has_pool else GaussianMoments
+        features = kind.for_target(target, np.zeros((1, num_classes), np.int64))
+        if num_rounds is None and not has_pool:
+            num_rounds = 1
         if num_rounds is None:
             is_clear = of_class / features.sigma >= ROUNDS_RATIO
             num_rounds = ROUNDS if is_clear else 1
@@ -405,7 +412,7 @@ def sums_candidate(settings: PlanSettings) -> Candidate:
     is_of_records = settings.unit == "record"
     target = Target(epsilon=settings.epsilon, delta=settings.delta or 0.0, unit=settings.unit)
     resolutions = list[int]()
-    if settings.has_augmentation and settings.num_records is not None:
+    if settings.pool_size and settings.has_augmentation and settings.num_records is not None:
         resolutions = cluster_numbers(settings.pool_size, settings.num_classes)
     sums = planned_sums(
         target,
@@ -413,13 +420,14 @@ def sums_candidate(settings: PlanSettings) -> Candidate:
         settings.num_classes,
         resolutions,
         None if is_of_records else 1,
+        has_pool=settings.pool_size > 0,
     )
     law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
     margin, num_sums = FEATURE_MARGIN, settings.num_classes
     if isinstance(sums, LaplaceClusterCounts):
         margin, num_sums, law = CLUSTER_MARGIN, sums.num_clusters, LaplaceNoisyMax(scale=_SCALE)
     outlooks = []
-    for share in MARGINS if settings.num_records is not None else ():
+    for share in MARGINS if settings.num_records is not None and settings.pool_size else ():
         counts = np.zeros((1, settings.num_classes), np.int64)
         signal = margin * share * (settings.num_records or 0) / num_sums
         (scale,) = sums.noise_scales.values()
@@ -467,7 +475,7 @@ class Plan:
     Attributes:
         settings: what the plan was made from.
         num_queries: how many queries to ask teachers.
-        candidates: mechanisms of method pate, the recommended one first.
+        candidates: mechanisms of method pate, the recommended one first; none without a pool.
         sums: what method feature_sums releases; None where that would be noise. Its outlooks are of
             noise alone: errors that the features make without it come on top, as the teachers' own
             errors do with votes.
@@ -482,8 +490,8 @@ class Plan:
 
     @property
     def mechanism(self) -> Mechanism:
-        """The recommended mechanism of method pate."""
-        return self.candidates[0].mechanism
+        """The recommended mechanism of method pate; that of feature_sums without a pool."""
+        return (*self.candidates, cast(Candidate, self.sums))[0].mechanism
 
     @property
     def expected_share(self) -> float:
@@ -496,6 +504,8 @@ class Plan:
 
         It labels the whole pool; votes label some queries.
         """
+        if not self.candidates:
+            return FEATURE_SUMS
         if self.settings.mechanism is not None or self.sums is None or not self.sums.outlooks:
             return PATE
         is_better = self.sums.outlooks[1].accuracy >= self.candidates[0].outlooks[1].accuracy
@@ -504,6 +514,8 @@ class Plan:
     @property
     def reason(self) -> str:
         """Why this mechanism, and that no vote was read; for statements and reports."""
+        if not self.candidates:
+            return "Noise was chosen from a plan, not from private data. No teacher was asked."
         worst = self.candidates[0].outlooks[-1].expected_correct / self.num_queries
         return (
             f"Mechanism, noise and number of queries were chosen from a plan, not from votes: for "
@@ -516,7 +528,9 @@ class Plan:
         )
 
     def forecast(self, method: str, num_features: int = 1) -> Forecast | None:
-        """Returns the expected accuracy of a method's labels; None for sums of uncounted records.
+        """Returns the expected accuracy of a method's labels; None where too little is known.
+
+        That is so of sums of uncounted records, and without a pool.
 
         Of votes it is what noise leaves correct, at the assumed margin and at a quarter of it,
         times `WITHOUT_NOISE`. Of feature sums it is `WITHOUT_NOISE`, drawn towards chance by
@@ -527,7 +541,10 @@ class Plan:
             method: "pate" or "feature_sums".
             num_features: of a record's vector, for feature sums.
         """
-        settings, candidate = self.settings, self.candidates[0]
+        settings = self.settings
+        if not settings.pool_size:
+            return None
+        candidate = self.candidates[0]
         (lowest, highest), chance = WITHOUT_NOISE, 1.0 / settings.num_classes
         if method == FEATURE_SUMS:
             if settings.num_records is None or self.sums is None:
@@ -554,6 +571,8 @@ class Plan:
         """Returns what to type for a method, a line for each command."""
         settings = self.settings
         cost = f"--epsilon={settings.epsilon:.12g} --delta={settings.delta:.12g}"
+        if not settings.pool_size:
+            return (f"pate run --private=FILE --schema=FILE {cost}",)
         if method == FEATURE_SUMS:
             return (f"pate student --dataset=NAME --method=feature_sums {cost}",)
         chosen = f"--mechanism={self.mechanism.name} --queries={self.num_queries}"
@@ -567,6 +586,15 @@ class Plan:
             of_votes: leaves feature sums and commands out.
         """
         settings, method, best = self.settings, self.method, self.mechanism
+        if self.sums is not None and not self.candidates:
+            return "\n".join(
+                [
+                    f"Plan for epsilon {settings.epsilon:g} at delta {settings.delta:g}, for every "
+                    f"{settings.unit}, without public inputs",
+                    *("", f"Recommended: {method}, {best.summary()}"),
+                    *(f"  {command}" for command in self.commands(method)),
+                ]
+            )
         of_votes = of_votes or settings.mechanism is not None
         rows = [(candidate.mechanism.name, candidate) for candidate in self.candidates]
         notes = [
@@ -621,9 +649,13 @@ class Plan:
             "delta": settings.delta,
             "unit": settings.unit,
             "method": self.method,
-            "commands": {method: list(self.commands(method)) for method in (PATE, FEATURE_SUMS)},
+            "commands": {
+                method: list(self.commands(method))
+                for method in (PATE, FEATURE_SUMS)
+                if self.candidates or method == FEATURE_SUMS
+            },
             "queries": self.num_queries,
-            "assumed": settings.in_words(),
+            "assumed": settings.in_words() if self.candidates else None,
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "reason": self.reason,
             "feature_sums": {"refused": self.refusal} if self.sums is None else self.sums.to_dict(),
@@ -664,6 +696,8 @@ def plan(epsilon: float, **settings: Any) -> Plan:
         ValueError: if a number is out of range, or no mechanism can be planned for.
     """
     stated = PlanSettings(epsilon=epsilon, **settings)
+    if not stated.pool_size:
+        return Plan(settings=stated, num_queries=0, candidates=(), sums=sums_candidate(stated))
     lacking, number, kind = {"draw", "flags", "calibration"}, stated.num_queries, stated.mechanism
     kinds = [kind for _, kind in sorted(MECHANISMS.items()) if not lacking & set(kind.lacks)]
     if kind is not None:

@@ -17,7 +17,7 @@ from scipy import special
 
 from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
-from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax
+from pate_tf.accounting.mechanisms import GaussianMoments, InteractiveGaussianNoisyMax
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums, check_mechanism
 from pate_tf.core import validation
 from pate_tf.core.reporting import QUIET, Reporting
@@ -106,6 +106,8 @@ def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
     mechanism has as a parameter, such as a threshold. What a student says puts a test of its
     surplus at that number.
     """
+    if isinstance(mechanism, GaussianMoments):
+        return [Pair((1, 0), (0, 1))]  # one record replaced by another: an L2 distance of sqrt(2)
     if isinstance(mechanism, ReleasesFeatureSums):
         return [Pair((1,), (-1,))]  # one record replaced by its opposite: an L2 distance of 2
     scale = max(mechanism.noise_scales.values(), default=100.0)
@@ -175,7 +177,7 @@ def _drawn(mechanism: Mechanism, pair: Pair, table: IntArray, noise: SystemNoise
         sign, rounds = np.ones_like(table), []
         for _ in range(mechanism.num_rounds):
             noisy = mechanism.draw_sums(sign * table * LATTICE, noise)
-            rounds.append((sign * noisy).ravel() / LATTICE)
+            rounds.append((sign * noisy) @ np.subtract(pair.first, pair.second) / LATTICE)
             sign = np.where(noisy < 0, -1, 1)
         return Outcomes(np.zeros(rows, np.int64), np.stack(rounds, axis=1))
     if pair.predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):

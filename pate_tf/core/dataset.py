@@ -59,7 +59,8 @@ class Dataset:
         augmentation: what leaves a label unchanged: "none", "shift" (small ones; the default of
             images), "affine" (shifts, rotations, scaling and shear, all small) or "flip" (shifts
             and horizontal mirroring).
-        pool_size: how many public samples form the student's pool unless the user says otherwise.
+        pool_size: how many public samples form the student's pool unless the user says otherwise;
+            0 where there are none.
         num_categories: how many categories each feature of a vector has, which are numbered from 0;
             0 for a number. Empty where nothing is known. It says how features may be represented,
             and is no part of what makes two data sets the same.
@@ -89,7 +90,7 @@ class Dataset:
     def __post_init__(self) -> None:
         check_name(self.name)
         whole(2, num_classes=self.num_classes)
-        whole(1, pool_size=self.pool_size)
+        whole(0, pool_size=self.pool_size)
         one_of(INPUT_KINDS, kind=self.kind)
         object.__setattr__(self, "input_name", "image" if self.kind == "image" else "features")
         types = INPUT_TYPES[self.kind]

@@ -16,7 +16,8 @@ UNKNOWN = -1  # the sign of scikit-learn for "no label"
 class Pool:
     """Public: unlabelled inputs. A student learns from them and from released labels.
 
-    A pool equals itself alone, so that it can be the key of a cache.
+    One without inputs says that there are none: a student follows from private records' noisy
+    moments alone then. A pool equals itself alone, so that it can be the key of a cache.
 
     Attributes:
         dataset: what is publicly known of them.
@@ -58,15 +59,22 @@ class PublicExamples(Examples):
             is_known = (labels != UNKNOWN).any()
             object.__setattr__(self, "labels", labels if is_known else None)
 
+    @classmethod
+    def none_of(cls, dataset: Dataset) -> Self:
+        """Returns no samples of a data set."""
+        return cls(dataset, np.zeros((0, *dataset.input_shape), dataset.input_type))
+
     def split(self, pool_size: int) -> "PublicSplit":
         """Shares the samples out: the first `pool_size` form the pool, the rest is held out.
 
+        Without any sample both parts are empty.
+
         Raises:
-            ValueError: if either part would be empty. Without any label nothing needs to be held
-                out.
+            ValueError: if either part of some would be empty. Without any label nothing needs to be
+                held out.
         """
         most = len(self) - (self.labels is not None)
-        if not 0 < pool_size <= most:
+        if len(self) and not 0 < pool_size <= most:
             raise ValueError(
                 f"pool_size: expected between 1 and {most} of the {len(self)} public "
                 f"samples of {self.dataset.name}, got {pool_size}"
@@ -193,7 +201,9 @@ class PoolLabels:
     @property
     def confidence(self) -> float | None:
         """The mean probability of the likeliest class, by `weights`; None without."""
-        return None if self.weights is None else float(self.weights.max(axis=1).mean(dtype=float))
+        if self.weights is None or not len(self.weights):
+            return None
+        return float(self.weights.max(axis=1).mean(dtype=float))
 
     def check_pool(self, pool: Pool) -> None:
         """Checks that a student can learn from these labels of this pool.

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 Row = tuple[str, str]
-NOT_MEASURED = "not measured: these public samples have no labels"
+NOT_MEASURED = "not measured: there are no public labels"
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,13 @@ class PrivateExamples(Examples):
                     f"{owners.dtype} in {owners.ndim} dimensions"
                 )
             object.__setattr__(self, "owners", frozen_view(owners))
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> Self:
+        """Returns the records where `rows`, `[num_records]`, is true."""
+        owners = None if self.owners is None else self.owners[rows]
+        return dataclasses.replace(
+            self, inputs=self.inputs[rows], labels=self.labels[rows], owners=owners
+        )
 
     def __repr__(self) -> str:
         if self.owners is not None:  # how many records they have is private
@@ -142,7 +149,8 @@ class SumsByClass:
     """Sensitive: sums of the records' vectors of each class (`pate_tf.teachers.on_features`).
 
     Attributes:
-        values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only.
+        values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only; without
+            a pool `[num_features + 1, num_classes + num_features + 1]`, second moments beside them.
 
     Raises:
         ValueError: if the values are not whole numbers in two dimensions. The message never carries

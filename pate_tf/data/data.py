@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import QUIET, Reporting
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import PrivateExamples, owner_partition, random_partition
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource, source_of
@@ -32,28 +33,35 @@ def draft_schema(
     public: pathlib.Path | None,
     target: pathlib.Path,
     *,
+    private: pathlib.Path | None = None,
     label: str | None = None,
     owner: str | None = None,
 ) -> str:
     """Writes a draft of a schema, and returns it.
 
     Args:
-        public: a file of PUBLIC records; None, which is refused, where none was named.
+        public: a file of PUBLIC records; None where there is none.
         target: where the draft goes.
+        private: a file of which the names of columns alone are read, where there is no `public`.
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
 
     Raises:
-        ValueError: if no records are named or they can't be read, there is a file at `target`
-            already, or it can't be written.
+        ValueError: if no file is named or it can't be read, there is a file at `target` already,
+            or it can't be written.
     """
-    if public is None:
-        raise ValueError("public: expected a file of public records, got none")
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
-    form = tables.text_form(public)
-    text = schema.draft(tables.read_table(public, form).fields, label=label, owner=owner)
+    if public is not None:
+        table = tables.read_table(public, tables.text_form(public))
+        text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
+    elif private is not None:
+        names, form = tables.header_of(private)
+        fields = {"delimiter": form.delimiter, "encoding": form.encoding}
+        text = schema.draft_of_names(names, label=label, owner=owner, **fields)
+    else:
+        raise ValueError("public: expected a file of public records, or `private`, got none")
     artifacts.write_text(target, text)
     return text
 
@@ -79,6 +87,7 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
 
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
 PIXELS = (0.0, 255.0)
+HELD_BACK = 10  # one in so many private records, to estimate accuracy
 
 
 def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
@@ -183,6 +192,29 @@ class Data:
         """Public samples outside of the pool, which evaluate a student where they have labels."""
         return self.public.held_out
 
+    def hold_back(self) -> tuple[Data, PrivateExamples]:
+        """Returns the data without a tenth of the private records, and that tenth. SENSITIVE.
+
+        A record's position decides, or its owner's name: never other records.
+
+        Raises:
+            ValueError: if there are fewer than ten records, and no owners.
+        """
+        private = self.private
+        if private.owners is not None:
+            partition = owner_partition(private.owners, num_teachers=HELD_BACK, seed=0)
+        elif len(private) < HELD_BACK:
+            raise ValueError(
+                f"evaluate_epsilon: expected at least {HELD_BACK} private records, got fewer"
+            )
+        else:
+            partition = random_partition(num_records=len(private), num_teachers=HELD_BACK, seed=0)
+        is_held_back = partition.assignment == 0
+        return (
+            dataclasses.replace(self, private=private.take(~is_held_back)),
+            private.take(is_held_back),
+        )
+
     @classmethod
     def load(
         cls,
@@ -228,7 +260,8 @@ class Data:
         Raises:
             ValueError: if they can't be had, or both sides are not of one data set.
         """
-        private, public = source.load_private(reporting), source.load_public(reporting)
+        public = source.load_public(reporting)
+        private = source.load_private(reporting, public)
         return cls(private=private, public=public.split(pool_size or public.dataset.pool_size))
 
     @classmethod
@@ -236,7 +269,7 @@ class Data:
         cls,
         x_private: npt.ArrayLike,
         y_private: npt.ArrayLike,
-        x_public: npt.ArrayLike,
+        x_public: npt.ArrayLike | None = None,
         y_public: npt.ArrayLike | None = None,
         *,
         num_classes: int,
@@ -259,14 +292,16 @@ class Data:
         (PrivateExamples(<60 records>), 21, 9, 'float32')
 
         Everything that teachers and students are told of the data is public: it comes from these
-        arguments and from the type and shape of `x_public`, never from private records.
+        arguments and from the type and shape of `x_public`, never from private records. Without
+        `x_public` it is the type and shape of `x_private`, and no value of it.
 
         Args:
             x_private: inputs of the private records: images `[num_records, height, width]` or with
                 `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
             y_private: their labels, whole numbers from 0 to num_classes - 1, or of `class_names`.
                 SENSITIVE.
-            x_public: public inputs of the same shape. Their type is that of all inputs: images of
+            x_public: public inputs of the same shape. Default: none; feature sums
+                need none. Their type is that of all inputs: images of
                 whole numbers within 0 to 255 become uint8, other images and all tables float32.
             y_public: their labels, as far as known (elsewhere -1; of names "" or None), for
                 evaluation and the choice of a table's representation. Default: none.
@@ -302,9 +337,11 @@ class Data:
             from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
             value_range = (0.0, 1.0)
-            x_public = preprocessing.encode_texts(preprocessing.as_texts(x_public, "x_public"))
+            texts = preprocessing.as_texts([] if x_public is None else x_public, "x_public")
+            x_public = preprocessing.encode_texts(texts)
             x_private = preprocessing.encode_texts(preprocessing.as_texts(x_private, "x_private"))
-        public, private = np.asarray(x_public), np.asarray(x_private)
+        private = np.asarray(x_private)
+        public = private[:0] if x_public is None else np.asarray(x_public)
         for what, array in (("x_public", public), ("x_private", private)):
             if array.dtype.kind not in "uif" or array.ndim < 2:
                 raise ValueError(
@@ -334,6 +371,7 @@ class Data:
         pool_size = tables.pool_size(
             len(public), has_labels=y_public is not None, held_out=held_out
         )
+        pool_size = min(pool_size, len(public))
         dataset = Dataset(
             name=name or "arrays",
             kind=kind,
@@ -369,7 +407,7 @@ class Data:
     def from_dataframe(
         cls,
         private: Any,
-        public: Any,
+        public: Any = None,
         *,
         label: str,
         owner: str | None = None,
@@ -387,7 +425,8 @@ class Data:
 
         Args:
             private: the private records. SENSITIVE.
-            public: public ones, which need no labels, nor a column of them.
+            public: public ones, which need no labels, nor a column of them. Default: none; feature
+                sums need none, but a `schema`.
             label: name of the label's column.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: none, or the schema's.
@@ -402,15 +441,23 @@ class Data:
             ValueError: if a column is missing, nothing says what the classes are, or a record does
                 not fit the schema. The message names a place and no private value.
         """
-        table = frame_table(public, "public")
+        if public is None and schema is None:
+            raise ValueError(
+                "schema: expected one, with ranges and categories from public knowledge, where "
+                "there are no public records, got none"
+            )
+        table = frame_table(private if public is None else public, "public")
         if schema is None:
             by = drafted_schema(
                 public, table, label=label, owner=owner, classes=classes, categories=categories
             )
         else:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
-        samples = table.public(by, name=name or by.name or "dataframe", label=label)
-        records = frame_table(private, "private").private(by, samples, label=label, owner=owner)
+        called = name or by.name or "dataframe"
+        samples = PublicExamples.none_of(by.dataset(called, 0))
+        if public is not None:
+            samples = table.public(by, name=called, label=label)
+        records = frame_table(private, "private").private(samples.dataset, label=label, owner=owner)
         if name is not None:
             records = dataclasses.replace(records, source=PrivateSource.named(name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
@@ -419,23 +466,27 @@ class Data:
     def from_csv(
         cls,
         private: str | os.PathLike[str],
-        public: str | os.PathLike[str],
+        public: str | os.PathLike[str] | None = None,
         *,
         schema: str | os.PathLike[str],
         label: str | None = None,
         owner: str | None = None,
+        on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Takes two tables: files of comma-separated values, or of Parquet with pyarrow there.
+        """Takes two tables: files of separated values, or of Parquet.
 
         Args:
             private: the private records; the first line names the columns. SENSITIVE.
-            public: public ones, which need no labels, nor a column of them.
+            public: public ones, which need no labels, nor a column of them. Default: none; feature
+                sums need none.
             schema: a TOML file with each column's range or categories and the classes, from public
                 knowledge; `pate schema` drafts it from the public file.
             label: name of the label's column. Default: the schema's.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: the schema's, if it has one.
+            on_bad_record: "refuse" if a private record that does not fit is an error; "skip" if it
+                is left out, by itself alone, whatever the others are.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the stem of the private file, which is told from others by its path.
 
@@ -445,10 +496,11 @@ class Data:
         """
         files = FileSource(
             private=pathlib.Path(private),
-            public=pathlib.Path(public),
+            public=None if public is None else pathlib.Path(public),
             schema=pathlib.Path(schema),
             label=label,
             owner=owner,
+            on_bad_record=on_bad_record,
             name=name,
         )
         return cls.of(DataSource(files=files))
@@ -520,9 +572,9 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
     for name in names:
         values = frame[name]
         as_list = getattr(values, "to_pylist", None) or values.to_list
-        fields[str(name)] = [_text(value) for value in as_list()]
-    places = [f"row {place}" for place in range(len(frame))]
-    return tables.TextTable(fields=fields, places=places, what=what)
+        texts = [_text(value) for value in as_list()]
+        fields[str(name)] = pyarrow.array(texts, pyarrow.string())
+    return tables.TextTable(fields=fields, num_records=len(frame), what=what)
 
 
 def _text(value: Any) -> str:
@@ -556,7 +608,7 @@ def drafted_schema(
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)
     columns = schema.draft_columns(table.fields, without=(label, owner), categories=codes)
-    names = sorted(set(table.fields.get(label, ())) - {""})
+    names = sorted({*table.texts(label)} - {""}) if label in table.fields else []
     if classes is not None:
         names = [_text(name) for name in classes]
     if len(names) < 2:
@@ -615,7 +667,7 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
         ValueError: if they don't fit the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
-        inputs = frame_table(inputs, what).inputs(dataset.schema)
+        inputs, _ = frame_table(inputs, what).inputs(dataset.schema)
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if dataset.kind == "text" and array.dtype.kind in "UO":
         from pate_tf.data import preprocessing  # TensorFlow, for texts alone

@@ -50,6 +50,11 @@ class Part(tf.Module):
         return None
 
     @property
+    def groups(self) -> IntArray | None:
+        """The group of each one-hot feature, of each of which one is not 0; None for others."""
+        return None
+
+    @property
     def learnt(self) -> list[Any]:
         """Keras' or TensorFlow's variables that hold what was learnt, in an order of their own."""
         raise NotImplementedError
@@ -253,6 +258,11 @@ class Encoder(tf.Module):
         if len(factors) != self.num_views:
             return None
         return np.concatenate(factors) / math.sqrt(sum(weights))
+
+    @property
+    def groups(self) -> IntArray | None:
+        """As of its only part; None of several, whose features are no one-hot ones together."""
+        return self.parts[0].groups if len(self.parts) == 1 else None
 
     @functools.cached_property
     def digest(self) -> str:

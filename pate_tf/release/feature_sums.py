@@ -44,6 +44,7 @@ from pate_tf.data.data import Data
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import Encoder, nearest_centres, record_features, record_vectors
+from pate_tf.release.moments import moments_by_class
 from pate_tf.release.noisy_sums import (
     VECTOR_STEPS,
     owner_steps,
@@ -69,6 +70,7 @@ from pate_tf.teachers.voters import Voter
 
 FEWEST_LABELED: Final = 50  # samples of a pool, for a trial of representations
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
+MOST_OF_MOMENTS: Final = 1_024  # features
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
 SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
 VECTORS: Final = "vectors.npz"  # of single records, for rounds of residual sums
@@ -102,27 +104,33 @@ class Summands:
     resolution how many records of each class are in each cluster, in steps of 1 / LATTICE. A record
     counts 1 in one cell. An owner's records share 1: each counts one over their number, truncated
     to whole steps, so that a resolution's counts move by at most 2 in the L1 norm if a record, or
-    an owner, is replaced.
+    an owner, is replaced. Where there is no pool, it is the table of `moments_by_class`.
 
     Attributes:
         num_classes: number of classes.
         scale: of the features, `[num_features]`.
         centres: of the pool's clusters, `[num_clusters, num_features]`, by their number.
+        has_moments: whether second moments stand beside the sums, as no pool has any.
+        groups: of one-hot features, `Encoder.groups`; None of others, and with a pool.
     """
 
     num_classes: int
     scale: npt.NDArray[np.float64]
     centres: Mapping[int, npt.NDArray[np.float64]]
+    has_moments: bool = False
+    groups: IntArray | None = None
 
     @classmethod
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
         """Returns what records add; without a pool they count in no cluster."""
         num_classes, centres = encoder.dataset.num_classes, dict[int, npt.NDArray[np.float64]]()
-        if pool is not None:
+        if pool:
             vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
             numbers = cluster_numbers(len(pool), num_classes)
             centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
         scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
+        if pool is not None and not pool:
+            return cls(num_classes, scale, centres, has_moments=True, groups=encoder.groups)
         return cls(num_classes, scale, centres)
 
     @property
@@ -130,9 +138,16 @@ class Summands:
         """Rows of the table."""
         return len(self.scale) + 1 + sum(self.centres)
 
+    @property
+    def num_columns(self) -> int:
+        """Columns of the table."""
+        return self.num_classes + self.has_moments * self.num_rows
+
     def of_records(self, features: npt.NDArray[np.float32], labels: IntArray) -> IntArray:
         """Returns the table of single records. SENSITIVE."""
         vectors = record_vectors(features, self.scale)
+        if self.has_moments:
+            return moments_by_class(vectors, labels, num_classes=self.num_classes)
         tables = [sums_by_class(vectors, labels, num_classes=self.num_classes)]
         for number, centres in self.centres.items():
             counts = np.zeros((number, self.num_classes), np.int64)
@@ -193,7 +208,7 @@ def sums_of_records(
         vectors: what `vector_steps` of each record are written to, without owners.
     """
     inputs, labels, owners = examples.inputs, examples.labels, examples.owners
-    total = np.zeros((summands.num_rows, summands.num_classes), np.int64)
+    total = np.zeros((summands.num_rows, summands.num_columns), np.int64)
     # How many records owners have is private: no bar tells.
     steps, unit = (len(examples), "record") if owners is None else (PARTS, "part")
     with reporting.progress_bar(desc="summing features of records", total=steps, unit=unit) as bar:
@@ -207,6 +222,15 @@ def sums_of_records(
         parts = owner_partition(owners, num_teachers=PARTS, seed=0)
         for part in parts.all_records():
             _, owner = np.unique(owners[part], return_inverse=True)
+            if summands.has_moments:
+                of_part = np.zeros((len(part), summands.num_rows))
+                for rows, features in record_features(encoder, inputs, part, digests=digests):
+                    of_part[np.searchsorted(part, rows)] = record_vectors(features, summands.scale)
+                total += moments_by_class(
+                    of_part, labels[part], num_classes=summands.num_classes, owners=owner
+                )
+                bar.update()
+                continue
             pairs, place = np.unique(
                 owner * summands.num_classes + labels[part], return_inverse=True
             )
@@ -343,7 +367,9 @@ class FeatureSums:
 
         Args:
             private: `data.private`. With owners, what an owner's records add is clipped together.
-            pool: `data.pool`, which the representation is learnt from.
+            pool: `data.pool`, which the representation is learnt from; without inputs where there
+                is none: features follow from declared ranges then, and second moments of the
+                records' vectors stand beside the sums.
             flags: of commands that name the data, `DataSource.flags`, for `run.json`.
 
         Raises:
@@ -354,6 +380,11 @@ class FeatureSums:
             if not isinstance(value, kind):
                 raise ValueError(f"{name}: expected data.{name}, got {type(value).__name__}")
         encoder = self.encoder_for(private.dataset, pool)
+        if not pool and encoder.num_features > MOST_OF_MOMENTS:
+            raise ValueError(
+                f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
+                f"inputs, as every product of two is released, got {encoder.num_features:,}"
+            )
         sensitive = self._run.sensitive
         digests, owners = record_digests(private.inputs), None
         key = private_digest(sensitive, RECORD_KEY).encode()
@@ -369,7 +400,7 @@ class FeatureSums:
         warn_of_same_records(private.source, content, sensitive)
         summands = Summands.of(encoder, pool)
         vectors, for_rounds = None, dict[str, npt.NDArray[Any]]()
-        if owners is None:
+        if owners is None and pool:
             vectors = np.zeros((len(digests), len(summands.scale) + 1), np.int16)
         table = sums_of_records(
             private, encoder, summands, self.reporting, digests=digests, vectors=vectors
@@ -481,12 +512,12 @@ class FeatureSums:
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
         self._settle(dataset)
-        name = self._name or default_of_sums(dataset)
-        check_representation(name, dataset)
+        self._name = self._name or default_of_sums(dataset, has_pool=len(pool) > 0)
+        check_representation(self._name, dataset, has_pool=len(pool) > 0)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
         with self.reporting.clock("training the representation"):
-            return encoder_of(pool, name, self._seed)
+            return encoder_of(pool, self._name, self._seed)
 
     def described(
         self, encoder: Encoder, records: Sequence[str], *, has_owners: bool
@@ -569,9 +600,11 @@ class FeatureSums:
             source=flags,
         ).write(self._run)
         numbers = list(summands.centres)
-        ends = len(summands.scale) + 1 + np.cumsum([0, *numbers[:-1]])
+        ends = len(summands.scale) + 1 + np.cumsum([0, *numbers])[:-1]
         sums, *counts = np.split(table, ends)
         arrays = {"sums": sums, "scale": summands.scale, "resolutions": np.array(numbers)}
+        if summands.groups is not None:
+            arrays["groups"] = summands.groups
         for number, counted in zip(numbers, counts, strict=True):
             arrays[f"centres_{number}"] = summands.centres[number]
             arrays[f"counts_{number}"] = counted
@@ -611,7 +644,14 @@ class FeatureSums:
             self.sums = SumsByClass(arrays["sums"])
             numbers = arrays["resolutions"].tolist()
             centres = {number: arrays[f"centres_{number}"] for number in numbers}
-            self.summands = Summands(self.dataset.num_classes, arrays["scale"], centres)
+            has_moments = arrays["sums"].shape[1] > self.dataset.num_classes
+            self.summands = Summands(
+                num_classes=self.dataset.num_classes,
+                scale=arrays["scale"],
+                centres=centres,
+                has_moments=has_moments,
+                groups=arrays.get("groups"),
+            )
             self.cluster_counts = {
                 number: SumsByClass(arrays[f"counts_{number}"]) for number in numbers
             }

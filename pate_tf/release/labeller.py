@@ -17,13 +17,13 @@ from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.charges import PlannedRelease, check_recordable
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import check_delta, default_delta
-from pate_tf.accounting.mechanisms import LATTICE, Mechanism
+from pate_tf.accounting.mechanisms import LATTICE, LaplaceClusterCounts, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.accounting.planning import DEFAULT_MARGIN
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
-from pate_tf.core.sensitive import VoteCounts
+from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, Spending
@@ -32,6 +32,7 @@ from pate_tf.queries import propagation
 from pate_tf.queries.labels import Labels, QueryConfig, ask_in_rounds, asked_inputs, check_queries
 from pate_tf.queries.strategies import AUTO, STRATEGIES, recommended
 from pate_tf.release import plan as planning
+from pate_tf.release.accuracy import EstimatedAccuracy, estimate_accuracy
 from pate_tf.release.feature_sums import FeatureSums, LabelSource
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.noisy_sums import release_sums
@@ -440,7 +441,7 @@ class Labeller:
                 is_useful = is_useful and source.covers(pool.inputs)
                 number = propagation.default_number(pool, queries.num_queries) if is_useful else 0
             labels = self._label_by_votes(plan, pool, source, number, ledger)
-        if not len(labels.released.labels):
+        if pool and not len(labels.released.labels):
             reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
                 f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
@@ -527,7 +528,8 @@ class Labeller:
                 deviation,
                 centres=None if number is None else sums.summands.centres[number],
                 moments=moments,
-                num_records=sums.num_records,
+                num_records=sums.num_records if sums.unit == "record" else None,
+                groups=sums.summands.groups,
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
             )
@@ -536,6 +538,41 @@ class Labeller:
             scale = sums.summands.scale
             linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
         return released_with(labels, pool, released, choice=plan.reason, linear_head=linear_head)
+
+    def estimate_accuracy(
+        self,
+        predictions: IntArray,
+        held_back: PrivateExamples,
+        epsilon: float,
+        *,
+        student_digest: str,
+    ) -> EstimatedAccuracy:
+        """Charges an estimate of a student's accuracy on records that nothing was learned from.
+
+        Args:
+            predictions: the student's, of each record, `[num_records]`.
+            held_back: of `Data.hold_back`, whose other part the source is of.
+            epsilon: what it may cost, in addition.
+            student_digest: of the student's weights, for which the estimate is charged once.
+
+        Raises:
+            BudgetExceeded: if it does not fit into what is left.
+        """
+
+        def release(exact: IntArray, mechanism: LaplaceClusterCounts) -> IntArray:
+            with self.ledger() as ledger:
+                return release_sums(
+                    SumsByClass(exact),
+                    mechanism,
+                    ledger=ledger,
+                    noise=self._noise(),
+                    unit=self._identified.unit,
+                    about=f"answers to held-back records of {student_digest}",
+                ).values
+
+        return estimate_accuracy(
+            predictions == held_back.labels, held_back.owners, epsilon, release
+        )
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:

@@ -205,9 +205,12 @@ class ReleasedSums:
     secure_noise: bool
 
 
-def sums_digests(mechanism: ReleasesFeatureSums) -> list[bytes]:
+OF_RECORDS = "sums of all records by class"
+
+
+def sums_digests(mechanism: ReleasesFeatureSums, about: str = OF_RECORDS) -> list[bytes]:
     """Returns what identifies the table of each round in the ledger of its ensemble."""
-    what: list[object] = [mechanism.to_dict(), "sums of all records by class"]
+    what: list[object] = [mechanism.to_dict(), about]
     later = range(1, mechanism.num_rounds)
     rounds = [what, *([*what, number, RESIDUAL_NORM] for number in later)]
     return [
@@ -217,13 +220,13 @@ def sums_digests(mechanism: ReleasesFeatureSums) -> list[bytes]:
 
 
 def sums_in_ledger(
-    ledger: Ledger, mechanism: ReleasesFeatureSums
+    ledger: Ledger, mechanism: ReleasesFeatureSums, about: str = OF_RECORDS
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the numbers that a ledger has of a mechanism, of all rounds or the first of them.
 
     Second, the rows that charged them.
     """
-    digests = sums_digests(mechanism)
+    digests = sums_digests(mechanism, about)
     answers = ledger.stored_answers(digests)
     stored = [answers[digest] for digest in digests if digest in answers]
     numbers = tuple(number for answer in stored for number in answer.noisy_counts or ())
@@ -238,6 +241,7 @@ def release_sums(
     noise: NoiseSource,
     unit: str,
     next_sums: Callable[[IntArray], IntArray] | None = None,
+    about: str = OF_RECORDS,
 ) -> ReleasedSums:
     """Charges the sums of an ensemble's records, draws noise, and returns both together.
 
@@ -254,6 +258,7 @@ def release_sums(
         unit: what is protected, "record" or "owner".
         next_sums: with several rounds, from the noisy sums so far, `[num_earlier, num_rows,
             num_classes]`, to the exact ones of the next round.
+        about: what was summed; other sums of the ensemble's records are charged apart.
 
     Raises:
         ValueError: if it adds up none, the noise can't be drawn, or it leaves no finite guarantee
@@ -269,9 +274,9 @@ def release_sums(
             f"num_rounds: expected `next_sums` with several rounds and with them alone, got "
             f"{mechanism.num_rounds} rounds"
         )
-    digests, shape = sums_digests(mechanism), (-1, *sums.values.shape)
+    digests, shape = sums_digests(mechanism, about), (-1, *sums.values.shape)
     with ledger.exclusive():
-        noisy = np.array(sums_in_ledger(ledger, mechanism)[0], np.int64).reshape(shape)
+        noisy = np.array(sums_in_ledger(ledger, mechanism, about)[0], np.int64).reshape(shape)
         if len(noisy) < mechanism.num_rounds:
             debit = ledger.open_debit(digests, secure_noise=noise.is_secure)
             if debit is None:
@@ -290,7 +295,7 @@ def release_sums(
                 most_frequent = int(drawn[-1].argmax())  # in round 1, of noisy numbers of records
                 ledger.store_answers(debit, [digest], [most_frequent], drawn.reshape(1, -1))
                 noisy = np.concatenate([noisy, drawn[None]])
-        _, rows = sums_in_ledger(ledger, mechanism)
+        _, rows = sums_in_ledger(ledger, mechanism, about)
     return ReleasedSums(
         values=frozen_view(noisy.reshape(-1, shape[-1])),
         cost=cost_of_labels(ledger, mechanism, num_distinct=len(rows), rows=rows, unit=unit),

@@ -406,7 +406,8 @@ def _plan_of_sums(
     if (num_rounds or 1) > 1 and not sums.has_vectors:
         raise ValueError(
             f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read vectors "
-            f"of single records, which are stored neither for owners nor by Beam"
+            f"of single records, which are stored neither for owners nor by Beam "
+            f"nor without a pool"
         )
     if num_rounds is None and not sums.has_vectors:
         num_rounds = 1
@@ -416,6 +417,7 @@ def _plan_of_sums(
         pool.dataset.num_classes,
         list(sums.cluster_counts) if pool.dataset.augmentation != "none" else (),
         num_rounds,
+        has_pool=len(pool) > 0,
     )
     check_drawable(mechanism)
     sigma = mechanism.standard_deviation
@@ -441,7 +443,11 @@ def _plan_of_sums(
         description=(
             f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
             f"every {target.unit}: {mechanism.released_in_words},{in_rounds} with noise of "
-            f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
-            f"that are computed from them."
+            f"{rounded_up(sigma)} on each number. "
+            + (
+                f"All {len(pool):,} inputs of the pool get labels that are computed from them."
+                if pool
+                else "A linear model follows from them; there are no public inputs."
+            )
         ),
     )

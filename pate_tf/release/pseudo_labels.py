@@ -17,6 +17,7 @@ from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder, nearest_centres, record_vectors
 from pate_tf.queries.labels import Labels
+from pate_tf.release.moments import weights_of_moments
 from pate_tf.release.noise import SeededNoise
 from pate_tf.release.noisy_sums import (
     ReleasedSums,
@@ -77,24 +78,28 @@ def labels_from_sums(
     *,
     centres: npt.NDArray[np.float64] | None = None,
     moments: npt.NDArray[np.float64] | None = None,
-    num_records: int = 0,
+    num_records: int | None = None,
+    groups: IntArray | None = None,
     representation: Named | None = None,
     seed: int = 0,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
     """Infers labels of a pool from noisy sums of what records add.
 
-    By the linear model of several rounds; else by regression: of images on averages of features
+    By linear regression on second moments, where these were released; by the linear model of
+    several rounds; else by regression: of images on averages of features
     over neighborhoods, as neighbors most often are of one class, of tables on features themselves.
 
     Args:
         pool: public inputs.
         vectors: what each input would add, `[num_inputs, num_features + 1]`.
-        values: noisy sums in steps of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`.
+        values: noisy sums in steps of 1 / LATTICE, `[num_rounds, num_rows, num_classes]`, or as of
+            `weights_of_moments`.
         noise: standard deviation of each round, in what a record adds at most.
         centres: of the clusters that records were counted in; None for sums of vectors.
         moments: of the pool's vectors, `[width, width]`, for a linear model; several rounds need
             them.
-        num_records: private records, with moments.
+        num_records: private records, with moments of a pool; of others as far as it is public.
+        groups: of one-hot features, as of `weights_of_moments`.
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
 
@@ -104,8 +109,13 @@ def labels_from_sums(
         moments.
     """
     weights, total = None, values[0] / LATTICE
+    if values.shape[2] > pool.dataset.num_classes:
+        weights = weights_of_moments(
+            values[0], pool.dataset.num_classes, noise, num_records=num_records, groups=groups
+        )
+        return labels_of(scipy.special.softmax(vectors @ weights, axis=1)), weights
     if moments is not None:
-        weights = weights_of_rounds(values, moments, num_records, noise)
+        weights = weights_of_rounds(values, moments, num_records or 0, noise)
         if len(values) > 1:
             confidence = scipy.special.softmax(vectors @ weights, axis=1)
             return labels_of(confidence), weights

@@ -50,6 +50,7 @@ class Kind:
 
 
 IMAGES = ("image",)
+WITHOUT_POOL = ("bins", "raw")  # that declared ranges suffice for
 KINDS = {
     "contrastive": Kind(contrastive.parts, IMAGES, is_trained=True),
     "patches": Kind(lambda pool, seed: [PatchPart(pool, seed)], IMAGES, is_trained=True),
@@ -75,11 +76,13 @@ def default_of_teachers(dataset: Dataset) -> str:
     return "patches+wavelets" if dataset.has_colours else "contrastive+patches"
 
 
-def default_of_sums(dataset: Dataset) -> str:
+def default_of_sums(dataset: Dataset, *, has_pool: bool = True) -> str:
     """The name of the representation that feature sums are of, where none is named.
 
     A teacher has too few records of a table for bins.
     """
+    if not has_pool:
+        return "bins" if dataset.kind == "tabular" else "raw"
     return "bins" if dataset.kind == "tabular" else default_of_teachers(dataset)
 
 
@@ -95,8 +98,13 @@ def is_known(name: Named) -> bool:
     return set(joined_names(name)) <= set(KINDS)
 
 
-def check_representation(name: Named, dataset: Dataset) -> None:
+def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True) -> None:
     """Raises ValueError if there is no such representation, or it does not fit the data set."""
+    if not has_pool and name not in WITHOUT_POOL:
+        raise ValueError(
+            f"representation: expected {' or '.join(WITHOUT_POOL)} without public inputs, got "
+            f"{name_of(name)!r}"
+        )
     if pretrained.is_from_disk(name):
         pretrained.find(str(name))
         return

@@ -8,9 +8,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder, Part, constants
 
+MOST_HASHED = 512
 MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
 
 
@@ -18,21 +21,22 @@ class RawPart(Part):
     """One view of norm 1: scaled numbers, categories one-hot, and a constant.
 
     Numbers of a table are scaled by mean and standard deviation of the pool: a public range says
-    too little of a number that is nearly always 0. Pixels are scaled by their range. A category
-    beyond the public list is in none of the places.
+    too little of a number that is nearly always 0. Pixels are scaled by their range, and so are
+    all numbers where the pool has no inputs. A category beyond the public list is in none of the
+    places.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of at least one input."""
+        """Takes what is publicly known of inputs."""
         super().__init__()
         dataset = pool.dataset
-        rows = pool.inputs.reshape(len(pool), -1)
+        rows = pool.inputs.reshape(len(pool), int(np.prod(dataset.input_shape)))
         low, high = (
             np.broadcast_to(np.asarray(values, np.float64), dataset.input_shape).ravel()
             for values in dataset.value_range
         )
         middle, unit = low, high - low
-        if dataset.kind == "tabular":
+        if dataset.kind == "tabular" and pool:
             middle, deviation = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0)
             unit = 2.0 * np.where(deviation > 0.0, deviation, unit)
         self._middle, self._unit = constants(middle, unit)
@@ -41,6 +45,12 @@ class RawPart(Part):
         self.num_numbers = int((kinds == 0).sum())  # features that are no category
         self._categories = tuple((int(place), int(kinds[place])) for place in np.flatnonzero(kinds))
         self.widths = (self.num_numbers + 1 + int(kinds.sum()),)
+        # Of a hashed text without a pool, fewer buckets: each product of two gets noise.
+        self._folded = 0
+        if dataset.kind == "text" and not pool:
+            sizes = range(1, MOST_HASHED + 1)
+            self._folded = max(size for size in sizes if rows.shape[1] % size == 0)
+            self.widths = (self._folded,)
 
     @property
     def learnt(self) -> list[Any]:
@@ -50,6 +60,9 @@ class RawPart(Part):
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
+        if self._folded:
+            counts = tf.reduce_sum(tf.reshape(scaled, [tf.shape(scaled)[0], self._folded, -1]), 2)
+            return [tf.math.l2_normalize(counts, axis=1)]
         numbers, categories = scaled[:, : self.num_numbers], scaled[:, self.num_numbers :]
         joined = tf.concat([numbers, tf.ones_like(scaled[:, :1]), categories], axis=1)
         return [tf.math.l2_normalize(joined, axis=1)]
@@ -80,6 +93,10 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 BINS = 10
 WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
 MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each
+# Without a pool: bins of a number's range, of equal widths, and where the lowest one is split, as
+# of a number that is nearly always near its lowest value.
+BINS_OF_RANGE = 20
+SPLITS = (1 / 32, 1 / 4)
 
 
 class BinsPart(Part):
@@ -90,13 +107,21 @@ class BinsPart(Part):
     that where a linear function of the columns tells enough little is lost. Bins hold about as many
     of the pool's inputs each, where a value that more of them share counts as often as a bin holds:
     of a column that is nearly always 0, the other values have bins, too. A number of only two
-    values has none.
+    values has none. Without a pool, bins follow from declared ranges (`bins_of_ranges`).
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of at least one input."""
+        """Takes what is publicly known of inputs."""
         super().__init__()
         self._raw = RawPart(pool)
+        scales = [scale.numpy() for scale in self._raw.learnt]
+        self._unbinned, self._groups = None, None
+        if not pool:
+            columns, low, high = bins_of_ranges(pool.dataset)
+            self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
+            self._groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
+            self.take([*scales, columns, low, high])
+            return
         rows = self._raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
         counted = [np.unique(column, return_counts=True) for column in rows.T]
         usable = [place for place, (values, _) in enumerate(counted) if len(values) > 2]
@@ -116,7 +141,12 @@ class BinsPart(Part):
             columns += [place] * (len(edges) - 1)
             low += edges[:-1]
             high += edges[1:]
-        self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
+        self.take([*scales, columns, low, high])
+
+    @property
+    def groups(self) -> IntArray | None:
+        """Of bins of ranges and categories; None with a pool."""
+        return self._groups
 
     @property
     def learnt(self) -> list[Any]:
@@ -135,14 +165,74 @@ class BinsPart(Part):
             raise ValueError(f"bins: expected columns below {self._raw.num_numbers}, got others")
         self._columns = tf.Variable(columns, trainable=False, dtype=tf.int32)
         self._low, self._high = constants(low, high)
-        self.widths = (self._raw.widths[0] + int(self._columns.shape[0]),)
+        others = self._raw.widths[0] if self._unbinned is None else len(self._unbinned)
+        self.widths = (others + int(self._columns.shape[0]),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
+        """Returns the view float32 `[batch, width]`; without a pool no number is negative."""
         numbers = tf.gather(self._raw.numbers(inputs), self._columns, axis=1)
         is_in_bin = tf.cast((numbers >= self._low) & (numbers < self._high), tf.float32)
+        if self._unbinned is not None:
+            others = tf.gather(self._raw.scaled(inputs), self._unbinned, axis=1)
+            return [tf.math.l2_normalize(tf.concat([others, is_in_bin], axis=1), axis=1)]
         bins = WEIGHT_OF_BINS * tf.math.l2_normalize(is_in_bin, axis=1)
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
+
+
+def bins_of_ranges(dataset: Dataset) -> tuple[list[int], list[float], list[float]]:
+    """Returns of each bin its number, lowest value and upper end, by declared ranges.
+
+    A schema says which features are numbers; without one all are but categories. What lies outside
+    of its range counts in the bin next to it.
+    """
+    kinds = np.array(dataset.num_categories or (0,) * int(np.prod(dataset.input_shape)))
+    is_number = kinds == 0
+    if dataset.schema is not None:
+        is_number &= np.array(
+            [
+                bool(column.is_number or column.date)
+                for column in dataset.schema.columns
+                for _ in range(column.width)
+            ]
+        )
+    lowest, highest = (
+        np.broadcast_to(np.asarray(side, np.float64), dataset.input_shape).ravel()
+        for side in dataset.value_range
+    )
+    number = min(BINS_OF_RANGE, MOST_BINS // max(int(is_number.sum()), 1) - len(SPLITS))
+    places = np.arange(1, max(number, 1)) / max(number, 1)
+    inner = np.concatenate([np.array(SPLITS) / number, places]) if number > 1 else places
+    columns, low, high = list[int](), list[float](), list[float]()
+    for column, place in enumerate(np.flatnonzero(kinds == 0)):
+        if is_number[place] and len(inner):
+            edges = lowest[place] + inner * (highest[place] - lowest[place])
+            edges = [-np.inf, *np.unique(edges.astype(np.float32)), np.inf]
+            columns += [column] * (len(edges) - 1)
+            low += edges[:-1]
+            high += edges[1:]
+    return columns, low, high
+
+
+def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None:
+    """Returns the column of each feature, if those of each column are one-hot; None otherwise.
+
+    Args:
+        dataset: says what the columns are.
+        features: places in `RawPart.scaled`, each of a category, or several times of a number that
+            has bins.
+    """
+    kinds = np.array(dataset.num_categories or (0,) * int(np.prod(dataset.input_shape)))
+    columns = np.arange(len(kinds))
+    if dataset.schema is not None:
+        widths = [column.width for column in dataset.schema.columns]
+        columns = np.repeat(np.arange(len(widths)), widths)
+        if any(column.text for column in dataset.schema.columns):
+            return None
+    is_number = kinds == 0
+    of_scaled = np.concatenate([columns[is_number], np.repeat(columns, kinds)])
+    groups: IntArray = of_scaled[np.asarray(features, np.int64)]
+    _, sizes = np.unique(groups, return_counts=True)
+    return None if (sizes < 2).any() else groups
 
 
 MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145

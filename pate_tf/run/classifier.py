@@ -10,7 +10,7 @@ import pathlib
 import tempfile
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -72,13 +72,14 @@ def fit(
     *,
     epsilon: float | None = None,
     delta: float | None = None,
-    method: str = "pate",
+    method: str | None = None,
     directory: str | os.PathLike[str] | None = None,
     source: Teachers | FeatureSums | None = None,
     student: Student | None = None,
     mechanism: Mechanism | type[Mechanism] | None = None,
     num_queries: int | None = None,
     strategy: str | None = None,
+    evaluate_epsilon: float | None = None,
     seed: int = 0,
     verbose: bool = False,
     **budget: Any,
@@ -107,8 +108,9 @@ def fit(
         epsilon: what the labels may cost; mechanism, noise and number of queries follow from it
             and from public values. None only with a mechanism that has its noise.
         delta: as of `Labeller`.
-        method: "pate" (default) for teachers' noisy votes, or "feature_sums", whose representation
-            of a table is chosen by public labels of the pool (`FeatureSums.choose_representation`).
+        method: "pate" for teachers' noisy votes, or "feature_sums", whose representation of a table
+            is chosen by public labels of the pool (`FeatureSums.choose_representation`). Default:
+            "pate", but "feature_sums" without a pool.
         directory: of the run. Default: that of `source`, else `runs/NAME-NUM_TEACHERS` or
             `runs/NAME-feature_sums`.
         source: `Teachers` or `FeatureSums` with settings of their own, fitted or not. Default:
@@ -117,6 +119,8 @@ def fit(
         mechanism: as of `Labeller`.
         num_queries: as of `Labeller.label`.
         strategy: as of `Labeller.label`.
+        evaluate_epsilon: what an estimate of the accuracy on a tenth of the private records costs
+            in addition, which are held back for it. Default: no such estimate.
         seed: of partition, initial weights, shuffling and the choice of queries; not of the
             privacy noise.
         verbose: whether progress bars are shown.
@@ -131,8 +135,14 @@ def fit(
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
     if delta is not None and data.private.owners is None:
         check_delta(delta, len(data.private))  # before anything is trained
+    held_back = None
+    if evaluate_epsilon is not None:
+        data, held_back = data.hold_back()
+    method = method or ("pate" if data.pool else "feature_sums")
     if method not in (kinds := {"pate": Teachers, "feature_sums": FeatureSums}):
         raise ValueError(f"method: expected {' or '.join(kinds)}, got {method!r}")
+    if method == "pate" and not data.pool:
+        raise ValueError("method: expected feature_sums without public inputs, got pate")
     kind: type[Teachers] | type[FeatureSums] = kinds[method]
     if source is None:
         source = kind(directory=directory, seed=seed, verbose=verbose)
@@ -154,10 +164,10 @@ def fit(
         source, mechanism, epsilon=epsilon, delta=delta, verbose=verbose, **budget
     ) as labeller:
         labels = labeller.label(data.pool, num_queries, strategy=strategy, seed=seed)
-    return Fitted(student.fit(data.pool, labels), labels, source)
-
-
-DRAWN: Final = 1000  # inputs of a pool that is drawn, where none is given
+    student.fit(data.pool, labels)
+    if evaluate_epsilon is not None and held_back is not None:
+        student.estimate_accuracy(held_back, evaluate_epsilon)
+    return Fitted(student, labels, source)
 
 
 class PateClassifier(ClassifierMixin, BaseEstimator):
@@ -196,7 +206,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         *,
         epsilon: float | None = 1.0,
         delta: float | None = None,
-        method: str = "pate",
+        method: str | None = None,
         num_teachers: int = 100,
         teacher: Any = None,
         student: str = "auto",
@@ -215,7 +225,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             epsilon: what the labels of one fit may cost.
             delta: what epsilon holds at, as of `pate_tf.Labeller`.
             method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained; sums are of
-                bins, as no public labels choose a representation).
+                bins, as no public labels choose a representation). Default: "pate", but
+                "feature_sums" without public inputs.
             num_teachers: of method pate.
             teacher: of method pate: an unfitted classifier of scikit-learn, or what
                 `pate_tf.Teachers` takes. Default: a small network.
@@ -263,7 +274,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             X: private inputs `[num_records, num_columns]`. SENSITIVE.
             y: their classes `[num_records]`. SENSITIVE.
             X_public: public inputs `[num_inputs, num_columns]` of the same kind, without labels.
-                Default: 1,000 inputs drawn evenly from `value_range`, which suits few columns.
+                Default: none; feature sums take bins of `value_range` then.
             owners: whose each record is `[num_records]`; the guarantee is for owners then.
 
         Raises:
@@ -281,7 +292,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             )
         self.classes_, codes = self._coded(labels)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        public, low, high = self._public(X_public, private.shape[1], seed)
+        public, low, high = self._public(X_public, private.shape[1])
         data = Data.from_arrays(
             np.clip(private, low, high),
             codes,
@@ -300,7 +311,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 directory = pathlib.Path(temporary) / "run"
             teacher = self.teacher
             source: Teachers | FeatureSums = FeatureSums(directory=directory, seed=seed)
-            if self.method != "feature_sums":
+            method = self.method or ("feature_sums" if X_public is None else "pate")
+            if method != "feature_sums":
                 if isinstance(teacher, BaseEstimator):
                     teacher = functools.partial(_unfitted, teacher)
                 source = Teachers(
@@ -310,7 +322,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 data,
                 epsilon=self.epsilon,
                 delta=self.delta,
-                method=self.method,
+                method=method,
                 source=source,
                 student=Student(self.student, steps=self.student_steps, seed=seed),
                 mechanism=self.mechanism,
@@ -354,7 +366,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         return classes, codes.astype(np.int64)
 
     def _public(
-        self, inputs: npt.ArrayLike | None, num_columns: int, seed: int
+        self, inputs: npt.ArrayLike | None, num_columns: int
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Returns the public inputs, and the lowest and highest value of each column."""
         public = None if inputs is None else check_array(inputs, dtype=np.float64)
@@ -368,15 +380,12 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             sides = [public.min(axis=0), public.max(axis=0)]
         else:
             raise ValueError(
-                "X_public: expected public inputs, or a `value_range` that they are drawn from, "
-                "got neither"
+                "X_public: expected public inputs, or a `value_range` from public knowledge, got "
+                "neither"
             )
         low, high = (np.asarray(side, np.float64) for side in sides)
         high = np.where(high > low, high, low + 1.0)
-        if public is None:
-            drawn = np.random.default_rng(seed).random((DRAWN, num_columns))
-            public = low + drawn * (high - low)
-        return public, low, high
+        return np.zeros((0, num_columns)) if public is None else public, low, high
 
 
 def _unfitted(teacher: BaseEstimator, dataset: Dataset) -> BaseEstimator:

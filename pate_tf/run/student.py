@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, cast
 
@@ -19,11 +21,14 @@ from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport, reporting
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue as models
+from pate_tf.models.encoder import record_features
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
+from pate_tf.release.accuracy import EstimatedAccuracy
 from pate_tf.release.labeller import Labeller
 from pate_tf.serving.export import check_formats, student_digest
 from pate_tf.serving.served import ServedStudent
@@ -106,6 +111,7 @@ class Student:
         self._is_locked = False  # whether the caller keeps other writers from `directory`
         self._fitted: tuple[Any, Labels] | None = None
         self._config: StudentConfig | None = None  # of the last `fit`
+        self._estimate: EstimatedAccuracy | None = None
         self.kind = student
 
     @classmethod
@@ -158,7 +164,14 @@ class Student:
             export_formats: as of `publish`.
             labels_whole_pool: whether labels will come from feature sums.
         """
-        config = complete(self._settings, pool.dataset, labels_whole_pool=labels_whole_pool)
+        settings = self._settings
+        choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
+        if not pool and (settings.student not in (AUTO, LINEAR_HEAD) or any(choices)):
+            raise ValueError(
+                f"student: expected {LINEAR_HEAD} without settings where there is no public pool, "
+                f"got {settings.student}"
+            )
+        config = complete(settings, pool.dataset, labels_whole_pool=labels_whole_pool)
         kind = find_student(config, pool.dataset)
         check_formats(export_formats)
         if export_formats and not kind.can_convert:
@@ -204,7 +217,8 @@ class Student:
         # Of tables and texts no student is expected to be better than the linear model of feature
         # sums; of images, after several rounds, unless clusters are classes.
         prefers_linear_head = labels.linear_head is not None and (
-            pool.dataset.kind != "image"
+            not pool
+            or pool.dataset.kind != "image"
             or (
                 getattr(labels.cost.charge, "num_rounds", 1) > 1
                 and labels.training_labels.weights is not None
@@ -235,6 +249,7 @@ class Student:
                 show_progress=reporting(self._verbose).verbose,
             )
         self.kind, self._fitted, self._config = config.student, (model, labels), config
+        self._estimate = None
         return self
 
     @property
@@ -310,6 +325,30 @@ class Student:
         if not is_known.any():
             return None
         return float(np.mean(predictions[is_known] == expected[is_known]))
+
+    def estimate_accuracy(self, held_back: PrivateExamples, epsilon: float) -> EstimatedAccuracy:
+        """Returns a charged estimate of the accuracy, which a statement will state.
+
+        Args:
+            held_back: private records of `Data.hold_back`, whose other part was learned from.
+            epsilon: what it costs in addition, in the ledger that the labels were charged to.
+
+        Raises:
+            ValueError: if nothing was trained yet, or the labels are of no `Labeller`.
+            BudgetExceeded: if it does not fit into what is left.
+        """
+        model, labels = self._trained()
+        if not isinstance(labels.labeller, Labeller):
+            raise ValueError("labels: expected those of a labeller, whose ledger is charged")
+        # The answer to a record does not depend, by rounding, on which others are held back.
+        answering = types.SimpleNamespace(batch_features=functools.partial(batches.outputs, model))
+        predictions = np.zeros(len(held_back), np.int64)
+        for rows, logits in record_features(answering, held_back.inputs):
+            predictions[rows] = logits.argmax(axis=1)
+        self._estimate = labels.labeller.estimate_accuracy(
+            predictions, held_back, epsilon, student_digest=student_digest(model)
+        )
+        return self._estimate
 
     def publish(
         self,
@@ -387,6 +426,7 @@ class Student:
                     folder=target,
                     export_formats=export_formats,
                     publication=publication,
+                    estimated_accuracy=self._estimate,
                 )
         if evaluate_on is not None:
             show = reporting(self._verbose)
@@ -464,6 +504,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         "epsilon_ledger": statement.epsilon_ledger,
         "secure_noise": statement.secure_noise,
         "label_confidence": labels.training_labels.confidence,
+        "estimated_accuracy": statement.estimated_accuracy,
         **measured,
         "choice": labels.choice,
         "student": str(published.student_folder),
@@ -483,6 +524,8 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             low, high = values["student_accuracy_interval"]
             number = values["student_num_evaluated"]
             text += f" on {number:,} samples (95 % interval {low:.2%} to {high:.2%})"
+        if name == "estimated_accuracy" and value is not None:
+            text = statement.estimated_in_words
         if (value is not None and not isinstance(value, dict | list)) or text == NOT_MEASURED:
             rows.append((name.replace("_", " "), text))
     if (published.folder / "logs").exists():

@@ -1,4 +1,4 @@
-"""From two files to a published student: what `pate run` does; its steps import TensorFlow."""
+"""From files to a published student: what `pate run` does; its steps import TensorFlow."""
 
 import dataclasses
 import pathlib
@@ -8,6 +8,7 @@ from pate_tf.accounting.planning import FEATURE_SUMS, PATE, plan
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.validation import PublicationSettings, setting
+from pate_tf.data.data import Data
 from pate_tf.data.data_source import DataSource
 from pate_tf.release.plan import METHODS
 
@@ -26,6 +27,13 @@ class WholeRun(DataSource, PublicationSettings):
         help="What all that is published may cost at --delta, whatever the data.",
     )
     delta: float | None = setting(None, group="privacy", **DELTA)
+    evaluate_epsilon: float | None = setting(
+        None,
+        group="privacy",
+        above=0.0,
+        help="Hold back a tenth of the private records, and release the accuracy on them with "
+        "noise, for so much in addition to --epsilon. Default: no such estimate.",
+    )
     method: str = setting(
         AUTO,
         group="method",
@@ -53,18 +61,22 @@ class WholeRun(DataSource, PublicationSettings):
     )
 
 
-def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
+def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUIET) -> RunReport:
     """Chooses a method, trains what it needs, releases labels, trains and publishes a student.
 
     The method, the number of teachers and the noise follow from public values; the number of
     private records is one of these where records are protected. What was charged stands in the
     run's ledger; the same run again costs nothing more.
 
+    Args:
+        settings: of the run.
+        data: what they name, where it was loaded already.
+        reporting: what it says while it works.
+
     Raises:
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the ledger can't be used.
     """
-    from pate_tf.data.data import Data
     from pate_tf.release import feature_sums
     from pate_tf.release.labeller import Labeller
     from pate_tf.run.student import REPORT, Student, student_report
@@ -72,9 +84,16 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     from pate_tf.teachers import run_folder
     from pate_tf.teachers.teachers import Teachers
 
-    data = Data.of(settings, None, reporting)
+    data = Data.of(settings, None, reporting) if data is None else data
+    held_back = None
+    if settings.evaluate_epsilon is not None:
+        data, held_back = data.hold_back()
     dataset, has_owners = data.dataset, data.private.owners is not None
     number_of_records = None if has_owners else len(data.private)
+    if settings.method == PATE and not data.pool:
+        raise ValueError(
+            "public: expected public records with method pate, whose teachers label them, got none"
+        )
     if has_owners and settings.method == PATE and settings.num_teachers is None:
         raise ValueError(
             "num_teachers: expected it with owners, whose number is private, got none; choose it "
@@ -120,6 +139,8 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             labels = labeller.label(data.pool)
         labels.save(released)
         student.fit(data.pool, labels, held_out=data.held_out)
+        if settings.evaluate_epsilon is not None and held_back is not None:
+            student.estimate_accuracy(held_back, settings.evaluate_epsilon)
         published = student.publish(
             evaluate_on=data.public,
             holder=settings.holder,

@@ -68,6 +68,8 @@ class LabelsStatement(PrivacyStatement):
         num_answered: queries that got a label.
         num_neighbours: how many nearest public inputs a query was asked together with.
         choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
+        estimated_accuracy: a charged estimate of the student's accuracy on held-back private
+            records, the ends of its 95 % interval, and its epsilon; None without one.
         encoder: name and digest of a pre-trained encoder that features come from; None without one.
         epsilon: worst-case epsilon of this student's labels: against replacement of a record, or
             adding or removing an owner.
@@ -108,6 +110,7 @@ class LabelsStatement(PrivacyStatement):
     num_answered: int
     num_neighbours: int = 0
     choice: str | None = None
+    estimated_accuracy: tuple[float, float, float, float] | None = None
     encoder: str | None = None
     epsilon: float
     delta: float
@@ -238,6 +241,15 @@ class LabelsStatement(PrivacyStatement):
             if epsilon is not None
         )
 
+    @property
+    def estimated_in_words(self) -> str:
+        """The estimate of the accuracy with its interval and cost; empty without one."""
+        if self.estimated_accuracy is None:
+            return ""
+        accuracy, low, high, epsilon = self.estimated_accuracy
+        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
+        return f"{100 * accuracy:.1f} % ({interval}), for a pure ε of {epsilon_text(epsilon)}"
+
     def facts(self) -> Mapping[str, object]:  # noqa: D102
         is_registered = self.num_ledgers is not None or self.epsilon_source is not None
         is_counted = self.epsilon_source is not None or self.num_other_units
@@ -256,6 +268,7 @@ class LabelsStatement(PrivacyStatement):
             "sums": self.method == "feature_sums",
             "votes": self.method == "pate",
             "adaptive": self.is_adaptive,
+            "pool": self.num_queries > 0,
             "several charges": self.charged_before or self.epsilon_ledger > self.epsilon,
             "late plan": self.sanitised is not None and not self.sanitised.plan_was_fixed,
             "registered": is_registered,
@@ -279,6 +292,7 @@ class LabelsStatement(PrivacyStatement):
             "failure": self.sanitised and f"{1.0 - self.sanitised.confidence:.3g}",
             "epsilon_budget": self.epsilon_budget and f"{self.epsilon_budget:g}",
             "raised": ", raised after its first use" if self.budget_was_raised else "",
+            "estimated": self.estimated_in_words,
             "encoder": cell(self.encoder or ""),
             "num_other_units": self.num_other_units,
             "num_ledgers": self.num_ledgers,
@@ -349,9 +363,10 @@ class LabelsStatement(PrivacyStatement):
             if sequence not in answers:
                 raise ValueError(f"statement: row {sequence} was charged and never answered")
         num_queries, num_answered = self.num_queries, self.num_answered
-        if not (num_queries >= len(named) and 0 <= num_answered <= num_queries):
+        least = len(named) if self.method == "pate" else 0  # sums need no query
+        if not (num_queries >= least and 0 <= num_answered <= num_queries):
             raise ValueError(
-                f"statement: expected at least {len(named)} queries, one for each row, and no more "
+                f"statement: expected at least {least} queries, one for each row, and no more "
                 f"answers than queries, got {num_queries} and {num_answered}"
             )
         withheld = any(answers[row]["num_answered"] < answers[row]["num_queries"] for row in named)
@@ -371,8 +386,8 @@ class LabelsStatement(PrivacyStatement):
         number = self.charged[self.mechanism] - before[self.mechanism]
         number = min(sum(debits[row][1] for row in named), number)
         counted = Counter({self.mechanism: number}) + before
-        least, _ = smallest_epsilon(counted, self.delta)
-        at_least("epsilon", self.epsilon, least, f"for {num_queries} queries")
+        epsilon, _ = smallest_epsilon(counted, self.delta)
+        at_least("epsilon", self.epsilon, epsilon, f"for {num_queries} queries")
 
     def _check_ledger(self, rows: Sequence[LedgerRow]) -> None:
         charges, everything = charges_of(rows), "for all that the ledger was charged for"

@@ -75,6 +75,7 @@ def publish_model(
     folder: pathlib.Path,
     export_formats: Sequence[str] = (),
     publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
+    estimated_accuracy: tuple[float, float, float, float] | None = None,
 ) -> Published[LabelsStatement]:
     """Exports a student's model, and states what its labels cost.
 
@@ -86,6 +87,7 @@ def publish_model(
         folder: `student/` and the statement go there, in JSON and as a page.
         export_formats: of "onnx" and "litert", to write the student in as well.
         publication: what the statement says of it besides.
+        estimated_accuracy: as of `LabelsStatement`.
 
     Raises:
         ValueError: if the labels were not charged to the ledger, or the model can't be exported.
@@ -102,6 +104,7 @@ def publish_model(
         num_teachers=teachers.num_teachers,  # None of feature sums
         query_strategy=labels.strategy,
         choice=labels.choice,
+        estimated_accuracy=None if estimated_accuracy is None else tuple(estimated_accuracy),
         num_neighbours=labels.num_neighbours,
         encoder=vouched_encoder(teachers),
         # Of owners the number of records is private.

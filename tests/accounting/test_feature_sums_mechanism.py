@@ -8,6 +8,7 @@ from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
+    GaussianMoments,
     GaussianResidualSums,
     mechanism_from_dict,
 )
@@ -31,14 +32,15 @@ def exact_epsilon(moved: float) -> float:
 
 
 @pytest.mark.parametrize("sigma", [2.0, 15.0, 61.5, 400.0])
-def test_a_record_replaced_moves_the_sums_by_two_lengths(sigma):
-    epsilon, _ = smallest_epsilon({GaussianFeatureSums(sigma=sigma): 1}, DELTA)
-    assert epsilon == pytest.approx(exact_epsilon(2.0 / sigma), rel=1e-6)
-    assert epsilon >= exact_epsilon(2.0 / sigma)
+@pytest.mark.parametrize(("kind", "moved"), [(GaussianFeatureSums, 2), (GaussianMoments, 2**0.5)])
+def test_a_record_replaced_moves_the_sums_by_so_much(kind, moved, sigma):
+    epsilon, _ = smallest_epsilon({kind(sigma=sigma): 1}, DELTA)
+    assert epsilon == pytest.approx(exact_epsilon(moved / sigma), rel=1e-6)
+    assert epsilon >= exact_epsilon(moved / sigma)
     # Moments alone say no less, and dp-accounting no more.
     dp_accounting = pytest.importorskip("dp_accounting")
     accountant = dp_accounting.pld.PLDAccountant()
-    accountant.compose(dp_accounting.GaussianDpEvent(sigma / 2.0))
+    accountant.compose(dp_accounting.GaussianDpEvent(sigma / moved))
     assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, rel=1e-2)
 
 
@@ -79,10 +81,11 @@ def test_rounds_are_planned_where_noise_is_faint_for_the_records():
 
 @pytest.mark.parametrize("source", [SystemNoise(), SeededNoise(3)], ids=["system", "seeded"])
 @pytest.mark.parametrize("sigma", [0.5, 61.5])
-def test_so_much_noise_is_drawn_on_each_number(source, sigma):
+@pytest.mark.parametrize("kind", [GaussianFeatureSums, GaussianMoments])
+def test_so_much_noise_is_drawn_on_each_number(kind, source, sigma):
     """Chi-squared at a false-alarm rate of 1e-6; a wrong scale of 5 % is always seen."""
-    sums = np.arange(40_000).reshape(4_000, 10) * 1_000
-    noise = (GaussianFeatureSums(sigma=sigma).draw_sums(sums, source) - sums) / LATTICE
+    sums = np.arange(40_000).reshape(200, 200) * 1_000
+    noise = (kind(sigma=sigma).draw_sums(sums, source) - sums) / LATTICE
 
     def is_likely(scale):
         total = np.square(noise / scale).sum()

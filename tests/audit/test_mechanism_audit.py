@@ -17,6 +17,7 @@ from pate_tf.accounting.mechanisms import (
     ExponentialMechanism,
     GaussianFeatureSums,
     GaussianHistogram,
+    GaussianMoments,
     GaussianNoisyMax,
     GaussianResidualSums,
     InteractiveGaussianNoisyMax,
@@ -42,6 +43,7 @@ RIGHT = [
     InteractiveGaussianNoisyMax(threshold=6.0, sigma_threshold=3.0, sigma=2.0),
     StabilityGate(epsilon=1.0, delta=1e-6),
     GaussianFeatureSums(sigma=2.0),
+    GaussianMoments(sigma=2.0),
     GaussianResidualSums(sigma=4.0, num_rounds=3),
     LaplaceClusterCounts(scale=2.0, num_clusters=20),
 ]
@@ -114,12 +116,12 @@ def test_what_is_registered_can_be_audited_and_half_its_noise_is_a_violation(reg
 def test_sums_are_audited_nearly_tightly():
     """Of a claim of epsilon 1 at a delta that so many draws resolve; more resolve a smaller one."""
     shift = brentq(lambda shift: gaussian_dp_epsilon(shift, 1e-2) - 1.0, 0.1, 2.0)
-    for rounds in (1, 4):
-        sigma = 2.0 * math.sqrt(rounds) / shift
-        kind = GaussianFeatureSums(sigma=sigma)
-        if rounds > 1:
-            kind = GaussianResidualSums(sigma=sigma, num_rounds=rounds)
-        audit = audit_mechanism(kind, delta=1e-2, num_draws=60_000)
+    for mechanism in (
+        GaussianFeatureSums(sigma=2.0 / shift),
+        GaussianMoments(sigma=math.sqrt(2.0) / shift),
+        GaussianResidualSums(sigma=4.0 / shift, num_rounds=4),
+    ):
+        audit = audit_mechanism(mechanism, delta=1e-2, num_draws=60_000)
         assert audit.outcome == PASSED
         assert 0.7 * audit.claimed <= audit.lower_bound <= audit.claimed
 

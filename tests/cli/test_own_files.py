@@ -88,11 +88,11 @@ def test_a_student_is_measured_by_class(clinic, weighted, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--private=patients.csv"], "public: expected it with --private, got none"),
+        (["--private=patients.csv"], "schema: expected a file that states"),
         (["--public=visits.csv"], "private: expected it with --public, got none"),
-        (["--schema=schema.toml"], "public: expected it with --schema, got none"),
+        (["--schema=schema.toml"], "private: expected it with --schema, got none"),
         (["--private=patients.csv", "--public=visits.csv"], "schema: expected a file that states"),
-        (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --public"),
+        (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --private"),
         (["--private=patients.csv", *FILES, "--label=nosuch"], "expected a column nosuch"),
         (["--private=patients.csv", *FILES, "--owner=nosuch"], "expected a column nosuch"),
         (["--private=nosuch.csv", *FILES], "nosuch.csv: expected a file that can be read"),

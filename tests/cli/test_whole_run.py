@@ -59,6 +59,29 @@ def test_two_commands_make_a_published_student(clinic, method):
     assert (released / "student" / "2").is_dir()
 
 
+def test_a_private_file_alone_makes_a_published_student(clinic):
+    files, where = (FILES[0], FILES[2]), "--train_dir=alone"
+    flags = (where, "--epsilon=8", "--evaluate_epsilon=1", "--report_file=alone.json")
+    ended = run_script(PATE, "run", *files, *flags, folder=clinic)
+    assert ended.code == 0, ended.err
+    assert "not measured: there are no public labels" in ended.out
+    assert "95 % interval" in ended.out
+    values = artifacts.read_json(clinic / "alone.json")
+    assert values["student_accuracy"] is None and values["estimated_accuracy"][0] > 0.7
+    asked = ("--student=alone", "--inputs=public.csv", "--report_file=measured-alone.json")
+    assert run_script(PATE, "predict", *asked, folder=clinic).code == 0
+    assert artifacts.read_json(clinic / "measured-alone.json")["accuracy"] > 0.8
+    typed = ("student", where, "--epsilon=8", "--report_file=alone-again.json")
+    ended = run_script(PATE, *typed, folder=clinic)
+    assert ended.code == 0, ended.err
+    again = artifacts.read_json(clinic / "alone-again.json")
+    assert again["epsilon_ledger"] == values["epsilon_ledger"]
+    stated = "--statement=alone/released/privacy_statement.json"
+    assert "agrees" in run_script(PATE, "analysis", stated, folder=clinic).out
+    ended = run_script(PATE, "run", *files, "--epsilon=1", "--method=pate", folder=clinic)
+    assert ended.code == 1 and "public: expected public records with method pate" in ended.err
+
+
 def test_its_student_predicts_and_is_measured_on_files(clinic):
     if not (clinic / "auto").exists():
         test_two_commands_make_a_published_student(clinic, "auto")
@@ -105,5 +128,7 @@ def test_mistakes_are_one_line_and_leave_nothing(clinic, command, told):
     before = files()
     ended = run_script(PATE, *command, folder=clinic)
     assert ended.code in (1, 2) and told in ended.err
-    assert len(ended.err.strip().splitlines()) == 1
+    first, *others = ended.err.strip().splitlines()
+    assert first.startswith("error: ") and len(others) <= 11
+    assert all(line.startswith("- ") for line in others)
     assert files() == before

@@ -130,7 +130,7 @@ def test_public_labels_may_be_absent_all_or_some():
         {"kind": "sound"},
         {"augmentation": "magic"},
         {"class_names": ("a",)},
-        {"pool_size": 0},
+        {"pool_size": -1},
         {"value_range": (1.0, 1.0)},
         {"value_range": (0.0, float("nan"))},
         {"num_classes": 0},

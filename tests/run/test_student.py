@@ -95,7 +95,7 @@ def test_public_samples_need_no_labels(tmp_path):
     result = run(tmp_path / "none", FakeEnsemble(RIGHT), public=unlabeled)
     assert set(result.published.measured.values()) == {None}
     rows = dict(student_report(result.published, result.student).rows)
-    assert rows["student accuracy"] == "not measured: these public samples have no labels"
+    assert rows["student accuracy"] == "not measured: there are no public labels"
     # Neither labels nor weights ever looked at true labels.
     same = run(tmp_path / "same", FakeEnsemble(RIGHT))
     assert same.statement.student_digest == result.statement.student_digest

@@ -129,6 +129,12 @@ EVERY = {
     "sums of owners": sums(
         unit="owner", num_records=None, epsilon_ledger_replaced=9.9, num_ledgers=2, **NAMED
     ),
+    "moments": sums(
+        mechanism=base.MECHANISMS["gaussian_moments"](sigma=9.0),
+        num_queries=0,
+        num_answered=0,
+        estimated_accuracy=(0.85, 0.84, 0.86, 0.1),
+    ),
     "reset": labels(ledger_was_reset=True),
     "seeded": labels(secure_noise=False),
     "silos": silos(),

@@ -5,6 +5,7 @@ from pate_tf.accounting.mechanisms.base import Mechanism as Mechanism
 from pate_tf.accounting.mechanisms.base import mechanism_from_dict as mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import register as register
 from pate_tf.accounting.mechanisms.charged_once import GaussianFeatureSums as GaussianFeatureSums
+from pate_tf.accounting.mechanisms.charged_once import GaussianMoments as GaussianMoments
 from pate_tf.accounting.mechanisms.charged_once import GaussianResidualSums as GaussianResidualSums
 from pate_tf.accounting.mechanisms.charged_once import LaplaceClusterCounts as LaplaceClusterCounts
 from pate_tf.accounting.mechanisms.charged_once import StabilityGate as StabilityGate

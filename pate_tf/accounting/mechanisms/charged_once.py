@@ -37,6 +37,7 @@ MOST_ROUNDS = 64
 # Length to which a record's part of a later round is clipped: most are shorter, and the noise is in
 # proportion to it.
 RESIDUAL_NORM = 0.5
+MOMENT_WEIGHT = 1.0  # of second moments beside sums by class
 ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
 
 
@@ -131,6 +132,42 @@ class GaussianResidualSums(GaussianFeatureSums):
         "the sum of the private records' feature vectors of each class, then sums of what a linear "
         "model misses of them"
     )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class GaussianMoments(GaussianFeatureSums):
+    """Releases sums of vectors by class and second moments together, with Gaussian noise, once.
+
+    A record adds the outer product of its vector v, of L2 norm at most 1 and without negative
+    numbers, with (its class's one-hot vector, w v) / sqrt(1 + w^2), w being `MOMENT_WEIGHT`: a
+    table of norm at most 1. Two such tables have no negative inner product. So replacing a record
+    moves the total by at most sqrt(2); an owner's records add a norm of at most 1 together
+    (docs/proofs/theory.md, Proposition D11). These are the sufficient statistics of linear
+    regression (Vu and Slavkovic 2009, Wang 2018).
+
+    >>> import pate_tf
+    >>> moments = pate_tf.mechanisms.GaussianMoments(sigma=43.5)
+    >>> round(moments.composed_epsilon(1, delta=1e-5), 3)
+    0.1
+
+    Attributes:
+        sigma: standard deviation of the noise on each number; a record's table has L2 norm 1.
+    """
+
+    name: ClassVar[str] = "gaussian_moments"
+    squared_sensitivity: ClassVar[float] = 2.0
+    words: ClassVar[str] = (
+        "Each record was mapped to a vector of L2 norm at most 1, without negative numbers, by a "
+        "public function. The vectors were added up by class, and so were the products of any two "
+        "numbers of a vector, scaled so that a record adds a table of norm at most 1. Discrete "
+        "Gaussian noise of standard deviation {self.sigma:.3g} (sensitivity sqrt(2)) was added to "
+        "each number of both sums, once. Nothing else was computed from the records."
+    )
+    released_in_words: ClassVar[str] = (
+        "the sum of the private records' feature vectors of each class, and their second moments"
+    )
+    labels_in_words: ClassVar[str] = "labels computed from noisy moments"
 
 
 @register

@@ -113,7 +113,8 @@ class StudentKind:
                 does not fit.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
-        released.check_pool(pool)
+        if pool or self.name != LINEAR_HEAD:
+            released.check_pool(pool)
         return self.fit(config, released, pool, FitOptions(**options))
 
 

@@ -1,5 +1,8 @@
 """The encoder of feature sums with the linear model that the released sums give; no training."""
 
+import pathlib
+import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,11 +34,23 @@ class LinearHead(tf.Module):
             weights: `[num_features + 1, num_classes]`; the last row is that of the constant.
         """
         super().__init__()
+        self._dataset = dataset
         self._encoder, self._learnt = encoder, list(encoder.learnt)
         self._encode = encoder.signatures["features"]
         self._input_name, self._input_type = dataset.input_name, dataset.input_type
         self._scale = tf.Variable(scale.astype(np.float32), trainable=False)
         self._weights = tf.Variable(weights.astype(np.float32), trainable=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with tempfile.TemporaryDirectory() as folder:
+            tf.saved_model.save(self._encoder, folder, signatures=self._encoder.signatures)
+            root = pathlib.Path(folder)
+            files = {
+                str(path.relative_to(root)): path.read_bytes()
+                for path in root.rglob("*")
+                if path.is_file()
+            }
+        return _restored, (files, self._dataset, self._scale.numpy(), self._weights.numpy())
 
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`.
@@ -51,6 +66,16 @@ class LinearHead(tf.Module):
         features = tf.math.divide_no_nan(scaled, norms) * (1.0 - CONSTANT_SHARE) ** 0.5
         constant = tf.where(norms > 0.0, CONSTANT, 0.0)
         return tf.matmul(tf.concat([features, constant], axis=1), self._weights)
+
+
+def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
+    """Returns a linear head from the files of its encoder's SavedModel, and what else it takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return LinearHead(tf.saved_model.load(folder), *facts)
 
 
 def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:

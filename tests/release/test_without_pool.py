@@ -1,0 +1,196 @@
+"""Feature sums without a public pool: from one private file to a served student."""
+
+import re
+
+import numpy as np
+import pyarrow
+import pytest
+
+import pate_tf
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.audit.run import PASSED, audit_run
+from pate_tf.data.schema import schema_of
+from pate_tf.release.accuracy import estimate_accuracy
+from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.release.labeller import Labeller
+from pate_tf.serving.served import ServedStudent
+from pate_tf.statement import verify
+
+SCHEMA = schema_of(
+    {
+        "label": "ill",
+        "classes": ["no", "yes"],
+        "columns": {
+            "age": {"low": 0, "high": 100},
+            "ward": {"categories": ["a", "b"], "other": True},
+        },
+    }
+)
+
+
+def table(number=4_000, seed=0):
+    """Visits of patients, some of a ward that the schema does not list."""
+    random = np.random.default_rng(seed)
+    age, ward = random.uniform(0, 100, number), random.choice(["a", "b", "secret"], number)
+    ill = np.where(age + 40 * (ward == "a") > 75, "yes", "no")
+    return {"age": age.round(1), "ward": ward, "ill": ill, "patient": np.arange(number) // 2}
+
+
+def data_of(fields, owner=None):
+    return pate_tf.Data.from_dataframe(
+        pyarrow.table(fields), label="ill", owner=owner, schema=SCHEMA
+    )
+
+
+def stored_table(folder, fields, owner=None):
+    sums = FeatureSums(directory=folder).fit(data_of(fields, owner).private, data_of(fields).pool)
+    return sums.table / 2.0**20
+
+
+def text_of(folder, epsilon=4.0):
+    """All that a plan and a description say, and the names of all files."""
+    sums = FeatureSums.load(folder)
+    with Labeller(sums, epsilon=epsilon, delta=1e-6) as labeller:
+        plan = labeller.plan(data_of(table(2)).pool)
+    names = sorted(re.sub(r"\d+$", "", path.name) for path in folder.rglob("*"))
+    return f"{plan} {plan.reason} {names}"
+
+
+@pytest.mark.parametrize("owner", [None, "patient"])
+def test_a_private_table_alone_gives_a_student_that_is_served_and_verified(tmp_path, owner, capsys):
+    data = data_of(table(), owner)
+    assert len(data.pool) == len(data.held_out) == 0
+    fitted = pate_tf.fit(data, epsilon=4.0, delta=1e-6, directory=tmp_path)
+    held_out = table(1_000, seed=1)
+    inputs = SCHEMA.encode_columns(
+        {name: list(map(str, held_out[name])) for name in ("age", "ward")}, "test", [""] * 1_000
+    )
+    truth = (held_out["ill"] == "yes").astype(int)
+    assert fitted.student.evaluate(inputs, truth) > 0.9
+    published = fitted.student.publish(evaluate_on=data.public)
+    assert published.measured["student_accuracy"] is None
+    served = ServedStudent(published.student_folder)
+    np.testing.assert_array_equal(served.classify(inputs), fitted.student.predict(inputs))
+    assert verify(published.folder / "privacy_statement.json") == "agrees with the ledger"
+    page = (published.folder / "privacy_statement.md").read_text()
+    assert "no public records took part" in page and "public pool" not in page
+    fitted.labels.save(published.folder)
+    assert audit_run(tmp_path).outcome == PASSED
+    again = pate_tf.fit(data, epsilon=4.0, delta=1e-6, directory=tmp_path)
+    assert again.cost == fitted.cost  # released once, charged once
+    released = b"".join(path.read_bytes() for path in published.folder.rglob("*") if path.is_file())
+    assert b"secret" not in released and not capsys.readouterr().err.count("secret")
+
+
+def test_a_record_replaced_changes_nothing_but_the_noisy_numbers(tmp_path):
+    fields, changed = table(300), table(300)
+    changed["age"][7], changed["ward"][7], changed["ill"][7] = 1e9, "never seen", "yes"
+    before, after = (
+        stored_table(tmp_path / name, each)
+        for name, each in (("before", fields), ("after", changed))
+    )
+    assert 0.0 < np.linalg.norm(before - after) <= 2.0**0.5
+    assert text_of(tmp_path / "before") == text_of(tmp_path / "after")
+
+
+def test_an_owner_more_moves_the_table_by_one_and_nothing_else(tmp_path):
+    more = table(340)
+    more["patient"][300:] = 1_000
+    fields = {name: column[:300] for name, column in more.items()}
+    before, after = (
+        stored_table(tmp_path / name, each, "patient")
+        for name, each in (("before", fields), ("after", more))
+    )
+    assert 0.9 < np.linalg.norm(before - after) <= 1.0
+    assert text_of(tmp_path / "before", 40.0) == text_of(tmp_path / "after", 40.0)
+
+
+def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
+    data = data_of(table(300))
+    for changes, message in (
+        ({"method": "pate"}, "method: expected feature_sums without public inputs"),
+        ({"student": pate_tf.Student("supervised")}, "student: expected linear_head"),
+        ({"num_rounds": 2}, "num_rounds: expected 1 for these sums"),
+        ({"epsilon": 1e-4}, "expected one at which records outweigh the noise"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pate_tf.fit(data, **{"epsilon": 4.0, "directory": tmp_path, **changes})
+    assert not (tmp_path / "released").exists()
+    with pytest.raises(ValueError, match="schema: expected one, with ranges and categories"):
+        pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
+    with Labeller(FeatureSums.load(tmp_path), epsilon=4.0) as labeller:
+        assert labeller.spent().epsilon == 0.0
+    with pytest.raises(ValueError, match="representation: expected bins or raw without public"):
+        FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
+            data.private, data.pool
+        )
+
+
+@pytest.mark.parametrize("owner", [None, "patient"])
+def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner):
+    data, arguments = data_of(table(), owner), {"epsilon": 4.0, "delta": 1e-6}
+    arguments |= {"evaluate_epsilon": 0.5, "directory": tmp_path}
+    published = [pate_tf.fit(data, **arguments).student.publish() for _ in range(2)]
+    statement = published[0].statement
+    accuracy, low, high, epsilon = statement.estimated_accuracy
+    assert 0.8 < low < accuracy <= high <= 1.0 and high - low < 0.2 and epsilon == 0.5
+    assert statement.estimated_accuracy == published[1].statement.estimated_accuracy
+    assert statement.epsilon <= 4.0 < statement.epsilon_ledger < 4.8
+    page = (published[0].folder / "privacy_statement.md").read_text()
+    assert f"{100 * accuracy:.1f} % (95 % interval {100 * low:.1f} to" in page
+    assert verify(published[0].folder / "privacy_statement.json") == "agrees with the ledger"
+    assert audit_run(tmp_path).outcome == PASSED
+    # Held back by position, or by owner: never learned from, whatever the others are.
+    learned, held_back = data.hold_back()
+    assert len(learned.private) + len(held_back) == 4_000 and 300 < len(held_back) < 500
+    if owner is not None:
+        assert not np.isin(held_back.owners, learned.private.owners).any()
+
+
+@pytest.mark.parametrize("owner", [False, True])
+def test_one_record_or_owner_moves_the_counts_of_right_answers_by_two_at_most(owner):
+    tables = []
+
+    def release(exact, mechanism):
+        tables.append(exact)
+        assert mechanism.pure_epsilon <= 0.1
+        return exact
+
+    owners = np.array([0, 0, 0, 1, 2, 2, 3]) if owner else None
+    for mine in ([True] * 3, [False] * 3, [True, False, False]) if owner else ([True], [False]):
+        is_correct = np.array([*mine, *[True] * (7 - len(mine))])
+        estimate = estimate_accuracy(is_correct, owners, 0.1, release)
+        assert 0.0 <= estimate.low <= estimate.accuracy <= estimate.high <= 1.0
+    moved = max(np.abs(one - other).sum() for one in tables for other in tables)
+    assert 1.9 * LATTICE < moved <= 2 * LATTICE
+
+
+def test_arrays_and_the_estimator_need_a_declared_range_alone():
+    random = np.random.default_rng(0)
+    inputs = random.uniform(0, 1, (4_000, 2))
+    labels = np.where(np.abs(inputs[:, 0] - 0.5) > 0.25, "out", "in")
+    estimator = pate_tf.PateClassifier(
+        epsilon=8.0, classes=["in", "out"], value_range=(0.0, 1.0), insecure_seed=3
+    )
+    estimator.fit(inputs[:3_000], labels[:3_000])
+    assert np.mean(estimator.predict(inputs[3_000:]) == labels[3_000:]) > 0.9
+    with pytest.raises(ValueError, match="X_public: expected public inputs, or a `value_range`"):
+        pate_tf.PateClassifier(classes=["in", "out"]).fit(inputs, labels)
+
+
+def test_texts_need_no_pool(tmp_path):
+    words = {0: "good fine great", 1: "bad poor awful"}
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 2, 3_000)
+    texts = [f"{random.choice(words[label].split())} thing" for label in labels]
+    data = pate_tf.Data.from_arrays(texts, labels, num_classes=2, kind="text")
+    fitted = pate_tf.fit(data, epsilon=200.0, directory=tmp_path)
+    assert np.mean(fitted.student.predict(["a great thing", "an awful thing"]) == [0, 1]) == 1.0
+
+
+def test_a_plan_without_a_pool(capsys):
+    plan = pate_tf.plan(1.0, num_records=30_000, num_classes=2, pool_size=0)
+    assert plan.method == "feature_sums" and plan.mechanism.name == "gaussian_moments"
+    assert "pate run --private=FILE --schema=FILE" in str(plan) and plan.to_dict()["queries"] == 0
+    with pytest.raises(ValueError, match="records outweigh the noise"):
+        pate_tf.plan(0.001, num_records=1_000, num_classes=2, pool_size=0)
