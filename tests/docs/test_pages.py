@@ -21,7 +21,7 @@ COMMANDS = [
     for name in (
         *("teachers", "student", "analysis", "flags"),
         *("selective_sgd", "silo", "aggregator", "coordinator"),
-        *("predict", "audit", "plan"),
+        *("predict", "audit", "plan", "whole_run"),
     )
 ]
 OF_OTHERS = {
