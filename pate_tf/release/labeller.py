@@ -449,7 +449,7 @@ class Labeller:
                 is_useful = is_useful and source.covers(pool.inputs)
                 number = propagation.default_number(pool, queries.num_queries) if is_useful else 0
             labels = self._label_by_votes(plan, pool, source, number, ledger)
-        if pool and not len(labels.released.labels):
+        if not len(labels.released.labels) and pool:
             reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
                 f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"

@@ -171,13 +171,8 @@ def test_ledgers_of_one_source_add_up(trained, teachers):
 def test_an_epsilon_alone_is_enough(teachers):
     """The gate may stay shut for seven small teachers: a mechanism that always answers is named."""
     asked = (HERE[0], HERE[1], *FOREST, "--target_epsilon=40", "--query_strategy=first")
-    ended = run_script(
-        SCRIPT,
-        *asked,
-        "--mechanism=gaussian_histogram",
-        "--report_file=report.json",
-        folder=teachers,
-    )
+    named = ("--mechanism=gaussian_histogram", "--report_file=report.json")
+    ended = run_script(SCRIPT, *asked, *named, folder=teachers)
     assert ended.code == 0, ended.err
     report = json.loads((teachers / "report.json").read_text())
     assert report["mechanism"]["name"] == "gaussian_histogram"

@@ -34,26 +34,21 @@ def clinic(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("method", ["auto", "feature_sums"])
-def test_labels_that_are_not_worth_their_cost_are_not_charged(tmp_path, method):
+def test_labels_that_are_not_worth_their_cost_are_not_charged(tmp_path):
     """The label is an identifier; it has 150 classes."""
     random = np.random.default_rng(0)
     for name, number in (("private.csv", 300), ("public.csv", 220)):
         rows = [f"{random.uniform(18, 90):.1f},p{row % 150:03}" for row in range(number)]
         (tmp_path / name).write_text("\n".join(["age,ill", *rows]))
-    drafted = run_script(PATE, "schema", *FILES[1:2], "--label=ill", folder=tmp_path)
-    assert drafted.code == 0, drafted.err
-    flags = ("--epsilon=8", f"--method={method}", "--train_dir=run")
-    ended = run_script(PATE, "run", *FILES, *flags, folder=tmp_path)
+    run_script(PATE, "schema", *FILES[1:2], "--label=ill", folder=tmp_path)
+    flags = (*FILES, "--epsilon=8", "--train_dir=run")
+    ended = run_script(PATE, "run", *flags, folder=tmp_path)
     assert ended.code == 4 and "Nothing was charged" in ended.err, ended.err
-    for text in ("most frequent class of the pool has a share of", "fewer classes", "--accept_f"):
-        assert text in ended.err
+    assert "pool has a share of" in ended.err and "--accept_forecast" in ended.err
     assert not (tmp_path / "run").exists()
-    if method == "feature_sums":
-        ended = run_script(PATE, "run", *FILES, *flags, "--accept_forecast", folder=tmp_path)
-        assert ended.code == 0, ended.err
-        assert "it predicts for none the class p0" in ended.err
-        assert (tmp_path / "run" / "released" / "student" / "1").is_dir()
+    accepted = ("--method=feature_sums", "--accept_forecast")
+    ended = run_script(PATE, "run", *flags, *accepted, folder=tmp_path)
+    assert ended.code == 0 and "it predicts for none the class p0" in ended.err, ended.err
 
 
 FILES = ("--private=private.csv", "--public=public.csv", "--schema=schema.toml")
