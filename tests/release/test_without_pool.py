@@ -120,7 +120,7 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     with Labeller(FeatureSums.load(tmp_path), epsilon=4.0) as labeller:
         assert labeller.spent().epsilon == 0.0
-    with pytest.raises(ValueError, match="representation: expected bins or raw without public"):
+    with pytest.raises(ValueError, match="representation: expected bins or raw or gradients without"):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool
         )
@@ -186,6 +186,24 @@ def test_texts_need_no_pool(tmp_path):
     data = pate_tf.Data.from_arrays(texts, labels, num_classes=2, kind="text")
     fitted = pate_tf.fit(data, epsilon=200.0, directory=tmp_path)
     assert np.mean(fitted.student.predict(["a great thing", "an awful thing"]) == [0, 1]) == 1.0
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_need_no_pool(tmp_path, channels):
+    """Bars that lie or stand, in cells of an image whose side seven does not divide."""
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 2, 2_000)
+    images = random.uniform(0, 20, (2_000, 16, 18, channels))
+    for image, label, place in zip(images, labels, random.integers(1, 13, 2_000), strict=True):
+        bar = image[:, place : place + 2] if label else image[place : place + 2]
+        bar += 200.0
+    data = pate_tf.Data.from_arrays(images.astype(np.uint8), labels, num_classes=2)
+    fitted = pate_tf.fit(data, epsilon=20.0, directory=tmp_path)
+    sums = FeatureSums.load(tmp_path)
+    features = sums.features(data.private.inputs[:50])
+    assert sums.representation == "gradients" and (features >= 0.0).all()
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, rtol=1e-5)
+    assert fitted.student.evaluate(data.private.inputs, labels) > 0.9
 
 
 def test_a_plan_without_a_pool(capsys):
