@@ -19,7 +19,7 @@ from tqdm import tqdm
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import Reporting, clock
 from pate_tf.core.validation import ITEM
-from pate_tf.ledger import LedgerError, LedgerWarning
+from pate_tf.ledger import LedgerError
 
 LONGEST_MESSAGE = 900
 USER_ERROR, FLAG_ERROR, INTERRUPTED = 1, 2, 130
@@ -166,9 +166,9 @@ def guarded(
         message, code = "", USER_ERROR
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("once", UserWarning)
-                warnings.simplefilter("always", LedgerWarning)
-                warnings.showwarning = lambda message, *_, **__: warn(
+                warnings.simplefilter("always", UserWarning)
+                show = functools.cache(warn)  # as "once" forgets when filters change
+                warnings.showwarning = lambda message, *_, **__: show(
                     in_flags(str(message), flag_of_argument)
                 )
                 main()

@@ -1,5 +1,6 @@
 import os
 import pathlib
+import warnings
 
 import pytest
 from command_helpers import end, flag_values
@@ -63,6 +64,17 @@ def test_commands_define_their_flags_without_the_packages_of_an_extra():
         f"import sys; sys.modules.update({hidden!r})\n"
         "from pate_tf.cli import aggregator, silo, coordinator, selective_sgd, schema"
     )
+
+
+def test_a_warning_is_shown_once_even_where_filters_change(capsys):
+    def main() -> None:
+        for _ in range(2):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+            warnings.warn("mind this", stacklevel=1)
+
+    command_line.guarded(main, flag_values())(["script"])
+    assert capsys.readouterr().err == "warning: mind this\n"
 
 
 def test_a_bug_is_not_hidden():

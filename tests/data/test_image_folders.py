@@ -69,12 +69,9 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
         draw(tmp_path / "public", name, number=2)
     public = image_folders.load_public(tmp_path / "public")
     draw(tmp_path / "other_class", "hidden", number=1)
-    draw(tmp_path / "broken", "cat", number=1)
-    (tmp_path / "broken" / "cat" / "hidden.png").write_bytes(b"something else")
     (tmp_path / "empty").mkdir()
     for name, told in (
         ("other_class", "expected folders of the classes cat, dog alone"),
-        ("broken", r"got 1 broken ones of 2 \(these numbers are sensitive\)"),
         ("empty", "expected images"),
         ("nosuch", "expected a folder of images"),
     ):
@@ -86,13 +83,11 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
 def test_images_as_people_have_them(tmp_path):
     """Unequal sizes, gray and coloured, transparent, 16 bits, turned by EXIF, PNG and JPEG."""
     public, private = tmp_path / "public", tmp_path / "private"
-    for folder in (public / "cat", public / "dog", private / "cat", private / "dog"):
-        folder.mkdir(parents=True)
     half = np.zeros((40, 60, 3), np.uint8)
     half[:20] = 250, 20, 20  # red above
-    Image.fromarray(half).save(public / "cat" / "a.jpg", quality=95)
-    Image.fromarray(half[:, :40]).convert("RGBA").save(public / "cat" / "b.png")
-    Image.fromarray(half[..., 0]).save(public / "dog" / "c.png")
+    save(public / "cat/a.jpg", half, quality=95)
+    save(public / "cat/b.png", Image.fromarray(half[:, :40]).convert("RGBA"))
+    save(public / "dog/c.png", half[..., 0])
     with pytest.raises(ValueError, match="got 40x40 and 40x60; `image_size` scales"):
         image_folders.load_public(public)
     found = image_folders.load_public(public, size=image_folders.size_of("8x12"))
@@ -101,11 +96,10 @@ def test_images_as_people_have_them(tmp_path):
         assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
     turned, exif = Image.fromarray(half), Image.Exif()
     exif[0x0112] = 6  # it lies on its left side: to be turned by 90 degrees
-    turned.transpose(Image.Transpose.ROTATE_90).save(
-        private / "cat" / "d.jpg", exif=exif, quality=95
-    )
-    Image.fromarray(half[..., 0].astype(np.uint16) << 8).save(private / "dog" / "e.png")
-    Image.fromarray(half).quantize(4).save(private / "dog" / "f.png")
+    turned = turned.transpose(Image.Transpose.ROTATE_90)
+    save(private / "cat/d.jpg", turned, exif=exif, quality=95)
+    save(private / "dog/e.png", half[..., 0].astype(np.uint16) << 8)
+    save(private / "dog/f.png", Image.fromarray(half).quantize(4))
     records = image_folders.load_private(private, found)
     for image in records.inputs:
         assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
@@ -114,8 +108,7 @@ def test_images_as_people_have_them(tmp_path):
 def test_images_are_gray_if_all_public_ones_are(tmp_path):
     for name in ("cat", "dog"):
         draw(tmp_path / "public", name, number=2)
-        (tmp_path / "private" / name).mkdir(parents=True)
-    Image.new("RGB", (8, 8), (0, 200, 0)).save(tmp_path / "private" / "cat" / "green.png")
+    save(tmp_path / "private/cat/green.png", Image.new("RGB", (8, 8), (0, 200, 0)))
     public = image_folders.load_public(tmp_path / "public")
     records = image_folders.load_private(tmp_path / "private", public)
     assert records.inputs.shape == (1, 8, 8, 1)
@@ -188,9 +181,8 @@ def test_all_formats_are_read_and_what_is_no_image_is_passed_over_or_counted(tmp
         for suffix in ("png", "webp", "tiff", "BMP", "pgm", "jpg"):
             options = {"lossless": True} if suffix == "webp" else {}
             save(tmp_path / side / f"cat/a.{suffix}", gray, **options)
-        save(
-            tmp_path / side / "cat/Imgs/a.gif", gray, save_all=True, append_images=[gray.rotate(9)]
-        )
+        frames = {"save_all": True, "append_images": [gray.rotate(9)]}
+        save(tmp_path / side / "cat/Imgs/a.gif", gray, **frames)
         save(tmp_path / side / "dog/Imgs/b.jpg", gray.rotate(180).convert("CMYK"), quality=99)
         for name in ("cat/Thumbs.db", "dog/._b.jpg", ".DS_Store", "__MACOSX/cat/a.png"):
             (tmp_path / side / name).parent.mkdir(parents=True, exist_ok=True)
@@ -217,15 +209,16 @@ def test_broken_public_images_are_named_and_private_ones_counted(tmp_path):
         (tmp_path / f"cat/{index}.png").write_bytes(whole[:50] if index else b"no image")
     with pytest.raises(ValueError, match=r"cat/0.png: .* broken one\n(.*\n){9}- and 2 more$"):
         image_folders.load_public(tmp_path)
-    with pytest.raises(ValueError, match="got 12 broken ones of 26 ") as caught:
+    with pytest.raises(
+        ValueError, match=r"got 12 broken ones of 26 \(these numbers are sensitive\)"
+    ) as caught:
         image_folders.load_private(tmp_path, public)
     assert ".png" not in str(caught.value)
 
 
 def test_folders_elsewhere_are_shown(tmp_path):
-    for place in ("train", "test"):
-        draw(tmp_path / "a/photos" / place, "cat", number=2)
-        draw(tmp_path / "a/photos" / place, "dog", number=2)
+    for place in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        draw(tmp_path / "a/photos", place, number=2)
     for folder, told in (
         ("a", "of at least 2 classes, or `classes`, got photos; name .*a/photos$"),
         ("a/photos", "got test and train; name .*a/photos/test$"),
