@@ -285,9 +285,9 @@ SHARPNESS = 3.0  # power of the cosine between a gradient and a direction
 class GradientPart(encoder.Part):
     """One view of norm 1: how strong gradients of each direction are in each cell of a grid.
 
-    Histograms of oriented gradients (Dalal and Triggs 2005), of the mean of all channels; square
-    roots of them, so that few strong edges do not outweigh the others. No number is negative.
-    Nothing is learned: the range of the images says all.
+    Histograms of oriented gradients (Dalal and Triggs 2005), of the mean of all channels, in cells
+    that overlap by a half. No number is negative. Nothing is learned: the range of the images says
+    all.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -317,6 +317,6 @@ class GradientPart(encoder.Part):
         length = tf.sqrt(tf.square(across) + tf.square(along))
         share = tf.math.divide_no_nan(tf.nn.relu(turned), length)
         strength = length * share**SHARPNESS
-        pooled = tf.nn.avg_pool2d(strength, self._strides, self._strides, "SAME")
-        roots = tf.sqrt(tf.reshape(pooled, [-1, self.widths[0]]))
-        return [tf.math.l2_normalize(roots, axis=1)]
+        sides = [stride + stride // 2 for stride in self._strides]
+        pooled = tf.nn.avg_pool2d(strength, sides, self._strides, "SAME")
+        return [tf.math.l2_normalize(tf.reshape(pooled, [-1, self.widths[0]]), axis=1)]
