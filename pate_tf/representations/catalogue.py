@@ -279,8 +279,9 @@ class Representation:
         Args:
             source: "contrastive" or "patches", trained on images of the pool; "wavelets" of images,
                 scaled by the pool; "gradients" of images, oriented, by fixed filters; "raw",
-                scaled numbers and one-hot categories; "bins" of tables, these and in which of its bins each number lies; "pairs" of tables, products of
-                any two of these; several joined by "+"; "encoder:PATH" for a
+                scaled numbers and one-hot categories; "bins" of tables, these and in which of its
+                bins each number lies; "pairs" of tables, products of any two of these; several
+                joined by "+"; "encoder:PATH" for a
                 `.keras` file; a Keras model from raw inputs to features, or a function from a
                 `Dataset` to one, itself or as `module:function`.
                 None for "contrastive" of gray images, "patches+wavelets" of color ones, "raw" of
