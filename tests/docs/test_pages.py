@@ -20,7 +20,7 @@ COMMANDS = [
     CLI / f"{name}.py"
     for name in (
         *("teachers", "student", "analysis", "flags"),
-        *("selective_sgd", "silo", "aggregator", "coordinator"),
+        *("selective_sgd", "silo", "aggregator", "coordinator", "whole_run"),
         *("predict", "audit", "plan"),
     )
 ]
