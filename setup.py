@@ -40,6 +40,7 @@ setuptools.setup(
         "numpy>=2.0",
         "opendp>=0.16,<0.17",
         "pillow>=10",
+        "pyarrow>=14",
         "scikit-learn>=1.6",
         "scipy>=1.14",
         "skops>=0.16",
@@ -52,7 +53,7 @@ setuptools.setup(
     extras_require={
         "accounting": ["dp-accounting>=0.6,<0.7"],
         # Feature sums and teachers of records that outgrow one machine; local runners included.
-        "beam": ["apache-beam>=2.77,<3", "pyarrow>=14"],
+        "beam": ["apache-beam>=2.77,<3"],
         "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9"],
         "onnx": ["tf2onnx>=1.17,<2"],
         # Silos, parties and a coordinator, or shared training, in different processes.

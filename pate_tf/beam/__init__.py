@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 from scipy import sparse
 
 from pate_tf.core import artifacts
@@ -47,8 +48,8 @@ from pate_tf.core.source import (
 from pate_tf.core.validation import IntArray, one_of
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.named_function import Named
-from pate_tf.data.schema import TableColumn, field_text, numbers_or_nan
-from pate_tf.data.tables import PARQUET, checked_names, text_form
+from pate_tf.data.schema import Column, texts_of
+from pate_tf.data.tables import PARQUET, of_arrow, places_of, records_of, text_form
 from pate_tf.models.encoder import record_features
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
@@ -59,9 +60,6 @@ TO_THE_END: Final = -1
 REFUSE, DROP = "refuse", "drop"
 BUCKETS: Final = 256  # parts of the owners; each is in the memory of one worker
 PARTIAL: Final = "partial.npz"
-
-Column = Sequence[str] | npt.NDArray[Any]
-
 
 # Where records come from: spans of files or arrays, read in blocks of rows.
 
@@ -190,10 +188,12 @@ class TableSource:
             ValueError: if private records have no label.
         """
         self._pattern, self._schema, self.dataset = pattern, dataset.schema, dataset
-        self._form = text_form(files.public, self._schema)
+        self._form = text_form(files.public or pathlib.Path(pattern), self._schema)
         self._label = files.label or self._schema.label
         self._owner = (files.owner or self._schema.owner) if is_private else None
         self._is_private = is_private
+        names = (column.name for column in self._schema.columns)
+        self._wanted = {*names, self._label, self._owner}
         self.has_owners = self._owner is not None
         if is_private and self._label is None:
             raise ValueError("label: expected the name of the label's column, got none")
@@ -234,17 +234,16 @@ class TableSource:
             if name is not None and name not in columns:
                 raise ValueError(f"{path}: expected a column {name}, got none")
         is_good = places >= 0
-        encoded = [_encoded(column, columns[column.name]) for column in schema.columns]
+        encoded = [column.encode(columns[column.name]) for column in schema.columns]
         for _, fits in encoded:
             is_good &= fits
         labels = np.full(number, -1, np.int64)
         if self._label in columns:
-            labels, fits = self._labels(columns[self._label or ""])
-            is_good &= fits
+            labels = schema.labels(columns[self._label], may_be_empty=not self._is_private)
+            is_good &= labels > -2
         owners = None
         if self._owner is not None:
-            distinct, inverse = _distinct(columns[self._owner])
-            owners = np.array(distinct, np.str_)[inverse]
+            owners = np.array(texts_of(columns[self._owner]), np.str_)
             is_good &= owners != ""
         inputs = np.concatenate(
             [np.empty((number, 0), np.float32), *(features for features, _ in encoded)], axis=1
@@ -257,29 +256,14 @@ class TableSource:
             int(number - is_good.sum()),
         )
 
-    def _labels(self, values: Column) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        numbers = {name: place for place, name in enumerate(self._schema.classes)}
-        if not self._is_private:
-            numbers = {"": -1, **numbers}
-        distinct, inverse = _distinct(values)
-        labels = np.array([numbers.get(text, -2) for text in distinct], np.int64)[inverse]
-        return labels, labels > -2
-
     def _of_parquet(self, span: Span) -> Iterator[tuple[Mapping[str, Column], IntArray]]:
-        import pyarrow
-
-        wanted = {column.name for column in self._schema.columns} | {self._label, self._owner}
         with _parquet(span.path) as file:
-            names = [name for name in file.schema_arrow.names if name in wanted]
-            checked_names(file.schema_arrow.names, span.path)
+            names = [*places_of(file.schema_arrow.names, self._wanted, span.path)]
             start = 0
             groups = list(range(span.start, span.stop))
             try:
                 for batch in file.iter_batches(ROWS, row_groups=groups, columns=names):
-                    columns = {
-                        name: _of_arrow(batch.column(place))
-                        for place, name in enumerate(batch.schema.names)
-                    }
+                    columns = {name: of_arrow(batch.column(name)) for name in names}
                     yield columns, np.arange(start, start + batch.num_rows)
                     start += batch.num_rows
             except (OSError, pyarrow.ArrowException) as error:
@@ -291,18 +275,20 @@ class TableSource:
         with filesystems().open(path) as raw:
             text = io.TextIOWrapper(raw, encoding=encoding, newline="")
             try:
-                reader = csv.reader(text, strict=True, delimiter=form.delimiter)
-                names = [name.strip() for name in next(reader, [])]
-                checked_names(names, path)
-                lines, number = filter(None, reader), 0
+                lines = (record for _, record in records_of(text, form))
+                names = [name.strip() for name in next(lines, [])]
+                wanted = places_of(names, self._wanted, path)
+                number = 0
                 while records := list(itertools.islice(lines, ROWS)):
                     fits = np.array([len(record) == len(names) for record in records])
-                    rows = [
-                        form.fields(record) if is_whole else [""] * len(names)
-                        for record, is_whole in zip(records, fits, strict=True)
-                    ]
-                    places = np.where(fits, np.arange(number, number + len(records)), -1)
-                    yield dict(zip(names, zip(*rows, strict=True), strict=True)), places
+                    columns = {
+                        name: pyarrow.array(
+                            record[place] if is_whole else ""
+                            for record, is_whole in zip(records, fits, strict=True)
+                        )
+                        for name, place in wanted.items()
+                    }
+                    yield columns, np.where(fits, np.arange(number, number + len(records)), -1)
                     number += len(records)
             except (csv.Error, UnicodeError):
                 raise ValueError(
@@ -312,64 +298,12 @@ class TableSource:
 
 
 def _parquet(path: str) -> Any:
-    import pyarrow
     from pyarrow import parquet
 
     try:
         return parquet.ParquetFile(filesystems().open(path))
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path}: expected Parquet, got something else") from error
-
-
-def _of_arrow(array: Any) -> Column:
-    """Returns a column's numbers, NaN kept and null as None, or its fields as text."""
-    import pyarrow
-
-    kind = array.type
-    if (pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind)) and not array.null_count:
-        numbers: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return numbers
-    if pyarrow.types.is_dictionary(kind):
-        array = array.dictionary_decode()
-    return [field_text(value) for value in array.to_pylist()]
-
-
-def _distinct(values: Column) -> tuple[list[str], IntArray]:
-    """Returns the distinct fields as text, and which of them each record has."""
-    if isinstance(values, np.ndarray):
-        distinct, inverse = np.unique(values, return_inverse=True)
-        return [field_text(value) for value in distinct.tolist()], inverse
-    numbers: dict[str, int] = {}
-    places = [numbers.setdefault(value, len(numbers)) for value in values]
-    return list(numbers), np.array(places, np.int64)
-
-
-def _encoded(
-    column: TableColumn, values: Column
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Returns a column's features `[num_records, width]`, and which records fit it.
-
-    As `TableColumn.encode`, record by record.
-    """
-    if not column.is_number:
-        distinct, inverse = _distinct(values)
-        features = np.zeros((len(distinct), column.width), np.float32)
-        fits = np.ones(len(distinct), bool)
-        for place, text in enumerate(distinct):
-            try:
-                features[place] = column.encode([text], "", ["0"])[0]
-            except ValueError:
-                fits[place] = False
-        return features[inverse], fits[inverse]
-    if isinstance(values, np.ndarray):
-        numbers = values.astype(np.float64)
-    else:
-        missing = column.missing
-        texts = values if missing is None else [missing if text == "" else text for text in values]
-        numbers = numbers_or_nan(texts)
-    is_finite = np.isfinite(numbers)
-    clipped = np.clip(np.where(is_finite, numbers, column.low), column.low, column.high)
-    return clipped.astype(np.float32)[:, None], is_finite
 
 
 def is_local(path: str) -> bool:

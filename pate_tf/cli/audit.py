@@ -32,9 +32,9 @@ RUN: Final = "Verifies a run folder against an allow-list, the ledger and its se
 
 def _audit_run() -> dict[str, Any]:
     """Audits a run, writes the page if there is a statement and no violation."""
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.audit.report import PAGE, STATEMENTS, report_page
-        from pate_tf.audit.run import audit_run
+    from pate_tf.audit.report import PAGE, STATEMENTS, report_page
+    from pate_tf.audit.run import audit_run
+
     if FLAGS.train_dir is None:
         raise command_line.FlagValueError("train_dir: expected the folder of a run, got none")
     root = pathlib.Path(FLAGS.train_dir)

@@ -1,6 +1,7 @@
 """What the commands share: starting, ending well, tables, reports."""
 
 import functools
+import importlib.util
 import os
 import pathlib
 import re
@@ -9,8 +10,7 @@ import textwrap
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
@@ -33,10 +33,7 @@ FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large",
 # Variables of the environment, with the value that is needed where one is set.
 KERAS_OF_TENSORFLOW = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
 # Packages that come with an extra, and which.
-EXTRAS = {
-    **dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"),
-    **dict.fromkeys(("apache_beam", "pyarrow"), "beam"),
-}
+EXTRAS = {**dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"), "apache_beam": "beam"}
 
 # The help of a command: its flags by groups, in the order of use.
 
@@ -163,8 +160,11 @@ def guarded(
         del arguments
         if not flag_values["verbosity"].present:
             flag_values["verbosity"].value = -1  # absl.logging.WARNING
+        if flag_values.verbosity < 0:
+            hide_start_of_tensorflow()
         message, code = "", USER_ERROR
         try:
+            check_environment()
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
                 show = functools.cache(warn)  # as "once" forgets when filters change
@@ -211,37 +211,44 @@ def _fail(message: str, code: int) -> None:
     raise SystemExit(code)
 
 
-@contextmanager
-def quiet_start(flag_values: Any) -> Iterator[None]:
-    """Hides what TensorFlow's libraries write to the terminal while they are imported.
-
-    They do so before any log level applies. `--verbosity` of 0 or more shows it.
-
-    Args:
-        flag_values: `flags.FLAGS`.
-
-    Raises:
-        ValueError: if the environment asks for another Keras than TensorFlow's.
-    """
+def check_environment() -> None:
+    """Raises ValueError if the environment asks for another Keras than TensorFlow's."""
     for name, value in KERAS_OF_TENSORFLOW.items():
         if os.environ.get(name, value).lower() not in (value, "false", ""):
             raise ValueError(
                 f"{name}: expected {value} or none in the environment, got {os.environ[name]}"
             )
-    if flag_values.verbosity >= 0:
-        yield
-        return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        os.close(nowhere)
+
+
+def hide_start_of_tensorflow() -> None:
+    """Hides what TensorFlow's libraries write to the terminal while they are imported.
+
+    They do so before any log level applies, wherever TensorFlow is imported first.
+    """
+
+    def find_spec(name: str, *_: Any) -> Any:
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(finder)
+        spec: Any = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def load_quietly(module: types.ModuleType) -> None:
+            sys.stderr.flush()
+            terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+            try:
+                os.dup2(nowhere, 2)
+                load(module)
+            finally:
+                os.dup2(terminal, 2)
+                os.close(terminal)
+                os.close(nowhere)
+
+        spec.loader.exec_module = load_quietly
+        return spec
+
+    finder: Any = types.SimpleNamespace(find_spec=find_spec)
+    sys.meta_path.insert(0, finder)
 
 
 # Prints what the user did not ask for and should know.

@@ -25,12 +25,14 @@ from pate_tf.silos.roster import Asking
 from pate_tf.students.kinds import StudentSettings
 
 FLAGS = flags.FLAGS
+OF_RECORDS = ("svhn_extra", "source_name", "owners_file")
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(CoordinatorRun, QueryConfig, Asking)
 
 
 def define() -> None:
     """Defines the flags."""
-    own_flags.define(CoordinatorRun, group="coordinator")
+    own_flags.define(CoordinatorRun, group="coordinator", without=OF_RECORDS)
+    own_flags.define_data_flags(with_private=False)
     own_flags.define(QueryConfig, group="queries", without=("representation",), num_queries=100)
     own_flags.define(Asking, group="asking", without=("least_answers",))
     own_flags.define(StudentSettings, group="student", student="supervised")
@@ -38,14 +40,14 @@ def define() -> None:
 
 def main() -> None:
     """Reads the flags, runs, prints a table."""
-    with command_line.quiet_start(FLAGS):
-        importlib.import_module("pate_tf.run.student")  # brings TensorFlow
+    importlib.import_module("pate_tf.run.student")  # brings TensorFlow
     queries = own_flags.read(QueryConfig, seed=FLAGS.seed)
     run = own_flags.read(
         CoordinatorRun,
         asking=own_flags.read(Asking),
         queries=queries,
         student=own_flags.read(StudentSettings),
+        files=own_flags.own_files(with_private=False),
     )
     report = coordinate(run, on_event=lambda event: print(event, flush=True))
     accuracies = [

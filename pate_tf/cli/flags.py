@@ -125,7 +125,7 @@ def flag_of_argument(*kinds: type) -> dict[str, str]:
 # The flags that name a user's own data: two tables with a schema, or two folders of images.
 
 
-NAMES = ("public", "schema", "label", "name", "image_size")
+OF_PRIVATE = ("private", "owner", "on_bad_record")
 
 
 def define_data_flags(*, with_private: bool) -> None:
@@ -134,8 +134,7 @@ def define_data_flags(*, with_private: bool) -> None:
     Args:
         with_private: whether the command may open private records.
     """
-    without = () if with_private else ("private", "owner")
-    define(FileSource, group="data", without=without)
+    define(FileSource, group="data", without=() if with_private else OF_PRIVATE)
 
 
 def own_files(*, with_private: bool) -> FileSource | None:
@@ -144,7 +143,7 @@ def own_files(*, with_private: bool) -> FileSource | None:
     Raises:
         ValueError: if flags are missing that belong together, or --dataset is given too.
     """
-    names = (*NAMES, *(("private", "owner") if with_private else ()))
+    names = [name for name in described(FileSource) if with_private or name not in OF_PRIVATE]
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
     if not given:
         return None
@@ -152,8 +151,8 @@ def own_files(*, with_private: bool) -> FileSource | None:
         if not given.get(name):
             raise ValueError(f"{name}: expected it with --{next(iter(given))}, got none")
     for name in ("dataset", "data_dir"):
-        if FLAGS[name].present:
-            raise ValueError(f"{name}: expected --{name} or --public, got both")
+        if name in FLAGS and FLAGS[name].present:
+            raise ValueError(f"{name}: expected --{name} or --{next(iter(given))}, got both")
     return read(FileSource)
 
 

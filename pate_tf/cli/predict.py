@@ -25,6 +25,11 @@ def define() -> None:
     flags.DEFINE_string(
         "label", None, "The label's column. Default: what the student's schema says."
     )
+    flags.DEFINE_boolean(
+        "strict",
+        False,
+        "A record that does not fit is an error. Default: it is left out, and named.",
+    )
     flags.DEFINE_string("report_file", None, "Where to write what is measured, as JSON.")
 
 
@@ -34,10 +39,10 @@ def main() -> None:
     for name in ("student", "inputs"):
         if not FLAGS[name].value:
             raise command_line.FlagValueError(f"{name}: expected it, got none")
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.serving import served
+    from pate_tf.serving import served
+
     if FLAGS.output:
-        report = served.predict(FLAGS.student, FLAGS.inputs, FLAGS.output)
+        report = served.predict(FLAGS.student, FLAGS.inputs, FLAGS.output, strict=FLAGS.strict)
     else:
         report = served.evaluate(FLAGS.student, FLAGS.inputs, label=FLAGS.label)
     command_line.print_table("Predictions" if FLAGS.output else "Evaluation", report.rows)

@@ -2,7 +2,8 @@
 
 Reads PUBLIC records alone: what a schema says is known to everybody. Ranges of numbers and lists of
 categories are those found in the public file; look them through, widen them to what is possible,
-and state the classes. Never draft a schema from private records.
+and state the classes. Never draft a schema from private records: of `--private=visits.csv` the line
+of names alone is read, and all else is yours to state.
 """
 
 import pathlib
@@ -18,6 +19,9 @@ FLAGS = flags.FLAGS
 def define() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string("public", None, "Public records: comma-separated values or Parquet.")
+    flags.DEFINE_string(
+        "private", None, "Where there is no public file: its line of names alone is read."
+    )
     flags.DEFINE_string("label", None, "The label's column, which the public file need not have.")
     flags.DEFINE_string("owner", None, "The column that says whose a private record is, if any.")
     flags.DEFINE_string("schema", "schema.toml", "Where the draft goes; never over another file.")
@@ -26,6 +30,7 @@ def define() -> None:
 def main() -> None:
     """Reads the flags, drafts, writes."""
     target = pathlib.Path(FLAGS.schema)
-    public = command_line.path(FLAGS.public)
-    print(data.draft_schema(public, target, label=FLAGS.label, owner=FLAGS.owner), end="")
+    public, private = (command_line.path(FLAGS[name].value) for name in ("public", "private"))
+    draft = data.draft_schema(public, target, private=private, label=FLAGS.label, owner=FLAGS.owner)
+    print(draft, end="")
     print(f"\nWritten to {target}: look it through before you use it.")

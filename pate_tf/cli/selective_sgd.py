@@ -55,8 +55,8 @@ TEXTS = {  # defaults and help
     "participant": (None, "Its name, on the roster and in its certificate."),
     "data": (
         None,
-        "A .npz file of inputs and labels; or dealt, to try things out, for the shard of the data "
-        "set that pate dssgd in one process would give it.",
+        "A .npz file of inputs and labels, instead of --private; or dealt, to try things out, for "
+        "the shard of the data set that pate dssgd in one process would give it.",
     ),
 }
 
@@ -68,6 +68,7 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         default, text = TEXTS[name]
         flags.DEFINE_string(name, default, text)
         command_line.shown_in_help(name, "run")
+    own_flags.define_data_flags(with_private="source_name" not in without)
     if "source_name" not in without:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
@@ -85,12 +86,11 @@ def define_flags() -> None:
 
 def train() -> None:
     """Trains in one process."""
-    settings, source = own_flags.read(TrainingSettings), own_flags.read(DataSource)
+    settings, files = own_flags.read(TrainingSettings), own_flags.own_files(with_private=True)
     reporting = command_line.reporting()
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training
-    private, public = source.load_private(reporting), source.load_public(reporting)
-    data = Data(private=private, public=public.split(public.dataset.pool_size))
+    from pate_tf.selective_sgd import shared_training
+
+    data = Data.of(own_flags.read(DataSource, files=files), None, reporting)
     encoder = None
     if FLAGS.representation:
         encoder = shared_training.learn_encoder(
@@ -115,15 +115,18 @@ def train() -> None:
 def serve() -> None:
     """Serves participants to their end."""
     terms = Terms.read(pathlib.Path(FLAGS.roster))
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training
+    files, reporting = own_flags.own_files(with_private=False), command_line.reporting()
+    source = own_flags.read(DataSource, dataset=terms.dataset, files=files)
+    public = source.load_public(reporting)
+    from pate_tf.selective_sgd import shared_training
+
     report = shared_training.serve(
         terms,
         address=FLAGS.address,
         certificates=pathlib.Path(FLAGS.certificates),
         directory=pathlib.Path(FLAGS.train_dir),
-        data_dir=own_flags.read(DataSource).data_dir,
-        reporting=command_line.reporting(),
+        public=public,
+        reporting=reporting,
         on_event=command_line.note,
     )
     command_line.print_table("Shared training", report.rows)
@@ -131,20 +134,23 @@ def serve() -> None:
 
 def join() -> None:
     """Takes all turns of a participant."""
-    for name in ("participant", "data"):
+    files = own_flags.own_files(with_private=True)
+    for name in ("participant", *(["data"] if files is None else [])):
         if not FLAGS[name].value:
             raise ValueError(f"{name}: expected it to take part, got none")
-    terms, source = Terms.read(pathlib.Path(FLAGS.roster)), own_flags.read(DataSource)
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.selective_sgd import shared_training, training
+    terms = Terms.read(pathlib.Path(FLAGS.roster))
+    source = own_flags.read(DataSource, dataset=terms.dataset, files=files)
+    from pate_tf.selective_sgd import shared_training, training
+
     number = terms.number(FLAGS.participant)
-    if FLAGS.data == "dealt":
+    if files is not None:
+        shard = files.load_private()
+    elif FLAGS.data == "dealt":
         private = catalogue.load_private(terms.dataset, data_dir=source.data_dir)
         shard = training.private_shards(private, len(terms.names), seed=terms.settings.seed)[number]
         shard = dataclasses.replace(shard, source=private.source)
     else:
-        public = catalogue.load_public(terms.dataset, data_dir=source.data_dir)
-        shard = read_records(pathlib.Path(FLAGS.data), public.dataset)
+        shard = read_records(pathlib.Path(FLAGS.data), source.load_dataset())
     shared_training.join(
         terms,
         FLAGS.participant,

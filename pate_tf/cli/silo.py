@@ -1,7 +1,7 @@
 """One silo: it keeps its data, answers public queries by its policy, and keeps its own ledger.
 
     pate silo init --name=clinic --silo_dir=clinic --coordinator=HOST:PORT --epsilon_budget=20
-    pate silo serve --silo_dir=clinic --dataset=digits --data=records.npz
+    pate silo serve --silo_dir=clinic --private=patients.csv --schema=schema.toml
 
 `init` writes policy.toml, which a privacy officer reads, changes and signs off; --policy=FILE has
 lines of it that differ from the defaults. `serve` dials the coordinator and ends, with exit code 0,
@@ -18,7 +18,6 @@ makes a certificate authority for trying it out. Real ones come from an authorit
 """
 
 import functools
-import importlib
 import pathlib
 import sys
 from collections.abc import Callable
@@ -49,6 +48,12 @@ def define_init() -> None:
     flags.DEFINE_enum(
         "method", "pate", serving.METHODS, "feature_sums allows secure_feature_sums alone."
     )
+
+
+def define_serve() -> None:
+    """Defines the flags of `pate silo serve`."""
+    own_flags.define(serving.SiloRun, group="silo", without=("svhn_extra", "owners_file"))
+    own_flags.define_data_flags(with_private=True)
 
 
 def define_certificates() -> None:
@@ -90,10 +95,9 @@ def init() -> None:
 def serve() -> None:
     """Works for a coordinator."""
     require("the folder of the silo", "silo_dir")
-    settings = own_flags.read(serving.SiloRun)
+    files = own_flags.own_files(with_private=True)
+    settings = own_flags.read(serving.SiloRun, files=files)
     Policy.read(settings.folder / serving.POLICY)  # before TensorFlow is imported
-    with command_line.quiet_start(FLAGS):
-        importlib.import_module("pate_tf.teachers.teachers")
     serving.serve(settings, on_event=lambda event: print(event, flush=True))
 
 
@@ -122,7 +126,7 @@ def certificates() -> None:
 COMMANDS: dict[str, tuple[Callable[[], None], Callable[[], Any]]] = {
     "init": (init, define_init),
     "keys": (keys, functools.partial(flags.DEFINE_string, "silo_dir", None, "Folder of the silo.")),
-    "serve": (serve, functools.partial(own_flags.define, serving.SiloRun, group="silo")),
+    "serve": (serve, define_serve),
     "certificates": (certificates, define_certificates),
 }
 

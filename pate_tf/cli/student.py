@@ -188,12 +188,16 @@ def main() -> None:
     reads_private = method == "feature_sums" and (run is None or FLAGS["private"].present)
     data = data_source(places, run, reads_private=reads_private)
     labels_settings, budget = label_settings(method), own_flags.read(Budget)
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.release.feature_sums import FeatureSums, default_folder
-        from pate_tf.release.labeller import Labeller
-        from pate_tf.run.student import REPORT, Student, student_report
+    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    examples, private = None, None
+    if data.files is not None:
+        examples = data.load_public(reporting)
+        private = data.load_private(reporting, examples) if reads_private else None
+    from pate_tf.release.feature_sums import FeatureSums, default_folder
+    from pate_tf.release.labeller import Labeller
+    from pate_tf.run.student import REPORT, Student, student_report
 
-    examples = data.load_public(reporting)
+    examples = data.load_public(reporting) if examples is None else examples
     pool_size = places.pool_size or (None if run is None else run.pool_size)
     public = examples.split(pool_size or examples.dataset.pool_size)
     source: Any
@@ -206,7 +210,7 @@ def main() -> None:
             verbose=reporting,
         )
         if is_renewed:
-            private = data.load_private(reporting)
+            private = data.load_private(reporting) if private is None else private
             source.fit(private, public.pool, flags=data.flags)
         else:
             source = FeatureSums.load(origin)

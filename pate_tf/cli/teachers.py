@@ -11,6 +11,7 @@ from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
+from pate_tf.data.data import Data
 from pate_tf.teachers.run_folder import TeacherRun
 from pate_tf.teachers.settings import TeacherSettings
 
@@ -37,14 +38,14 @@ def main() -> None:
         raise ValueError(f"expected --deeper or --model, got --deeper and --model={FLAGS.model}")
     if run.owners_file and run.partition_file:
         raise ValueError("partition: expected owners_file or partition_file, got both")
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.data.data import Data
-        from pate_tf.teachers import cluster
-        from pate_tf.teachers.teachers import Teachers
+    reporting = command_line.reporting()
+    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    data = None if run.files is None else Data.of(run, run.pool_size, reporting)
+    from pate_tf.teachers import cluster
+    from pate_tf.teachers.teachers import Teachers
 
     devices = cluster.of_tf_config()  # which serves and doesn't return where it names a worker
-    reporting = command_line.reporting()
-    data = Data.of(run, run.pool_size, reporting)
+    data = Data.of(run, run.pool_size, reporting) if data is None else data
     if run.num_classes not in (None, data.dataset.num_classes):
         raise ValueError(f"num_classes: expected {data.dataset.num_classes}, got {run.num_classes}")
     model, steps = settings.pop("model"), settings.pop("max_steps")

@@ -12,6 +12,7 @@ from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
+from pate_tf.data.data import Data
 from pate_tf.run import whole_run
 
 FLAGS = flags.FLAGS
@@ -31,8 +32,11 @@ def main() -> None:
         raise command_line.FlagValueError("epsilon: expected what the labels may cost, got none")
     files = own_flags.own_files(with_private=True)
     settings = own_flags.read(whole_run.WholeRun, files=files)
-    with command_line.quiet_start(FLAGS):
-        import pate_tf.run.student  # noqa: F401  (TensorFlow, where what it prints is hidden)
-    report = whole_run.run(settings, command_line.reporting())
+    reporting = command_line.reporting()
+    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    data = None if files is None else Data.of(settings, None, reporting)
+    import pate_tf.run.student  # noqa: F401  (TensorFlow, where what it prints is hidden)
+
+    report = whole_run.run(settings, data, reporting)
     command_line.print_table("Run", report.rows)
     command_line.write_report(settings.report_file, report.values)

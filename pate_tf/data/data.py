@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
@@ -32,28 +33,35 @@ def draft_schema(
     public: pathlib.Path | None,
     target: pathlib.Path,
     *,
+    private: pathlib.Path | None = None,
     label: str | None = None,
     owner: str | None = None,
 ) -> str:
     """Writes a draft of a schema, and returns it.
 
     Args:
-        public: a file of PUBLIC records; None, which is refused, where none was named.
+        public: a file of PUBLIC records; None where there is none.
         target: where the draft goes.
+        private: a file of which the names of columns alone are read, where there is no `public`.
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
 
     Raises:
-        ValueError: if no records are named or they can't be read, there is a file at `target`
-            already, or it can't be written.
+        ValueError: if no file is named or it can't be read, there is a file at `target` already,
+            or it can't be written.
     """
-    if public is None:
-        raise ValueError("public: expected a file of public records, got none")
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
-    form = tables.text_form(public)
-    text = schema.draft(tables.read_table(public, form).fields, label=label, owner=owner)
+    if public is not None:
+        table = tables.read_table(public, tables.text_form(public))
+        text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
+    elif private is not None:
+        names, form = tables.header_of(private)
+        fields = {"delimiter": form.delimiter, "encoding": form.encoding}
+        text = schema.draft_of_names(names, label=label, owner=owner, **fields)
+    else:
+        raise ValueError("public: expected a file of public records, or `private`, got none")
     artifacts.write_text(target, text)
     return text
 
@@ -252,7 +260,8 @@ class Data:
         Raises:
             ValueError: if they can't be had, or both sides are not of one data set.
         """
-        private, public = source.load_private(reporting), source.load_public(reporting)
+        public = source.load_public(reporting)
+        private = source.load_private(reporting, public)
         return cls(private=private, public=public.split(pool_size or public.dataset.pool_size))
 
     @classmethod
@@ -448,7 +457,7 @@ class Data:
         samples = PublicExamples.none_of(by.dataset(called, 0))
         if public is not None:
             samples = table.public(by, name=called, label=label)
-        records = frame_table(private, "private").private(by, samples, label=label, owner=owner)
+        records = frame_table(private, "private").private(samples.dataset, label=label, owner=owner)
         if name is not None:
             records = dataclasses.replace(records, source=PrivateSource.named(name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
@@ -462,9 +471,10 @@ class Data:
         schema: str | os.PathLike[str],
         label: str | None = None,
         owner: str | None = None,
+        on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Takes two tables: files of comma-separated values, or of Parquet with pyarrow there.
+        """Takes two tables: files of separated values, or of Parquet.
 
         Args:
             private: the private records; the first line names the columns. SENSITIVE.
@@ -475,6 +485,8 @@ class Data:
             label: name of the label's column. Default: the schema's.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: the schema's, if it has one.
+            on_bad_record: "refuse" if a private record that does not fit is an error; "skip" if it
+                is left out, by itself alone, whatever the others are.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the stem of the private file, which is told from others by its path.
 
@@ -488,6 +500,7 @@ class Data:
             schema=pathlib.Path(schema),
             label=label,
             owner=owner,
+            on_bad_record=on_bad_record,
             name=name,
         )
         return cls.of(DataSource(files=files))
@@ -559,9 +572,9 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
     for name in names:
         values = frame[name]
         as_list = getattr(values, "to_pylist", None) or values.to_list
-        fields[str(name)] = [_text(value) for value in as_list()]
-    places = [f"row {place}" for place in range(len(frame))]
-    return tables.TextTable(fields=fields, places=places, what=what)
+        texts = [_text(value) for value in as_list()]
+        fields[str(name)] = pyarrow.array(texts, pyarrow.string())
+    return tables.TextTable(fields=fields, num_records=len(frame), what=what)
 
 
 def _text(value: Any) -> str:
@@ -595,7 +608,7 @@ def drafted_schema(
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)
     columns = schema.draft_columns(table.fields, without=(label, owner), categories=codes)
-    names = sorted(set(table.fields.get(label, ())) - {""})
+    names = sorted({*table.texts(label)} - {""}) if label in table.fields else []
     if classes is not None:
         names = [_text(name) for name in classes]
     if len(names) < 2:
@@ -654,7 +667,7 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
         ValueError: if they don't fit the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
-        inputs = frame_table(inputs, what).inputs(dataset.schema)
+        inputs, _ = frame_table(inputs, what).inputs(dataset.schema)
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if dataset.kind == "text" and array.dtype.kind in "UO":
         from pate_tf.data import preprocessing  # TensorFlow, for texts alone

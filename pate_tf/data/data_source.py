@@ -1,10 +1,12 @@
 """Where the data of a run lie: a data set by its name, a function, or files of the user's own."""
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
 from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import Reporting
 from pate_tf.core.sensitive import PrivateExamples
@@ -12,6 +14,8 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import Settings, described, setting
 from pate_tf.data import catalogue, image_folders, tables
 from pate_tf.data.schema import Schema, read_schema
+
+HERE = pathlib.Path("table")  # of no file
 
 
 def source_of(path: pathlib.Path, name: str | None) -> PrivateSource:
@@ -52,22 +56,55 @@ class FileSource(Settings):
         help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
         "that averages where it becomes smaller. Default: all have one size, the public images'.",
     )
+    on_bad_record: str = setting(
+        tables.REFUSE,
+        advanced=True,
+        choices=(tables.REFUSE, tables.SKIP),
+        help="What becomes of a private record of a file that does not fit the schema: refuse the "
+        "file, or skip the record, by itself alone, whatever the others are.",
+    )
     name: str | None = setting(
         None,
         help="What the data set is called in the run's folder, and the source of the private data "
-        "unless --source_name names it. Default: what the schema says, else the name of the public "
-        "file or folder.",
+        "unless --source_name names it. Default: what the schema says, else the name of the "
+        "private file, or of the folder of public images.",
     )
 
+    @property
+    def dataset(self) -> Dataset:
+        """What is publicly known of the data; of tables without a public file by the schema."""
+        return self.load_public().dataset
+
+    @functools.cached_property
+    def _schema(self) -> Schema:
+        if self.schema is None:
+            raise ValueError(
+                "schema: expected a file that states the columns' ranges and categories, got none; "
+                "pate schema drafts one"
+            )
+        return read_schema(self.schema)
+
+    @property
+    def _table_name(self) -> str:
+        return (
+            self.name or self._schema.name or (self.private or self.public or HERE).resolve().stem
+        )
+
+    @functools.cached_property
+    def _public_table(self) -> tables.TextTable:
+        if self.public is None:
+            raise ValueError("public: expected a file or folder of public records, got none")
+        form = tables.text_form(self.public, self._schema)
+        return tables.read_table(self.public, form, self._schema, self.label)
+
     def load_public(self) -> PublicExamples:
-        """Returns the public samples.
+        """Returns the public samples; none of a table without a public file.
 
         Raises:
             ValueError: if they can't be read, or don't fit the schema.
         """
         if self.public is None:
-            by = self._schema()
-            return PublicExamples.none_of(by.dataset(self._table_name(by), 0))
+            return PublicExamples.none_of(self._schema.dataset(self._table_name, 0))
         if self.public.is_dir():
             for name in ("schema", "label", "owner"):
                 if getattr(self, name) is not None:
@@ -76,22 +113,26 @@ class FileSource(Settings):
             return image_folders.load_public(self.public, name=self.name, size=size)
         if self.image_size is not None:
             raise ValueError("image_size: expected with folders of images alone, got it with files")
-        by = self._schema()
-        name = self._table_name(by)
-        table = tables.read_table(self.public, tables.text_form(self.public, by))
-        return table.public(by, name=name, label=self.label)
+        table = self._public_table
+        by = self._schema.with_decimals(table.fields)
+        return table.public(by, name=self._table_name, label=self.label)
 
     def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
         """SENSITIVE: returns the private records.
 
         Args:
-            public: what `load_public` returned; None where it is read here.
+            public: what `load_public` returned; None where it is read here, if there is any.
 
         Raises:
             ValueError: if they can't be read, or don't fit the public side.
         """
         if self.private is None:
             raise ValueError("private: expected the file of the private records, got none")
+        if self.public is not None and self.public.resolve() == self.private.resolve():
+            raise ValueError(
+                f"public: expected another file than the private one, got {self.public} for both: "
+                f"the pool is public, and part of what is released"
+            )
         public = self.load_public() if public is None else public
         is_folder = self.public is not None and self.public.is_dir()
         if is_folder != self.private.is_dir():
@@ -99,22 +140,14 @@ class FileSource(Settings):
         if is_folder:
             examples = image_folders.load_private(self.private, public)
         else:
-            by = self._schema()
-            form = tables.text_form(self.public or self.private, by)
-            table = tables.read_table(self.private, form)
-            examples = table.private(by, public, label=self.label, owner=self.owner)
+            dataset = public.dataset
+            form = None if self.public is None else self._public_table.form
+            examples = tables.read_table(
+                self.private,
+                form or tables.text_form(self.private, dataset.schema, header_alone=True),
+                *(dataset.schema, self.label, self.owner),
+            ).private(dataset, label=self.label, owner=self.owner, on_bad_record=self.on_bad_record)
         return dataclasses.replace(examples, source=source_of(self.private, self.name))
-
-    def _table_name(self, by: Schema) -> str:
-        return self.name or by.name or (self.public or self.schema or pathlib.Path("table")).stem
-
-    def _schema(self) -> Schema:
-        if self.schema is None:
-            raise ValueError(
-                "schema: expected a file that states the columns' ranges and categories, got none; "
-                "pate schema drafts one from the public file"
-            )
-        return read_schema(self.schema)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,15 +202,21 @@ class DataSource(Settings):
             for name, value in values.items()
         }
 
-    def load_private(self, reporting: Reporting) -> PrivateExamples:
+    def load_private(
+        self, reporting: Reporting, public: PublicExamples | None = None
+    ) -> PrivateExamples:
         """Returns the private records, of a named source, with the owners of `owners_file`.
+
+        Args:
+            reporting: how progress is shown.
+            public: what `load_public` returned, where it was loaded already.
 
         Raises:
             ValueError: if there are none, or the owners do not fit.
         """
-        with reporting.clock(f"reading {self.files.public if self.files else self.dataset}"):
+        with reporting.clock(f"reading {self.files.private if self.files else self.dataset}"):
             if self.files is not None:
-                examples = self.files.load_private()
+                examples = self.files.load_private(public)
             else:
                 examples = catalogue.load_private(
                     self.dataset, data_dir=self.data_dir, svhn_extra=self.svhn_extra
@@ -192,6 +231,12 @@ class DataSource(Settings):
                 "owners_file: expected the owner of each record, got another number of them"
             )
         return dataclasses.replace(examples, owners=owners)
+
+    def load_dataset(self) -> Dataset:
+        """Returns what is publicly known of the data; ValueError if they can't be had."""
+        if self.files is not None:
+            return self.files.dataset
+        return catalogue.load_dataset(self.dataset, data_dir=self.data_dir)
 
     def load_public(self, reporting: Reporting) -> PublicExamples:
         """Returns the public samples.

@@ -7,6 +7,7 @@ schema and by itself alone, and a teacher's inputs can't change with another tea
 
 import dataclasses
 import datetime
+import difflib
 import functools
 import json
 import keyword
@@ -16,14 +17,25 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.compute as pc
 
 from pate_tf.core.dataset import Dataset
+from pate_tf.core.validation import raise_all
 
 MOST_TEXT_FEATURES = 2**16
+# Words that stand for no number: `STR_NA_VALUES` of pandas, and marks.
+GAPS = frozenset(
+    (
+        *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+        *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?", "-", "--", "."),
+    )
+)
+Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +56,10 @@ class TableColumn:
         text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
         date: how a date is written, of %d, %m and %Y, each once; empty if it is none. ISO dates
             are understood too, and what follows a date and a space or a T counts for nothing.
+        gaps: words that stand for an empty field, such as unknown; of numbers and dates besides
+            `GAPS`.
+        decimal: "." or ",", in numbers; empty as the schema has it.
+        thousands: what may stand between thousands of a number, such as ","; empty for nothing.
 
     Raises:
         ValueError: if range and categories don't stand together.
@@ -57,6 +73,9 @@ class TableColumn:
     missing: str | None = None
     text: int = 0
     date: str = ""
+    gaps: tuple[str, ...] = ()
+    decimal: str = ""
+    thousands: str = ""
 
     def __post_init__(self) -> None:
         expected = ""
@@ -72,6 +91,16 @@ class TableColumn:
             expected = f"a date of %d, %m and %Y, each once, got {self.date!r}"
         elif not -math.inf < self.low < self.high < math.inf:
             expected = f"finite low < high, got {self.low} and {self.high}"
+        if self.decimal not in ("", ".", ",") or self.thousands in (
+            self.decimal or ".",
+            *"0123456789",
+        ):
+            expected = "decimal '.' or ',', and another mark between thousands"
+        if self.missing is not None and self.is_number and not expected:
+            try:
+                float(self.missing)
+            except ValueError:
+                expected = f"a number for missing, got {self.missing!r}"
         if expected:
             raise ValueError(f"columns.{self.name}: expected {expected}")
 
@@ -99,47 +128,106 @@ class TableColumn:
         """Lowest and highest value of each of its features."""
         return (0.0, 1.0) if self.categories or self.text else (self.low, self.high)
 
-    def encode(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
-        """Returns the features float32 `[num_records, width]` of the column's fields.
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a number that is written with a point, and nothing between thousands."""
+        return self.is_number and self.decimal in ("", ".") and not self.thousands
+
+    @property
+    def gap_words(self) -> list[str]:
+        """What stands for an empty field."""
+        return sorted({"", *self.gaps, *(GAPS if self.is_number or self.date else ())})
+
+    @property
+    def expected(self) -> str:
+        """What each field has to be, for messages."""
+        if self.is_number or self.date:
+            kind = f"a date {self.date}" if self.date else "a finite number"
+            return kind if self.missing is not None else f"{kind} (no `missing` stands for gaps)"
+        return "a category of the schema (no `other` stands for others)"
+
+    def encode(
+        self, values: Column | Sequence[str]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Returns features `[num_records, width]`, and which records fit the column.
 
         Args:
-            values: a field of each record.
-            what: begins an error's message, which names the place and no value.
-            places: where each record stands.
-
-        Raises:
-            ValueError: if a field does not fit the column.
+            values: a field of each record, texts or numbers, null where there is none.
         """
-        if self.missing is not None:
-            values = [self.missing if value == "" else value for value in values]
+        if self.is_number:
+            numbers = self.numbers(values)
+            fits = np.isfinite(numbers)
+            clipped = np.clip(np.where(fits, numbers, self.low), self.low, self.high)
+            return clipped.astype(np.float32)[:, np.newaxis], fits
+        texts = self.texts(values)
         if self.text:
             from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
-            return preprocessing.encode_texts(values, self.text)
-        if self.categories:
+            encoded = preprocessing.encode_texts(texts.to_pylist(), self.text)
+            return encoded, np.ones(len(texts), bool)
+        distinct, places = distinct_of(texts)
+        if self.date:
+            days = np.array([_days(text, self.date) for text in distinct], np.float64)
+            fits = np.isfinite(days)
+            clipped = np.clip(np.where(fits, days, self.low), self.low, self.high)
+            features = clipped.astype(np.float32)[:, np.newaxis]
+        else:
             position = {category: index for index, category in enumerate(self.categories)}
             unlisted = len(self.categories) if self.other else -1
-            indices = np.array([position.get(value, unlisted) for value in values], np.int64)
-            fits, expected = indices >= 0, "a category of the schema"
-            features = np.eye(self.width, dtype=np.float32)[indices]
-        else:
-            numbers = self.numbers(values)
-            fits = np.isfinite(numbers)
-            expected = f"a date {self.date}" if self.date else "a finite number"
-            features = np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
-        if not fits.all():
-            raise ValueError(
-                f"{what}, {places[int(np.argmin(fits))]}: {self.name}: expected {expected}, got "
-                f"something else; the schema may say `missing` for empty fields and `other` for "
-                f"further categories"
-            )
-        return features
+            indices = np.array([position.get(text, unlisted) for text in distinct], np.int64)
+            fits, features = indices >= 0, np.eye(self.width, dtype=np.float32)[indices]
+        return features[places], fits[places]
 
-    def numbers(self, values: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns the number, or the days, that each field says, `[num_records]`; else NaN."""
-        if not self.date:
-            return numbers_or_nan(values)
-        return np.array([_days(value, self.date) for value in values], np.float64)
+    def texts(self, values: Column | Sequence[str]) -> Column:
+        """Returns fields without spaces around them, `missing` for those that are not known."""
+        texts = texts_of(values)
+        missing = "" if self.missing is None else self.missing
+        if self.gaps or missing:
+            is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
+            texts = pc.if_else(is_gap, missing, texts)
+        return texts
+
+    def numbers(self, values: Column | Sequence[str]) -> npt.NDArray[np.float64]:
+        """Returns the number that each field says, `[num_records]`; NaN where it says none."""
+        numbers: Any = values
+        if not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
+            texts = texts_of(values)
+            pattern = number_pattern(self.decimal or ".", self.thousands)
+            is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
+            is_number = pc.match_substring_regex(texts, f"^(?:{pattern})$")
+            if self.thousands:
+                texts = pc.replace_substring(texts, self.thousands, "")
+            texts = pc.utf8_ltrim(pc.replace_substring(texts, self.decimal or ".", "."), "+")
+            numbers = pc.cast(pc.if_else(is_number, texts, "nan"), pyarrow.float64())
+            numbers = pc.if_else(is_gap, None, numbers)
+        if self.missing is not None:
+            numbers = pc.fill_null(numbers, float(self.missing))
+        return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)
+
+
+def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
+    """Returns fields as texts without spaces around them, empty where there is nothing."""
+    if not isinstance(values, Column):
+        values = pyarrow.array(values, pyarrow.string())
+    if isinstance(values, pyarrow.ChunkedArray):
+        values = values.combine_chunks()
+    if not pyarrow.types.is_string(values.type):
+        values = pyarrow.array([field_text(value) for value in values.to_pylist()])
+    return pc.fill_null(pc.utf8_trim_whitespace(values), "")
+
+
+def distinct_of(texts: pyarrow.Array) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Returns the distinct texts, and which of them each record has."""
+    encoded = texts.dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+
+def number_pattern(decimal: str = ".", thousands: str = "") -> str:
+    """Returns a regular expression of numbers with a decimal mark, and a mark between thousands."""
+    whole, point = r"\d+", re.escape(decimal)
+    if thousands:
+        whole = rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
+    return rf"[-+]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][-+]?\d+)?"
 
 
 ISO_DATE = "%Y-%m-%d"
@@ -161,16 +249,6 @@ def _days(text: str, form: str) -> float:
             except ValueError:  # no day of the calendar
                 return math.nan
     return math.nan
-
-
-def numbers_or_nan(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Returns the number that each text is, `[num_texts]`; NaN for one that is none."""
-    try:
-        return np.array(texts, np.float64)
-    except ValueError:
-        if len(texts) == 1:
-            return np.full(1, np.nan)
-        return np.concatenate([numbers_or_nan([text]) for text in texts])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,9 +293,36 @@ class Schema:
             raise ValueError(f"decimal: expected '.' or ',', got {self.decimal!r}")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ValueError(f"delimiter: expected one character, got {self.delimiter!r}")
+        columns = [
+            dataclasses.replace(column, decimal=column.decimal or self.decimal or "")
+            for column in self.columns
+        ]
+        object.__setattr__(self, "columns", tuple(columns))
         for role in ("label", "owner"):
             if getattr(self, role) in names:
                 raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
+
+    def with_decimals(self, fields: Mapping[str, Column]) -> "Schema":
+        """Returns the schema with the decimal mark of each column that PUBLIC records have.
+
+        A comma where a number has one and none has a point, and nothing says otherwise.
+        """
+        columns = []
+        for column in self.columns:
+            if column.is_number and not column.decimal and column.name in fields:
+                values = fields[column.name]
+                if not pyarrow.types.is_floating(values.type):
+                    has_comma, has_point = (
+                        pc.any(pc.match_substring_regex(texts_of(values), pattern)).as_py()
+                        for pattern in (rf"^{number_pattern(',')}$", r"^[-+]?\d*\.\d+$")
+                    )
+                    has_comma = (
+                        has_comma and pc.any(pc.match_substring(texts_of(values), ",")).as_py()
+                    )
+                    decimal = "," if has_comma and not has_point else "."
+                    column = dataclasses.replace(column, decimal=decimal)
+            columns.append(column)
+        return dataclasses.replace(self, columns=tuple(columns))
 
     def dataset(self, name: str, pool_size: int) -> Dataset:
         """Returns what a run knows of the data."""
@@ -264,18 +369,32 @@ class Schema:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column)]
         return "\n".join(lines) + "\n"
 
-    def encode_columns(
-        self, fields: Mapping[str, Sequence[str]], what: str, places: Sequence[str]
-    ) -> npt.NDArray[np.float32]:
-        """Returns records as features float32 `[num_records, num_features]`.
+    @property
+    def some_classes(self) -> str:
+        """The first classes, for messages."""
+        return ", ".join(self.classes[:12])
 
-        `fields` has a text for each record, by column; otherwise as `TableColumn.encode`.
+    def labels(
+        self, values: Column | Sequence[str], *, may_be_empty: bool = False
+    ) -> npt.NDArray[np.int64]:
+        """Returns labels as numbers of classes, int64 `[num_records]`; -2 for what is no class.
+
+        A label that is no class as it is written is one that is the same number.
+
+        Args:
+            values: of the label's column.
+            may_be_empty: whether an empty one is -1.
         """
-        for column in self.columns:
-            if column.name not in fields:
-                raise ValueError(f"{what}: expected a column {column.name}, got none")
-        parts = [column.encode(fields[column.name], what, places) for column in self.columns]
-        return np.concatenate(parts, axis=1)
+        numbers = {name: place for place, name in enumerate(self.classes)}
+        equal = {_as_number(name): place for place, name in enumerate(self.classes)}
+        if may_be_empty:
+            numbers = {"": -1, **numbers}
+        distinct, places = distinct_of(texts_of(values))
+        found = [
+            numbers[text] if text in numbers else equal.get(_as_number(text), -2)
+            for text in distinct
+        ]
+        return np.array(found, np.int64)[places]
 
     def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
         """Returns the float32 `[num_features]` features of one record, fields by column.
@@ -283,8 +402,20 @@ class Schema:
         Raises:
             ValueError: if a field is missing or does not fit.
         """
-        fields = {name: [field_text(value)] for name, value in record.items()}
-        return self.encode_columns(fields, "record", ["0"])[0]
+        parts = []
+        for column in self.columns:
+            if column.name not in record:
+                raise ValueError(f"record: expected a column {column.name}, got none")
+            features, fits = column.encode([field_text(record[column.name])])
+            if not fits.all():
+                raise ValueError(f"record: {column.name}: expected {column.expected}, got others")
+            parts.append(features[0])
+        return np.concatenate(parts)
+
+
+def _as_number(text: str) -> float | str:
+    """Returns the number that a label is; else the label, which equals no number."""
+    return float(text) if re.fullmatch(number_pattern(), text) else text
 
 
 def field_text(value: Any) -> str:
@@ -295,12 +426,16 @@ def field_text(value: Any) -> str:
 # Schemas in TOML: read, and drafted from public records.
 
 
+MOST_CLASSES = 50  # that a draft takes without a word
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
 TEXT_FEATURES = 2048  # as `preprocessing.NUM_FEATURES`
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
-_COLUMN_KEYS = {"low", "high", "categories", "other", "missing", "text", "date"}
+_COLUMN_KEYS = {
+    *("low", "high", "categories", "other", "missing", "text", "date"),
+    *("gaps", "decimal", "thousands"),
+}
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
@@ -330,9 +465,21 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
         isinstance(entries, dict) for entries in columns.values()
     ):
         raise ValueError("columns: expected a table [columns.NAME] for each column, got none")
+    read, faults = list[TableColumn](), list[str]()
+    classes: tuple[str, ...] = ()
+    try:
+        classes = _texts(values.get("classes"), "classes")
+    except ValueError as error:
+        faults.append(str(error))
+    for name, entries in columns.items():
+        try:
+            read.append(_column(name, entries))
+        except ValueError as error:
+            faults.append(str(error))
+    raise_all("schema", faults)
     return Schema(
-        columns=tuple(_column(name, entries) for name, entries in columns.items()),
-        classes=_texts(values.get("classes"), "classes"),
+        columns=tuple(read),
+        classes=classes,
         **{
             name: _typed(values.get(name), str, name) for name in ("label", "owner", "name", *_FORM)
         },
@@ -364,6 +511,10 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     }
     if "categories" in entries:
         values["categories"] = _texts(entries["categories"], f"{what}.categories")
+    for key in ("decimal", "thousands"):
+        values[key] = _typed(entries.get(key, ""), str, f"{what}.{key}")
+    if "gaps" in entries:
+        values["gaps"] = _texts(entries["gaps"], f"{what}.gaps")
     if entries.get("missing") is not None:
         values["missing"] = field_text(entries["missing"])
     return TableColumn(name=name, **values)
@@ -387,6 +538,9 @@ def _column_lines(column: TableColumn) -> list[str]:
     if column.missing is not None:
         missing = column.missing if column.is_number else _quoted(column.missing)
         lines.append(f"missing = {missing}  # stands for an empty field")
+    lines += [f"gaps = {_quoted(column.gaps)}"] if column.gaps else []
+    for key in ("decimal", "thousands"):
+        lines += [f"{key} = {_quoted(getattr(column, key))}"] if getattr(column, key) else []
     return lines
 
 
@@ -410,7 +564,7 @@ def _typed(value: Any, kind: Any, what: str) -> Any:
 
 
 def draft_columns(
-    fields: Mapping[str, Sequence[str]],
+    fields: Mapping[str, Column],
     *,
     without: Collection[str | None],
     categories: Collection[str] = (),
@@ -430,7 +584,7 @@ def draft_columns(
         for name, values in fields.items()
         if name not in without
     }
-    if not any(columns.values()):
+    if fields and not any(columns.values()):
         raise ValueError(
             "columns: expected numbers, categories or texts in one at least, got none: no column "
             "has values, or each has many different ones of few words; write a schema by hand, "
@@ -440,22 +594,44 @@ def draft_columns(
 
 
 def draft(
-    fields: Mapping[str, Sequence[str]], *, label: str | None = None, owner: str | None = None
+    fields: Mapping[str, Column],
+    *,
+    label: str | None = None,
+    owner: str | None = None,
+    left_out: Sequence[str] = (),
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
+
+    Comments say what needs thought.
 
     Args:
         fields: of each column by its name.
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
+        left_out: columns that could not be read by a name of their own.
 
     Raises:
-        ValueError: if no column can be used.
+        ValueError: if no column can be used, or the label's has another spelling.
     """
-    classes = sorted(set(fields.get(label or "", ())) - {""})
+    doubts = _check_roles(fields, label=label, owner=owner)
+    labels = texts_of(fields[label] if label and label in fields else [])
+    spelled = sorted(set(labels.to_pylist()) - {""}, key=lambda text: (len(text), text))
+    classes = sorted({_as_number(text): text for text in reversed(spelled)}.values())
     listed = _quoted(classes) if len(classes) > 1 else ""
+    if names := [name for name in fields if re.fullmatch(number_pattern(), name)]:
+        doubts.append(f"the first line has numbers ({', '.join(names)}): does it name the columns?")
+    if num_unnamed := left_out.count(""):
+        doubts.append(f"{num_unnamed} columns without a name are left out")
+    doubts += [
+        f"left out: {name!r} is the name of several columns"
+        for name in dict.fromkeys(filter(None, left_out))
+    ]
+    if len(classes) > MOST_CLASSES or (len(classes) == len(labels) > 2):
+        doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
+    doubts += _alike(classes)
     lines = [
         "# Drafted from public records. Look it through: ranges and categories are public.",
+        *(f"# {doubt}" for doubt in doubts),
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
         *([f"owner = {json.dumps(owner)}"] if owner else []),
@@ -463,28 +639,162 @@ def draft(
     for name, column in draft_columns(fields, without=(label, owner)).items():
         lines += ["", f"# left out: {name!r} has no number and too many values of few words"]
         if column is not None:
-            lines[-1:] = [f"[columns.{_key(name)}]", *_column_lines(column)]
+            lines[-1:] = [f"[columns.{_key(name)}]"]
+            lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
+            lines += _column_lines(column)
     return "\n".join(lines) + "\n"
 
 
-def _draft_column(name: str, fields: Sequence[str], *, may_be_numbers: bool) -> TableColumn | None:
-    has_gaps, values = "" in fields, [value for value in fields if value]
-    numbers = numbers_or_nan(values)
-    distinct = sorted(set(values))
-    if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
-        low, high = float(numbers.min()), float(numbers.max())
+def draft_of_names(
+    names: Sequence[str], *, label: str | None, owner: str | None, delimiter: str, encoding: str
+) -> str:
+    """Returns a draft of a schema in TOML, by names of columns alone; all else is to be stated.
+
+    Args:
+        names: of the columns.
+        label: name of the label's column.
+        owner: name of the owner's column.
+        delimiter: of the file.
+        encoding: of the file.
+
+    Raises:
+        ValueError: if there is no column `label` or `owner`.
+    """
+    doubts = _check_roles(names, label=label, owner=owner)
+    doubts += [f"no column {name}" for name in (label, owner) if name and name not in names]
+    lines = [
+        "# Drafted from the names of columns; no record was read. State what is publicly known of",
+        "# each: never the lowest and highest value that private records have.",
+        *(f"# {doubt}" for doubt in doubts),
+        f"label = {_quoted(label)}" if label else "# label = name of the label's column",
+        "classes = []  # state them, in the order of their numbers",
+        *([f"owner = {_quoted(owner)}"] if owner else []),
+        f"delimiter = {_quoted(delimiter)}",
+        f"encoding = {_quoted(encoding)}",
+    ]
+    for name in dict.fromkeys(filter(None, names)):
+        if name not in (label, owner):
+            lines += ["", f"[columns.{_key(name)}]", *STATED]
+    return "\n".join(lines) + "\n"
+
+
+# What is stated of a column: one of three.
+STATED = (
+    "# low = 0.0",
+    "# high = 1.0",
+    "# missing = 0.0  # stands for an empty field",
+    '# categories = ["a", "b"]',
+    "# other = true  # one more, for what is not listed",
+    f"# text = {TEXT_FEATURES}",
+)
+
+
+def _check_roles(names: Collection[str], **roles: str | None) -> list[str]:
+    """Returns what is to be said of the columns of label and owner where there are none.
+
+    Raises:
+        ValueError: if a column's name has another spelling: it would be taken for an input.
+    """
+    doubts = []
+    for role, name in roles.items():
+        if name is not None and name not in names and (near := nearest(name, names)):
+            if _letters(near) == _letters(name):
+                raise ValueError(
+                    f"{role}: expected a column of the file, got no column {name}; there is {near}"
+                )
+            doubts.append(f"no column {name}; there is {near}: is it the {role}?")
+    return doubts
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """Returns what a name that there is not may have been meant for; None if nothing is alike."""
+    alike = {_letters(each): each for each in names}
+    close = [*difflib.get_close_matches(name, names, 1), None]
+    return alike.get(_letters(name), close[0])
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
+
+
+FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (".", "'"))  # of numbers
+SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for sign in (-1, 1)) | {
+    -1.0,
+    -9.0,
+}
+TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
+
+
+def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableColumn | None:
+    texts = texts_of(fields)
+    distinct, _ = distinct_of(texts)
+    has_gaps, values = "" in distinct, sorted(set(distinct) - {""})
+    gaps = tuple(sorted(GAPS & set(values)))
+    numbers = [text for text in values if text not in GAPS]
+    for decimal, thousands in FORMS if may_be_numbers and numbers else ():
+        pattern = re.compile(number_pattern(decimal, thousands))
+        if not all(map(pattern.fullmatch, numbers)):
+            continue
+        column = TableColumn(
+            name=name, decimal="" if decimal == "." else decimal, thousands=thousands, gaps=gaps
+        )
+        found = column.numbers(texts)
+        found = found[np.isfinite(found)]
+        low, high = float(found.min()), float(found.max())
         high = high if low < high else low + 1.0
-        # Below all values, so that none is taken for a missing one.
-        if has_gaps:  # a short number about a quarter of the range below
+        missing = float(f"{np.median(found):.6g}")
+        # Where public records lack it, that may tell something: a value below all others, a short
+        # number about a quarter of the range away.
+        if has_gaps or gaps:
             places = 1 - math.floor(math.log10(high - low))
-            low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
-        return TableColumn(name=name, low=low, high=high, missing=repr(low) if has_gaps else None)
-    if len(distinct) > MOST_CATEGORIES:
-        is_text = np.mean([len(text.split()) for text in distinct]) >= WORDS_OF_TEXT
+            missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
+        return dataclasses.replace(column, low=low, high=high, missing=repr(missing))
+    if len(values) > MOST_CATEGORIES:
+        is_text = np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT
         return TableColumn(name=name, text=TEXT_FEATURES) if is_text else None
-    if not distinct:
+    if not values:
         return None
-    return TableColumn(name=name, categories=(*distinct, *[""] * has_gaps), other=True)
+    return TableColumn(name=name, categories=(*values, *[""] * has_gaps), other=True)
+
+
+def _doubts(column: TableColumn, fields: Column) -> list[str]:
+    """Returns what a person should think about before a drafted column is used."""
+    texts = texts_of(fields)
+    distinct, _ = distinct_of(texts)
+    doubts = []
+    if len(distinct) == 1:
+        doubts.append("constant: every public record has the same value")
+    if column.is_number:
+        found = np.unique(column.numbers(texts))
+        for extreme, others in ((found[-1:], found[:-1]), (found[:1], found[1:])):
+            is_word = len(others) > 1 and extreme[0] in SENTINELS
+            if is_word and abs(extreme[0] - others).min() > np.ptp(others):
+                doubts.append(f"{extreme[0]:g} lies far from the others: does it mean unknown?")
+        is_whole = np.array_equal(found, np.rint(found))
+        if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
+            doubts.append("every record has a number of its own: an identifier?")
+        if column.thousands or column.decimal == ",":
+            example = max(distinct, key=lambda text: (column.decimal in text, len(text)))
+            doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
+        values = column.numbers(texts)
+        if values.min() < 0.0 <= np.quantile(values, 0.01):
+            doubts.append(f"of 100 values 99 are not below 0: is {values.min():g} possible?")
+    return doubts + _alike(column.categories)
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Returns which names may say the same: they differ in case alone, or are truth values."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        text = name.casefold()
+        groups.setdefault(
+            next((min(some) for some in TRUTH_VALUES if text in some), text), []
+        ).append(name)
+    return [
+        f"do {' and '.join(map(_quoted, some))} mean the same?"
+        for some in groups.values()
+        if len(some) > 1
+    ]
 
 
 def _key(name: str) -> str:

@@ -1,134 +1,231 @@
-"""Tables in files, comma-separated or Parquet: private on one side and public on the other."""
+"""Tables in files, separated values or Parquet: private on one side and public on the other."""
 
 import codecs
+import contextlib
 import csv
 import dataclasses
+import functools
+import gzip
+import io
+import itertools
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.csv
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
-from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data.schema import Schema, field_text
+from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
+from pate_tf.core.validation import MOST_FAULTS, raise_all
+from pate_tf.data.schema import Column, Schema, field_text, nearest, number_pattern, texts_of
 
 PARQUET = (".parquet", ".pq")
 HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
+REFUSE, SKIP = "refuse", "skip"  # what becomes of a file, or a record, that does not fit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextForm:
+    """How the text of a file of separated values is written.
+
+    Attributes:
+        delimiter: between the fields of a line.
+        encoding: as Python names it; a byte order mark of UTF-8 is skipped.
+    """
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """Records as texts. SENSITIVE if they are.
+    """Records as texts, or as numbers where a schema says that they are. SENSITIVE if they are.
 
     Attributes:
-        fields: of each column by its name, a text for each record.
-        places: where each record stands, for messages, which carry no field.
-        what: begins a message.
+        fields: of each column by its name, a pyarrow array `[num_records]`.
+        num_records: how many there are.
+        what: begins a message; of a file its path.
+        form: how the file is written; None if it is none of separated values.
+        num_misshapen: how many records had another number of fields, and were passed over.
+        left_out: names of columns that were not read, as they are not distinct or empty.
     """
 
-    fields: Mapping[str, Sequence[str]] = dataclasses.field(repr=False)
-    places: Sequence[str] = dataclasses.field(repr=False)
+    fields: Mapping[str, Column] = dataclasses.field(repr=False)
+    num_records: int = dataclasses.field(repr=False)
     what: str
+    form: TextForm | None = None
+    num_misshapen: int = dataclasses.field(default=0, repr=False)
+    left_out: Sequence[str] = dataclasses.field(default=(), repr=False)
 
     def private(
         self,
-        schema: Schema,
-        public: PublicExamples,
+        dataset: Dataset,
         *,
         label: str | None = None,
         owner: str | None = None,
+        on_bad_record: str = REFUSE,
     ) -> PrivateExamples:
         """SENSITIVE: returns the private records.
 
         Args:
-            schema: how a record becomes features.
-            public: whose data set this is.
+            dataset: with the schema by which a record becomes features.
             label: name of the label's column; None for the schema's.
             owner: name of the owner's column; None for the schema's.
+            on_bad_record: "refuse" if a record that does not fit is an error; "skip" if it is left
+                out, by itself alone, whatever the others are.
 
         Raises:
-            ValueError: if a column is missing, a record does not fit the schema, or there is none.
+            ValueError: if a column is missing, a record does not fit, or there is none. The message
+                names places and no field.
         """
+        schema: Schema = dataset.schema
         label, owner = label or schema.label, owner or schema.owner
         if label is None:
             raise ValueError("label: expected the name of the label's column, got none")
-        if owner and "" in self.column(owner):
-            place = self.places[self.fields[owner].index("")]
-            raise ValueError(
-                f"{self.what}, {place}: {owner}: expected the owner of each record, got none"
-            )
-        inputs = self.inputs(schema)
-        labels = self.labels(schema, label, may_be_empty=False)
-        owners = np.array(self.fields[owner], np.str_) if owner else None
-        return PrivateExamples(public.dataset, inputs, labels, owners)
+        self.check_columns([*(each.name for each in schema.columns), label, owner])
+        labels = schema.labels(self.fields[label])
+        misfits = {f"{label}: expected a class, {schema.some_classes}": labels < 0}
+        owners = None
+        if owner is not None:
+            owners = np.array(texts_of(self.fields[owner]), np.str_)
+            misfits[f"{owner}: expected the owner of each record, got none"] = owners == ""
+        inputs, kept = self._inputs(schema, misfits, on_bad_record, is_private=True)
+        if owners is not None:
+            owners = owners[kept]
+        return PrivateExamples(dataset, inputs, labels[kept], owners)
 
     def public(self, schema: Schema, *, name: str, label: str | None = None) -> PublicExamples:
         """Returns the public records; they need no labels, nor a column of them.
 
         `name` is the data set's unless the schema says it; otherwise as `private`.
         """
-        inputs, labels, column = self.inputs(schema, is_public=True), None, label or schema.label
+        labels, misfits, column = None, dict[str, npt.NDArray[np.bool_]](), label or schema.label
         if column is not None and column in self.fields:
-            labels = self.labels(schema, column, may_be_empty=True)
+            labels = schema.labels(self.fields[column], may_be_empty=True)
+            misfits[f"{column}: expected a class, {schema.some_classes}, or none"] = labels < -1
+        inputs, _ = self._inputs(schema, misfits, REFUSE, is_private=False)
+        for each in schema.columns:
+            if each.is_number:
+                numbers = each.numbers(self.fields[each.name])
+                is_outside = (numbers < each.low) | (numbers > each.high)
+                warn_of_range(f"{self.what}: {each.name}", is_outside)
         has_labels = labels is not None and bool((labels >= 0).any())
-        size = pool_size(len(self.places), has_labels=has_labels)
+        size = pool_size(self.num_records, has_labels=has_labels)
         return PublicExamples(schema.dataset(name, size), inputs, labels)
 
-    def column(self, name: str) -> Sequence[str]:
-        """Returns the fields of a column; raises ValueError if there is none."""
-        if name not in self.fields:
-            raise ValueError(f"{self.what}: expected a column {name}, got none")
-        return self.fields[name]
-
-    def take(self, rows: Sequence[int]) -> "TextTable":
-        """Returns the records at some places."""
-        fields = {name: [column[row] for row in rows] for name, column in self.fields.items()}
-        return TextTable(fields=fields, places=[self.places[row] for row in rows], what=self.what)
-
-    def labels(
-        self, schema: Schema, label: str | None = None, *, may_be_empty: bool
-    ) -> npt.NDArray[np.int64]:
-        """Returns labels as numbers of classes, int64 `[num_records]`, -1 for an empty one.
+    def inputs(
+        self, schema: Schema, *, on_bad_record: str = REFUSE
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Returns features `[num_kept, num_features]`, and which records these are of.
 
         Args:
-            schema: names the classes.
-            label: name of the column; None for the schema's.
-            may_be_empty: whether a label may be.
+            schema: how a record becomes features.
+            on_bad_record: as of `private`; of records that are skipped there is a warning.
 
         Raises:
-            ValueError: if there is no such column, or a label is no class.
+            ValueError: if a record does not fit, or there is none.
         """
-        number = {name: index for index, name in enumerate(schema.classes)}
-        if may_be_empty:
-            number = {"": -1, **number}
-        values = self.column(label or schema.label or "")
-        for value, place in zip(values, self.places, strict=True):
-            if value not in number:
-                raise ValueError(
-                    f"{self.what}, {place}: label: expected one of "
-                    f"{', '.join(schema.classes[:12])}, got something else"
-                )
-        return np.array([number[value] for value in values], np.int64)
+        return self._inputs(schema, {}, on_bad_record, is_private=False)
 
-    def inputs(self, schema: Schema, *, is_public: bool = False) -> npt.NDArray[np.float32]:
-        """Returns features `[num_records, num_features]`; warns of public numbers out of range.
-
-        Raises:
-            ValueError: if a column is missing, a record does not fit the schema, or there is none.
-        """
-        if not self.places:
+    def _inputs(
+        self,
+        schema: Schema,
+        misfits: dict[str, npt.NDArray[np.bool_]],
+        on_bad_record: str,
+        *,
+        is_private: bool,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Returns features of the records that are kept, and which of all these are."""
+        self.check_columns([column.name for column in schema.columns])
+        parts = dict[str, npt.NDArray[np.float32]]()
+        # Texts come last: they need TensorFlow, which a file that is refused does without.
+        for column in sorted(schema.columns, key=lambda column: bool(column.text)):
+            if column.text and on_bad_record == REFUSE:
+                self._report(misfits, on_bad_record, is_private=is_private)
+            features, fits = column.encode(self.fields[column.name])
+            parts[column.name] = features
+            misfits[f"{column.name}: expected {column.expected}"] = ~fits
+        kept = ~np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
+        self._report(misfits, on_bad_record, is_private=is_private)
+        if not kept.any():
             raise ValueError(f"{self.what}: expected at least one record, got none")
-        features = schema.encode_columns(self.fields, self.what, self.places)
-        for column in schema.columns if is_public else ():
-            if not column.categories and not column.text:
-                numbers = column.numbers(self.fields[column.name])
-                warn_of_range(
-                    f"{self.what}: {column.name}", (numbers < column.low) | (numbers > column.high)
-                )
-        return features
+        inputs = np.concatenate([parts[column.name] for column in schema.columns], axis=1)
+        return inputs[kept] if not kept.all() else inputs, kept
+
+    def texts(self, name: str) -> list[str]:
+        """Returns the fields of a column; raises ValueError if there is none."""
+        self.check_columns([name])
+        texts: list[str] = texts_of(self.fields[name]).to_pylist()
+        return texts
+
+    def take(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> "TextTable":
+        """Returns the records at some places."""
+        fields = {name: column.take(rows) for name, column in self.fields.items()}
+        return dataclasses.replace(self, fields=fields, num_records=len(rows))
+
+    def check_columns(self, names: Sequence[str | None]) -> None:
+        """Raises ValueError, with all that are missing, unless there are such columns."""
+        lacking = []
+        for name in names:
+            if name in self.left_out:
+                lacking.append(f"expected one column {name}, got several")
+            elif name is not None and name not in self.fields:
+                near = nearest(name, self.fields)
+                hint = "got none" if near is None else f"got none; there is {near}"
+                lacking.append(f"expected a column {name}, {hint}")
+        if lacking and any(re.fullmatch(number_pattern(), name) for name in self.fields):
+            lacking.append("the first line has numbers: expected the names of the columns there")
+        raise_all(self.what, lacking)
+
+    def _report(
+        self, misfits: Mapping[str, npt.NDArray[np.bool_]], on_bad_record: str, *, is_private: bool
+    ) -> None:
+        """Refuses records that do not fit, or warns that they are left out, if there are some."""
+        is_bad = np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
+        number = int(sum(misfit.sum() for misfit in misfits.values())) + self.num_misshapen
+        if not number:
+            return
+        texts = {
+            int(row): [text for text, misfit in misfits.items() if misfit[row]]
+            for row in np.flatnonzero(is_bad)[:MOST_FAULTS]
+        }
+        faults = list(itertools.islice(self._faults(texts), MOST_FAULTS))
+        if on_bad_record == REFUSE:
+            what = f"{self.what} (line numbers are sensitive)" if is_private else self.what
+            raise_all(what, faults, number)
+        secret = "sensitive, for the data holder alone: " if is_private else ""
+        num_bad = self.num_misshapen + int(is_bad.sum())
+        more = f"; and {number - len(faults):,} more" if number > len(faults) else ""
+        warnings.warn(
+            f"{secret}{self.what}: {num_bad:,} records do not fit and are left out: "
+            f"{'; '.join(faults)}{more}",
+            SensitiveWarning if is_private else UserWarning,
+            stacklevel=5,
+        )
+
+    def _faults(self, texts: Mapping[int, Sequence[str]]) -> Iterator[str]:
+        """Yields what is wrong with records, by row, each with its place."""
+        if self.form is None:
+            for row, some in texts.items():
+                yield from (f"record {row + 1}: {text}" for text in some)
+            return
+        row, names = -1, list[str]()
+        for line, record in _records(pathlib.Path(self.what), self.form):
+            if not names:
+                names = record
+            elif len(record) != len(names):
+                yield f"line {line}: expected {len(names)} fields, got {len(record)}"
+            else:
+                row += 1
+                yield from (f"line {line}: {text}" for text in texts.get(row, ()))
 
 
 def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_]) -> None:
@@ -159,167 +256,299 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
     return max(1, min(round(num_public * (1.0 - share)), most))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TextForm:
-    """How the text of a file of separated values is written.
-
-    Attributes:
-        delimiter: between the fields of a line.
-        encoding: as Python names it; a byte order mark of UTF-8 is skipped.
-        decimal: "." or ",", in numbers.
-    """
-
-    delimiter: str = ","
-    encoding: str = "utf-8"
-    decimal: str = "."
-
-    def fields(self, record: Sequence[str]) -> list[str]:
-        """Returns the fields of a line without spaces around them, numbers with a point."""
-        fields = [field.strip() for field in record]
-        if self.decimal == ".":
-            return fields
-        return [
-            field.replace(",", ".") if COMMA_NUMBER.fullmatch(field) else field for field in fields
-        ]
+# Files of separated values.
 
 
-COMMA_NUMBER = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
-POINT_NUMBER = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?")
 DELIMITERS = (",", ";", "\t", "|")
-LOOKED_AT = 200  # lines of a file whose form is to be found
+LOOKED_AT: Final = 200  # lines of a file whose form is to be found
+SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # a first line of Excel's that is no record
+BLOCK: Final = 2**24  # bytes that are parsed at a time
+LARGEST_BLOCK: Final = 2**31 - 2**16  # the longest record
+NOT_TEXT: Final = {
+    b"PK\x03\x04": "an Excel workbook or another archive; save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
+    b"PAR1": "Parquet; give it the suffix .parquet",
+}
 
 
-def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
-    """Returns how files are written: as a schema says, else as a PUBLIC file is.
+def text_form(
+    path: pathlib.Path, by: Schema | None = None, *, header_alone: bool = False
+) -> TextForm:
+    """Returns how files are written: as a schema says, else as one of them is, a PUBLIC one.
 
     The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of
-    `DELIMITERS` with which all first lines have the same number of fields, and most. Numbers have a
-    decimal comma if another delimiter stands there, and a number has one and none a point.
+    `DELIMITERS` with which all first lines have the same number of fields, above 1, else that
+    with which the first line has most.
 
     Args:
-        public: the file; Parquet is not looked at.
+        path: of the file; Parquet is not looked at.
         by: what it says counts more.
+        header_alone: whether the line of names alone is looked at; the file may be private then.
 
     Raises:
         ValueError: if the file can't be read.
     """
-    names = [field.name for field in dataclasses.fields(TextForm)]
-    stated = {name: getattr(by, name) for name in names if getattr(by, name, None) is not None}
-    if public.suffix.lower() in PARQUET or len(stated) == len(names):
-        return TextForm(**stated)
-    try:
-        content = public.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{public}: expected a file that can be read, got {error.strerror}"
-        ) from None
-    encoding = stated.get("encoding") or _encoding(content)
-    try:
-        lines = content.decode(encoding).removeprefix("\ufeff").splitlines()[:LOOKED_AT]
-    except (UnicodeError, LookupError):
-        raise ValueError(f"{public}: expected text in {encoding}, got others") from None
-
-    def width(delimiter: str) -> int:
-        widths = {len(record) for record in csv.reader(lines, delimiter=delimiter) if record}
-        return widths.pop() if len(widths) == 1 else 0
-
-    delimiter = stated.get("delimiter") or max(DELIMITERS, key=width)
-    fields = [
-        field.strip() for record in csv.reader(lines, delimiter=delimiter) for field in record
-    ]
-    has_comma, has_point = (
-        any(pattern.fullmatch(field) for field in fields)
-        for pattern in (COMMA_NUMBER, POINT_NUMBER)
-    )
-    is_comma = delimiter != "," and has_comma and not has_point
-    decimal = stated.get("decimal") or ("," if is_comma else ".")
-    return TextForm(delimiter=delimiter, encoding=encoding, decimal=decimal)
+    encoding, delimiter = (by.encoding, by.delimiter) if by is not None else (None, None)
+    if path.suffix.lower() in PARQUET or (encoding and delimiter):
+        return TextForm(encoding=encoding or "utf-8", delimiter=delimiter or ",")
+    if header_alone:
+        _, form = header_of(path)
+        return TextForm(encoding=encoding or form.encoding, delimiter=delimiter or form.delimiter)
+    if encoding is None:
+        with open_bytes(path) as file:
+            encoding = _encoding(iter(functools.partial(file.read, BLOCK), b""))
+    with open_text(path, TextForm(encoding=encoding)) as text:
+        lines = list(itertools.islice(text, LOOKED_AT))
+    return TextForm(delimiter=delimiter or _delimiter(lines), encoding=encoding)
 
 
-def _encoding(content: bytes) -> str:
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return "utf-8" if b"\0" in content else "cp1252"  # with zero bytes it is no text
-    return "utf-8"
-
-
-def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> TextTable:
-    """Reads separated values whose first line names the columns, or Parquet (with pyarrow).
+def header_of(path: pathlib.Path) -> tuple[list[str], TextForm]:
+    """Returns the names of a file's columns, and how it is written, by its line of names alone.
 
     Raises:
-        ValueError: if the file is neither, or can't be read. The message carries no field.
+        ValueError: if the file can't be read.
     """
     if path.suffix.lower() in PARQUET:
-        return _read_parquet(path)
-    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+        from pyarrow import parquet
+
+        try:
+            return list(parquet.read_schema(path).names), TextForm()
+        except (OSError, pyarrow.ArrowException):
+            raise ValueError(f"{path}: expected Parquet, got something else") from None
+    with open_bytes(path) as file:
+        content = file.readline(BLOCK)
+        if b"sep=" in content[:8]:
+            content += file.readline(BLOCK)
+    encoding = _encoding([content])
+    codec = "utf-8-sig" if encoding == "utf-8" else encoding
+    lines = content.decode(codec, errors="ignore").splitlines(keepends=True)
+    form = TextForm(delimiter=_delimiter(lines), encoding=encoding)
+    _, names = next(records_of(lines, form), (0, list[str]()))
+    return [name.strip() for name in names], form
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Returns what stands between the fields of the first lines of a file."""
+    if lines and (match := SEPARATOR.fullmatch(lines[0])):
+        return match[1]
+
+    def width(delimiter: str) -> tuple[bool, int]:
+        widths = [len(record) for record in csv.reader(lines, delimiter=delimiter) if record]
+        first = widths[0] if widths else 0
+        return first > 1 and len(set(widths)) == 1, first
+
+    return max(DELIMITERS, key=width)
+
+
+@contextlib.contextmanager
+def open_bytes(path: pathlib.Path) -> Iterator[Any]:
+    """Opens a file of text, compressed by gzip or not; raises ValueError if it is none."""
     try:
-        with open(path, encoding=encoding, newline="") as file:
-            return parse_records(file, str(path), form)
-    except (csv.Error, UnicodeError, LookupError):
-        raise ValueError(
-            f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got "
-            f"something else"
-        ) from None
+        with open(path, "rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start in NOT_TEXT:
+                raise ValueError(f"{path}: expected text, got {NOT_TEXT[start]}")
+            yield gzip.GzipFile(fileobj=file) if start.startswith(b"\x1f\x8b") else file
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise ValueError(f"{path}: expected a whole file, got one that gzip broke off") from None
     except OSError as error:
         raise ValueError(
             f"{path}: expected a file that can be read, got {error.strerror}"
         ) from None
 
 
-def parse_records(
-    lines: Iterable[str], what: str, form: TextForm = TextForm(), names: Sequence[str] | None = None
+@contextlib.contextmanager
+def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
+    """Opens a file as text; raises ValueError where it is none, also while it is read."""
+    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+    csv.field_size_limit(LARGEST_BLOCK)
+    try:
+        with open_bytes(path) as file:
+            yield io.TextIOWrapper(file, encoding=encoding, newline="")
+    except (csv.Error, UnicodeError, LookupError):
+        raise ValueError(
+            f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got "
+            f"something else"
+        ) from None
+
+
+def _encoding(contents: Iterable[bytes]) -> str:
+    """Returns the encoding of the bytes of a file, in their order."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for content in contents:
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        try:
+            decoder.decode(content)
+        except UnicodeDecodeError:
+            return "utf-8" if b"\0" in content else "cp1252"  # with zero bytes it is no text
+    return "utf-8"
+
+
+def records_of(text: Iterable[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
+    """Yields records that are not empty, each with the number of its last line."""
+    reader = csv.reader(text, strict=True, delimiter=form.delimiter)
+    for record in filter(None, reader):
+        line = form.delimiter.join(record)
+        if reader.line_num > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
+            yield reader.line_num, record
+
+
+def _records(path: pathlib.Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
+    """Yields the records of a file, names first, each with the number of its last line."""
+    with open_text(path, form) as text:
+        yield from records_of(text, form)
+
+
+def read_table(
+    path: pathlib.Path, form: TextForm = TextForm(), by: Schema | None = None, *others: str | None
 ) -> TextTable:
-    """Returns the records of separated values, without blank lines.
+    """Reads separated values whose first line names the columns, or Parquet.
 
     Args:
-        lines: of a file.
-        what: begins a message.
-        form: how the lines are written.
-        names: of the columns; None if the first line has them.
+        path: of the file.
+        form: how it is written.
+        by: a schema, whose columns alone are looked at; None for all.
+        *others: names of columns that are read, too, where there are such.
 
     Raises:
-        ValueError: if a record has another number of fields. The message carries no field.
-        csv.Error: if quotes are not closed.
+        ValueError: if the file is neither, or can't be read. The message carries no field.
     """
-    reader = csv.reader(lines, strict=True, delimiter=form.delimiter)
-    if names is None:
-        names = checked_names([name.strip() for name in next(reader, [])], what)
-    records, places = [], []
-    for record in filter(None, reader):
-        place = f"line {reader.line_num}"
-        if len(record) != len(names):
-            raise ValueError(f"{what}, {place}: expected {len(names)} fields, got {len(record)}")
-        records.append(form.fields(record))
-        places.append(place)
-    columns = list(map(list, zip(*records, strict=True))) or [[] for _ in names]
-    return TextTable(fields=dict(zip(names, columns, strict=True)), places=places, what=what)
+    wanted = None
+    if by is not None:
+        wanted = {*(column.name for column in by.columns), by.label, by.owner, *others}
+    if path.suffix.lower() in PARQUET:
+        return _read_parquet(path, wanted)
+    line, names = next(_records(path, form), (0, []))
+    names = [name.strip() for name in names]
+    places = places_of(names, wanted, str(path))
+    # Numbers that are written in the usual way are read as such, which is faster.
+    columns = [column for column in (by.columns if by else ()) if column.name in places]
+    plain = [column for column in columns if column.is_number and column.is_plain]
+    words = {column.gaps for column in plain}
+    numbers = {column.name for column in plain} if len(words) <= 1 else set()
+    gaps = ["", *next(iter(words), ())]
+    table, num_misshapen = _parsed(path, form, line, len(names), places, numbers, gaps)
+    fields = {name: table.column(str(place)) for name, place in places.items()}
+    return TextTable(
+        fields=fields,
+        num_records=table.num_rows,
+        what=str(path),
+        form=form,
+        num_misshapen=num_misshapen,
+        left_out=[name for name in names if name not in fields] if by is None else (),
+    )
 
 
-def _read_parquet(path: pathlib.Path) -> TextTable:
+def _parsed(
+    path: pathlib.Path,
+    form: TextForm,
+    first_line: int,
+    num_fields: int,
+    places: Mapping[str, int],
+    numbers: Collection[str],
+    gaps: Sequence[str],
+) -> tuple[pyarrow.Table, int]:
+    """Returns the columns at `places`, and how many records had another number of fields.
+
+    Columns of `numbers` are numbers, null for a gap, unless one of their fields is none: then all
+    columns are texts.
+    """
+    num_misshapen = 0
+
+    def skip(row: Any) -> str:
+        nonlocal num_misshapen
+        num_misshapen += 1
+        return "skip"
+
+    kinds = {
+        str(place): pyarrow.float64() if name in numbers else pyarrow.string()
+        for name, place in places.items()
+    }
+    block = BLOCK
+    while True:
+        num_misshapen = 0
+        try:
+            with open_bytes(path) as file:
+                table = pyarrow.csv.read_csv(
+                    file,
+                    pyarrow.csv.ReadOptions(
+                        block_size=block,
+                        skip_rows=first_line,
+                        column_names=[str(place) for place in range(num_fields)],
+                        encoding="utf8" if form.encoding == "utf-8" else form.encoding,
+                    ),
+                    pyarrow.csv.ParseOptions(
+                        delimiter=form.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                    ),
+                    pyarrow.csv.ConvertOptions(
+                        column_types=kinds,
+                        include_columns=list(kinds),
+                        null_values=gaps,
+                        strings_can_be_null=False,
+                    ),
+                )
+            return table, num_misshapen
+        except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
+            # The texts of Arrow's errors quote fields.
+            if "straddl" in str(error) and block < LARGEST_BLOCK:
+                block = LARGEST_BLOCK
+            elif "conversion error to double" in str(error) and numbers:
+                numbers, kinds = (), dict.fromkeys(kinds, pyarrow.string())
+            elif "Empty CSV" in str(error):
+                return pyarrow.table({name: pyarrow.array([], kinds[name]) for name in kinds}), 0
+            else:
+                raise ValueError(
+                    f"{path}: expected text in {form.encoding}, separated by "
+                    f"{form.delimiter!r}, got something else"
+                ) from None
+
+
+def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> TextTable:
+    from pyarrow import parquet
+
     try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ValueError(
-            f"{path}: expected the package pyarrow, which reads Parquet, got none"
-        ) from None
-    try:
-        table = parquet.read_table(path)
+        file = parquet.ParquetFile(path)
+        names = file.schema_arrow.names
+        places = places_of(names, wanted, str(path))
+        table = file.read(columns=list(places))
     except (OSError, pyarrow.ArrowException):  # whose text may quote values
         raise ValueError(f"{path}: expected Parquet, got something else") from None
-    fields = {
-        name: [field_text(value) for value in table.column(name).to_pylist()]
-        for name in checked_names(table.column_names, path)
+    fields = {name: of_arrow(table.column(name)) for name in places}
+    return TextTable(fields=fields, num_records=table.num_rows, what=str(path))
+
+
+def of_arrow(values: Any) -> Column:
+    """Returns a pyarrow array as numbers or texts, null where there is nothing."""
+    kind = values.type
+    if pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind):
+        return values.cast(pyarrow.float64())
+    if pyarrow.types.is_dictionary(kind):
+        values = values.cast(kind.value_type)
+    if pyarrow.types.is_string(values.type):
+        return values
+    return pyarrow.array([field_text(value) for value in values.to_pylist()], pyarrow.string())
+
+
+def places_of(
+    names: Sequence[str], wanted: Collection[str | None] | None, what: str
+) -> dict[str, int]:
+    """Returns where the columns stand that are wanted, or all that have a name of their own.
+
+    Raises:
+        ValueError: if there is no column, or several of a name that is wanted.
+    """
+    if not any(names):
+        raise ValueError(f"{what}: expected names of columns in the first line, got none")
+    numbers = Counter(names)
+    faults = []
+    for name in (name for name in numbers if name and numbers[name] > 1 and name in (wanted or ())):
+        where = " and ".join(str(place + 1) for place, each in enumerate(names) if each == name)
+        faults.append(f"expected one column {name}, got several, columns {where}")
+    raise_all(what, faults)
+    return {
+        name: place
+        for place, name in enumerate(names)
+        if name and numbers[name] == 1 and (wanted is None or name in wanted)
     }
-    places = [f"record {index}" for index in range(table.num_rows)]
-    return TextTable(fields=fields, places=places, what=str(path))
-
-
-def checked_names(names: Sequence[str], path: pathlib.Path | str) -> Sequence[str]:
-    """Returns the names of a file's columns; raises ValueError unless each has one of its own."""
-    if not names or len(set(names)) < len(names) or "" in names:
-        raise ValueError(f"{path}: expected a name for each column, each once, in the first line")
-    return names

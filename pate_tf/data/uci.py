@@ -4,19 +4,20 @@ A record's features depend on that record and on public documentation alone.
 """
 
 import contextlib
+import csv
 import dataclasses
 import hashlib
 import io
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
-from pate_tf.data import tables
 from pate_tf.data.schema import Schema, TableColumn
 from pate_tf.data.tables import TextTable
 
@@ -72,7 +73,26 @@ class UciTable:
                     f"network to download them from, got: {reason}"
                 ) from error
         table = self.read(paths, public)
-        return table.inputs(self.schema), table.labels(self.schema, may_be_empty=False)
+        labels = self.schema.labels(table.fields[str(self.schema.label)])
+        if labels.min(initial=0) < 0:
+            raise ValueError(f"{table.what}: expected labels of {self.schema.some_classes}")
+        return table.inputs(self.schema)[0], labels
+
+
+def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None) -> TextTable:
+    """Returns records of comma-separated values; the first names the columns unless `names` do.
+
+    Raises:
+        ValueError: if one has another number of fields.
+    """
+    records = list(filter(None, csv.reader(lines)))
+    names = names or records.pop(0)
+    try:
+        columns = zip(*records, strict=True)
+        fields = dict(zip(names, map(pyarrow.array, columns), strict=True))
+    except ValueError:
+        raise ValueError(f"{what}: expected {len(names)} fields in each line, got others") from None
+    return TextTable(fields=fields, num_records=len(records), what=what)
 
 
 def _columns(columns: Mapping[str, Any]) -> tuple[TableColumn, ...]:
@@ -130,7 +150,7 @@ def read_adult(paths: list[pathlib.Path], public: bool) -> TextTable:
         "" if line.startswith("|") else line.removesuffix(".")
         for line in path.read_text("utf-8", errors="replace").splitlines()
     ]
-    return tables.parse_records(lines, path.name, names=ADULT_FIELDS)
+    return table_of(lines, path.name, ADULT_FIELDS)
 
 
 ADULT = UciTable(
@@ -222,9 +242,9 @@ def read_diabetes(paths: list[pathlib.Path], public: bool) -> TextTable:
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         name = paths[0].name
         raise ValueError(f"{name}: expected a zip archive with {DIABETES_MEMBER}") from error
-    table = tables.parse_records(text.splitlines(), pathlib.Path(DIABETES_MEMBER).name)
+    table = table_of(text.splitlines(), pathlib.Path(DIABETES_MEMBER).name)
     encounters, patients, readmitted = (
-        table.column(name) for name in ("encounter_id", "patient_nbr", "readmitted")
+        table.texts(name) for name in ("encounter_id", "patient_nbr", "readmitted")
     )
     kept = [
         place
@@ -232,7 +252,7 @@ def read_diabetes(paths: list[pathlib.Path], public: bool) -> TextTable:
         if is_public(patient) == public and is_taken(encounters[place], readmitted[place])
     ]
     taken = table.take(kept)
-    labels = [READMISSIONS.get(label, "?") for label in taken.fields["readmitted"]]
+    labels = pyarrow.array([READMISSIONS.get(readmitted[place], "?") for place in kept])
     return dataclasses.replace(taken, fields={**taken.fields, "readmitted": labels})
 
 

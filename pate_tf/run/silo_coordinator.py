@@ -15,8 +15,9 @@ from typing import Any
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
+from pate_tf.core.reporting import QUIET
 from pate_tf.core.validation import PublicationSettings, setting
-from pate_tf.data import catalogue
+from pate_tf.data.data_source import DataSource
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
 from pate_tf.queries.labels import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
@@ -29,7 +30,7 @@ DIGITS = 16  # of a digest, for people
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoordinatorRun(PublicationSettings):
+class CoordinatorRun(DataSource, PublicationSettings):
     """What a coordinator needs to work. `asking` says how silos are asked but for the mechanism."""
 
     roster: pathlib.Path = setting(
@@ -41,12 +42,6 @@ class CoordinatorRun(PublicationSettings):
     address: str = setting("localhost:7000", help="To listen on, HOST:PORT.")
     certificates: pathlib.Path = setting(
         pathlib.Path("certificates"), help="Folder with authority.pem, coordinator.pem and its key."
-    )
-    dataset: str = setting(
-        "digits", group="data", help="Data set of the public pool, or module:function."
-    )
-    data_dir: pathlib.Path | None = setting(
-        None, group="data", help="Where the data lie. Default: TensorFlow Datasets' own folder."
     )
     method: str = setting(
         "pate",
@@ -115,7 +110,7 @@ def coordinate(
     from pate_tf.silos.transport import AggregatorService, serve_coordinator
 
     roster = SiloRoster.read(run.roster)
-    public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
+    public = run.load_public(QUIET)
     split = public.split(public.dataset.pool_size)
     pool, are_sums = split.pool, run.method == "feature_sums"
     if not are_sums:

@@ -8,6 +8,7 @@ from pate_tf.accounting.planning import FEATURE_SUMS, PATE, plan
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.validation import PublicationSettings, setting
+from pate_tf.data.data import Data
 from pate_tf.data.data_source import DataSource
 from pate_tf.release.plan import METHODS
 
@@ -60,18 +61,22 @@ class WholeRun(DataSource, PublicationSettings):
     )
 
 
-def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
+def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUIET) -> RunReport:
     """Chooses a method, trains what it needs, releases labels, trains and publishes a student.
 
     The method, the number of teachers and the noise follow from public values; the number of
     private records is one of these where records are protected. What was charged stands in the
     run's ledger; the same run again costs nothing more.
 
+    Args:
+        settings: of the run.
+        data: what they name, where it was loaded already.
+        reporting: what it says while it works.
+
     Raises:
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the ledger can't be used.
     """
-    from pate_tf.data.data import Data
     from pate_tf.release import feature_sums
     from pate_tf.release.labeller import Labeller
     from pate_tf.run.student import REPORT, Student, student_report
@@ -79,7 +84,8 @@ def run(settings: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     from pate_tf.teachers import run_folder
     from pate_tf.teachers.teachers import Teachers
 
-    data, held_back = Data.of(settings, None, reporting), None
+    data = Data.of(settings, None, reporting) if data is None else data
+    held_back = None
     if settings.evaluate_epsilon is not None:
         data, held_back = data.hold_back()
     dataset, has_owners = data.dataset, data.private.owners is not None

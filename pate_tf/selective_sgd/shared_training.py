@@ -16,7 +16,6 @@ from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import PublicationSettings
-from pate_tf.data import catalogue as data_catalogue
 from pate_tf.data.named_function import Named
 from pate_tf.models.definition import model_definition
 from pate_tf.models.encoder import Encoder
@@ -335,7 +334,7 @@ def serve(
     address: str,
     certificates: pathlib.Path,
     directory: pathlib.Path,
-    data_dir: pathlib.Path | None = None,
+    public: PublicExamples,
     reporting: Reporting = QUIET,
     on_event: Callable[[str], None] = lambda event: None,
 ) -> RunReport:
@@ -348,7 +347,7 @@ def serve(
         address: to listen on, HOST:PORT; port 0 for any free one.
         certificates: folder with those of the authority and of the coordinator.
         directory: of the run.
-        data_dir: where TensorFlow Datasets keeps prepared data.
+        public: samples of the data set that the terms name; those with labels evaluate the model.
         reporting: how progress is shown.
         on_event: called with what happens.
 
@@ -360,7 +359,6 @@ def serve(
     from pate_tf.selective_sgd.network import ParameterService
 
     settings = terms.settings
-    public = data_catalogue.load_public(terms.dataset, data_dir=data_dir)
     network = build(terms.model, public.dataset, seed=settings.seed)
     view, files = FlatView(network), TlsFiles.of(certificates, COORDINATOR)
     with contextlib.ExitStack() as stack:

@@ -37,6 +37,7 @@ TEXT = "text"  # the input of SERVING_DEFAULT, of texts
 SERIALIZED_EXAMPLES = "serialized_examples"
 EXAMPLES = "examples"  # the one input of SERIALIZED_EXAMPLES
 ENCODED_IMAGES = "encoded_images"
+PNG = b"\x89PNG"  # how such a file begins
 IMAGE_BYTES = "image_bytes"  # the one input of ENCODED_IMAGES
 GRAY = (19595, 38470, 7471)  # of red, green and blue, in 65,536ths: ITU-R BT.601, as in Pillow
 OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
@@ -130,7 +131,7 @@ def input_spec(dataset: Dataset) -> tf.TensorSpec:
     return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
 
 
-# A schema inside of the graph: what `Schema.encode_columns` does outside of it.
+# A schema inside of the graph: what `TableColumn.encode` does outside of it.
 
 
 def table_features(columns: Mapping[str, tf.Tensor], schema: Schema) -> tf.Tensor:
@@ -153,8 +154,8 @@ def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
         values = _checked(values, tf.math.is_finite(values), column, "a finite number")
         return tf.clip_by_value(values, column.low, column.high)[:, tf.newaxis]
     texts = tf.strings.strip(values)
-    if column.missing is not None:
-        texts = tf.where(tf.equal(texts, ""), column.missing, texts)
+    is_gap = tf.reduce_any(tf.equal(texts[:, tf.newaxis], column.gap_words), axis=1)
+    texts = tf.where(is_gap, column.missing or "", texts)
     if column.text:
         return tf.minimum(ngram_features(texts, column.text), 1.0)
     if column.date:
@@ -242,16 +243,21 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     """Returns raw inputs `[batch, *input_shape]` of PNG or JPEG files `[batch]`, of any sizes.
 
-    As images in folders are read: gray or in color as the data set is, without transparency, scaled
-    by a bilinear filter that averages where an image becomes smaller; but not turned as EXIF says.
+    As images in folders are read: gray or in color as the data set is, on white where they are
+    transparent, scaled by a bilinear filter that averages where an image becomes smaller; but not
+    turned as EXIF says, and of 8 bits.
     Then 0 to 255 become the data set's range. What is no image is an error for the whole batch.
     """
     height, width, channels = dataset.input_shape
     low, high = (tf.constant(side, tf.float32) for side in dataset.value_range)
 
     def decoded(image: tf.Tensor) -> tf.Tensor:
-        # Which decodes PNG as well; accurately, as Pillow does.
-        pixels = tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE")
+        pixels = tf.cond(
+            tf.equal(tf.strings.substr(image, 0, 4), PNG),
+            lambda: _on_white(tf.io.decode_png(image, channels=4)),
+            # Accurately, as Pillow does.
+            lambda: tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE"),
+        )
         if channels == 1:
             weighted = tf.reduce_sum(tf.cast(pixels, tf.int32) * GRAY, axis=2, keepdims=True)
             pixels = (weighted + 2**15) // 2**16
@@ -263,6 +269,12 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     if dataset.input_type == "uint8":
         scaled = tf.round(scaled)
     return tf.cast(scaled, dataset.input_type)
+
+
+def _on_white(pixels: tf.Tensor) -> tf.Tensor:
+    """Returns the colors uint8 `[height, width, 3]` of pixels with transparency, on white."""
+    colors, alpha = tf.split(tf.cast(pixels, tf.int32), [3, 1], axis=2)
+    return tf.cast((colors * alpha + 255 * (255 - alpha) + 127) // 255, tf.uint8)
 
 
 def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:

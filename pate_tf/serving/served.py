@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -20,7 +19,6 @@ from pate_tf.core.reporting import RunReport
 from pate_tf.core.validation import raise_all
 from pate_tf.data import image_folders, tables
 from pate_tf.data.schema import read_schema
-from pate_tf.students import evaluation
 
 Path = str | os.PathLike[str]
 BATCH = 500
@@ -38,6 +36,8 @@ PREDICTED = "predicted"
 
 def load_student(folder: pathlib.Path) -> Any:
     """Loads the SavedModel of a version that `export_student` wrote; ValueError if it is none."""
+    import tensorflow as tf  # files are read, and refused, without it
+
     try:
         loaded = tf.saved_model.load(str(folder))
         # A student has both; another SavedModel need not.
@@ -55,14 +55,14 @@ class ServedStudent:
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        """Loads a version that `export_student` wrote; ValueError if it is no such SavedModel."""
+        """Names a version that `export_student` wrote; its SavedModel is loaded by `answer`."""
         self.folder = folder
-        self._loaded = load_student(folder)
+
+    @functools.cached_property
+    def _serve(self) -> Any:
+        signatures = load_student(self.folder).signatures
         # Texts have become features where a run holds them.
-        name = FEATURES if FEATURES in self._loaded.signatures else SERVING_DEFAULT
-        self._serve = self._loaded.signatures[name]
-        self._name = next(iter(self._serve.structured_input_signature[1]))
-        self._type = self._serve.structured_input_signature[1][self._name].dtype
+        return signatures[FEATURES if FEATURES in signatures else SERVING_DEFAULT]
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -94,15 +94,18 @@ class ServedStudent:
         Raises:
             ValueError: if the student refuses an input, such as features that are not finite.
         """
+        import tensorflow as tf
+
+        ((name, spec),) = self._serve.structured_input_signature[1].items()
         num_classes = self._serve.structured_outputs["probabilities"].shape[1]
         labels, probabilities = [np.empty(0, np.int64)], [np.empty((0, num_classes), np.float32)]
         for start in range(0, len(inputs), BATCH):
-            batch = tf.constant(inputs[start : start + BATCH], self._type)
+            batch = tf.constant(inputs[start : start + BATCH], spec.dtype)
             try:
-                answer = self._serve(**{self._name: batch})
+                answer = self._serve(**{name: batch})
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(
-                    f"student: expected {self._name} of the exported shape and finite, got others"
+                    f"student: expected {name} of the exported shape and finite, got others"
                 ) from error
             labels.append(answer["label"].numpy())
             probabilities.append(answer["probabilities"].numpy())
@@ -115,15 +118,19 @@ class ServedStudent:
             return tables.TextForm()
         return tables.text_form(source, schema)
 
-    def read(self, path: Path) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
+    def read(
+        self, path: Path, *, strict: bool = False
+    ) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
         """Returns what stands in a table or a folder of images, by column, and raw inputs of it.
 
         Args:
             path: of a table whose columns the schema names, or a folder of images, which may lie in
                 folders of their classes. Columns are `file` then, and `label` where there are such.
+            strict: whether a record that does not fit is an error. Default: it is left out, and a
+                warning names its place.
 
         Raises:
-            ValueError: if it can't be read, or a record does not fit; the message names its place.
+            ValueError: if it can't be read, or no record fits, or one does not and it is `strict`.
         """
         source, dataset = pathlib.Path(path), self.dataset
         if dataset.kind == "image":
@@ -144,9 +151,10 @@ class ServedStudent:
                 "read; got one of arrays: call its SavedModel"
             )
         table = tables.read_table(source, self.form(source))
-        return dict(table.fields), dataset.schema.encode_columns(
-            table.fields, table.what, table.places
-        )
+        skip = tables.REFUSE if strict else tables.SKIP
+        features, kept = table.inputs(dataset.schema, on_bad_record=skip)
+        table = table.take(np.flatnonzero(kept))
+        return {name: table.texts(name) for name in table.fields}, features
 
 
 # An exported version is matched to its privacy statement, by digests of its weights and files.
@@ -225,7 +233,7 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
     raise ValueError(f"student: expected a student in {folder}, got none")
 
 
-def predict(student: Path, inputs: Path, output: Path) -> RunReport:
+def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) -> RunReport:
     """Writes the columns of a file, with the predicted class and the probability of each.
 
     The output is written as the inputs are: delimiter, encoding and decimal comma.
@@ -234,30 +242,30 @@ def predict(student: Path, inputs: Path, output: Path) -> RunReport:
         student: a version, or as of `newest_version`.
         inputs: a table, with or without labels, or a folder of images.
         output: a file of separated values that is not there yet.
+        strict: whether a record that does not fit the schema is an error; by default it is left
+            out, with a warning.
 
     Raises:
-        ValueError: if something can't be read or written, or a record does not fit the schema.
+        ValueError: if something can't be read or written.
     """
     target = pathlib.Path(output)
     if target.exists():
         raise ValueError(f"output: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
     published = ServedStudent(newest_version(pathlib.Path(student)))
-    fields, raw = published.read(inputs)
+    fields, raw = published.read(inputs, strict=strict)
     labels, probabilities = published.answer(raw)
     written = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
     if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
-    form = published.form(inputs)
-    if form.decimal != ".":  # as they stand there
-        as_written = dataclasses.replace(form, decimal=".")
-        fields = dict(tables.read_table(pathlib.Path(inputs), as_written).fields)
+    form, schema = published.form(inputs), published.dataset.schema
+    decimal = next(filter(None, (each.decimal for each in schema.columns)), ".") if schema else "."
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n", delimiter=form.delimiter)
     writer.writerow([*fields, *written])
     for place, (label, row) in enumerate(zip(labels, probabilities, strict=True)):
         values_read = [values[place] for values in fields.values()]
-        numbers = [f"{number:.6g}".replace(".", form.decimal) for number in row]
+        numbers = [f"{number:.6g}".replace(".", decimal) for number in row]
         writer.writerow([*values_read, published.class_names[label], *numbers])
     try:
         content = text.getvalue().encode(form.encoding)
@@ -303,6 +311,8 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     if not has_label.any():
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")
     truth, raw = truth[has_label], raw[has_label]
+    from pate_tf.students import evaluation
+
     labels, probabilities = published.answer(raw)
     measured = evaluation.measure(labels, truth, probabilities)
     recall = dict(zip(published.class_names, measured["recall"], strict=True))

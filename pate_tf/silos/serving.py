@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pate_tf.core import artifacts
+from pate_tf.core.reporting import QUIET
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import Settings, setting
-from pate_tf.data import catalogue
 from pate_tf.data.data import read_records
+from pate_tf.data.data_source import DataSource, source_of
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.net.credentials import TlsFiles
@@ -25,7 +26,7 @@ OVER = "the run is over"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SiloRun(Settings):
+class SiloRun(DataSource):
     """What a silo needs to work."""
 
     folder: pathlib.Path = setting(
@@ -50,22 +51,11 @@ class SiloRun(Settings):
         help="pate: a teacher votes on public queries. feature_sums: no teacher is trained; "
         "features of --data are summed by class, and shared with noise.",
     )
-    dataset: str = setting("digits", help="Data set, as the coordinator has it: shapes, classes.")
-    data_dir: pathlib.Path | None = setting(
-        None,
-        help="Where the data set lies. Of it a silo needs public samples, and only for features "
-        "of them. Default: TensorFlow Datasets' own folder.",
-    )
     records: pathlib.Path | None = setting(
         None,
         flag="data",
         help="A .npz file of inputs and labels; with owners of each record, if the policy protects "
-        "owners.",
-    )
-    source_name: str | None = setting(
-        None,
-        help="Public name of the private data, to which the silo's releases are charged. Default: "
-        "the file of --data.",
+        "owners. Or --private=FILE --schema=FILE, or two folders of images.",
     )
     teacher: str | None = setting(
         None,
@@ -129,11 +119,11 @@ def serve(
     policy = Policy.read(run.folder / POLICY)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
     roster = None if run.roster is None else SiloRoster.read(run.roster)
-    source, keys = None, None
-    if run.source_name is not None:
-        source = PrivateSource.named(run.source_name)
-    elif run.records is not None:
+    source, keys = run.named_source, None
+    if source is None and run.records is not None:
         source = PrivateSource.of_file(run.records)
+    elif source is None and run.files is not None and run.files.private is not None:
+        source = source_of(run.files.private, run.files.name)
     content: SiloTeacher | SiloSums
     if run.method == "feature_sums":
         keys = Keys.load_or_create(folder / KEYS, policy.silo)
@@ -185,7 +175,7 @@ def make_sums(run: SiloRun) -> SiloSums:
     if run.encoder is not None:
         encoder = representations.load_encoder(run.encoder, dataset)
     else:
-        public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
+        public = run.load_public(QUIET)
         name = run.representation or representations.default_of_sums(dataset)
         encoder = representations.encoder_of(public.split(dataset.pool_size).pool, name, 0)
     return SiloSums(
@@ -209,16 +199,18 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
     """
     model: Any
     if run.teacher is None:
+        examples = _records(run)
         from pate_tf.teachers.teachers import Teachers
 
-        examples = _records(run)
         dataset = examples.dataset
-        public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
+        pool = None
+        if run.files is None or run.files.public is not None:
+            pool = run.load_public(QUIET).split(dataset.pool_size).pool
         teachers = Teachers(run.model, num_teachers=1, directory=folder / "teacher")
-        teachers.fit(examples, public.split(dataset.pool_size).pool)
+        teachers.fit(examples, pool)
         model = lambda queries: teachers.votes(queries)[0]  # noqa: E731
     else:
-        dataset, model = catalogue.load_dataset(run.dataset, data_dir=run.data_dir), run.teacher
+        dataset, model = run.load_dataset(), run.teacher
         if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
             model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
         else:
@@ -232,10 +224,11 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
 
 
 def _records(run: SiloRun) -> PrivateExamples:
-    dataset = catalogue.load_dataset(run.dataset, data_dir=run.data_dir)
+    if run.files is not None:
+        return run.files.load_private()
     if run.records is None:
-        raise ValueError("data: expected a .npz file of the silo's records, got none")
-    return read_records(run.records, dataset)
+        raise ValueError("data: expected a .npz file of the silo's records, or `private`, got none")
+    return read_records(run.records, run.load_dataset())
 
 
 def serve_aggregator(

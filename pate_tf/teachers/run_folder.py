@@ -270,7 +270,9 @@ class RunDescription:
                 f"folder can't say where its public samples lie; got none"
             )
         if files is not None:
-            return DataSource(files=files)
+            # Of private records whose name is not said again it is the run's.
+            name = files.name or (None if files.private else self.data_name)
+            return DataSource(files=dataclasses.replace(files, name=name))
         flags: dict[str, Any] = {
             name: pathlib.Path(value)
             if value is not None and name in ("data_dir", "public", "private", "schema")

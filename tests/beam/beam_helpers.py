@@ -9,6 +9,7 @@ import pathlib
 import sys
 
 import numpy as np
+import pyarrow
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
@@ -77,14 +78,15 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
     """What one process reads."""
     schema, dataset = read_schema(data.files.schema), data.files.load_public().dataset
     assert isinstance(dataset, Dataset)
-    fields = {name: [str(row[place]) for row in rows] for place, name in enumerate(NAMES)}
-    places = [str(place) for place in range(len(rows))]
-    records = TextTable(fields=fields, places=places, what="table")
+    fields = {
+        name: pyarrow.array([str(row[place]) for row in rows]) for place, name in enumerate(NAMES)
+    }
+    records = TextTable(fields=fields, num_records=len(rows), what="table")
     return PrivateExamples(
         dataset,
-        records.inputs(schema),
-        records.labels(schema, "ill", may_be_empty=False),
-        np.array(fields["who"]) if owners else None,
+        records.inputs(schema)[0],
+        schema.labels(fields["ill"]),
+        np.array(fields["who"].to_pylist()) if owners else None,
     )
 
 

@@ -1,10 +1,9 @@
-import os
 import pathlib
 import warnings
 
 import pytest
 from command_helpers import end, flag_values
-from script_processes import modules_after
+from script_processes import REPOSITORY, modules_after, run_fresh
 
 from pate_tf.cli import command_line
 from pate_tf.ledger import LedgerError
@@ -92,13 +91,26 @@ def test_logs_are_for_those_who_ask(given_verbosity, expected):
     assert values["verbosity"].value == expected
 
 
-@pytest.mark.parametrize(("verbosity", "shown"), [(-1, False), (0, True)])
-def test_a_quiet_start_hides_even_what_c_writes(verbosity, shown, capfd, monkeypatch):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
-    with command_line.quiet_start(flag_values(verbosity)):
-        os.write(2, b"chatter\n")
-    os.write(2, b"after\n")
-    assert capfd.readouterr().err == ("chatter\nafter\n" if shown else "after\n")
+CHATTER = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+from command_helpers import flag_values
+from pate_tf.cli import command_line
+def main():
+    import tensorflow
+    os.write(2, b"after\\n")
+command_line.guarded(main, flag_values(eval(sys.argv[1])))(["script"])
+"""
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [(None, False), (0, True)])
+def test_what_even_c_writes_at_the_start_of_tensorflow_is_hidden(
+    verbosity, shown, tmp_path, monkeypatch
+):
+    (tmp_path / "tensorflow.py").write_text("import os\nos.write(2, b'chatter\\n')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{pathlib.Path(__file__).parent}")
+    ended = run_fresh("-c", CHATTER, str(verbosity), folder=tmp_path)
+    assert ended.err == ("chatter\nafter\n" if shown else "after\n")
 
 
 def test_reports_are_private_json(tmp_path):

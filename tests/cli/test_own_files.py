@@ -92,7 +92,7 @@ def test_a_student_is_measured_by_class(clinic, weighted, tmp_path):
         (["--public=visits.csv"], "private: expected it with --public, got none"),
         (["--schema=schema.toml"], "private: expected it with --schema, got none"),
         (["--private=patients.csv", "--public=visits.csv"], "schema: expected a file that states"),
-        (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --public"),
+        (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --private"),
         (["--private=patients.csv", *FILES, "--label=nosuch"], "expected a column nosuch"),
         (["--private=patients.csv", *FILES, "--owner=nosuch"], "expected a column nosuch"),
         (["--private=nosuch.csv", *FILES], "nosuch.csv: expected a file that can be read"),

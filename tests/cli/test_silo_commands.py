@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from script_processes import run_script, start_script
 
-from pate_tf.data import catalogue
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Member, Policy, SiloRoster
 from pate_tf.silos.silo import SiloAccount
@@ -33,6 +32,27 @@ def refused(name, *flags):
     error = said(name, *flags, code=1)
     assert error.startswith("error: ") and error.count("\n") == 1
     return error
+
+
+SCHEMA = """
+label = "ill"
+classes = ["no", "yes"]
+[columns.age]
+low = 18
+high = 90
+[columns.pressure]
+low = 80
+high = 200
+"""
+
+
+def write_table(path, names, *, seed, number=300):
+    random = np.random.default_rng(seed)
+    age, pressure = random.integers(18, 90, number), random.integers(80, 200, number)
+    ill = np.where(age + pressure > 195, "yes", "no")
+    fields = {"age": age, "pressure": pressure, "ill": ill, "note": np.arange(number)}
+    rows = zip(*(fields[name] for name in names), strict=True)
+    path.write_text("\n".join(",".join(map(str, row)) for row in [names, *rows]) + "\n")
 
 
 def init_flags(folder, name, address="localhost:1"):
@@ -59,22 +79,24 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
         address = f"localhost:{free.getsockname()[1]}"
     certificates = f"--certificates={tmp_path / 'tls'}"
     write_demo_certificates(tmp_path / "tls", NAMES)
-    private = catalogue.load_private("digits")
-    silos = []
+    orders = [("age", "pressure", "ill"), ("ill", "note", "pressure", "age")]
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    write_table(tmp_path / "public.csv", orders[0], seed=2)
+    files, silos = f"--schema={tmp_path / 'schema.toml'}", []
     for place, name in enumerate(NAMES):
         assert "policy.toml" in said("silo", *init_flags(tmp_path, name, address))
         policy = Policy.read(tmp_path / name / "policy.toml")
         assert (policy.coordinator, policy.most_epsilon, policy.delta) == (address, 4.0, 1e-6)
-        data = tmp_path / f"{name}.npz"
-        np.savez(data, inputs=private.inputs[place::2], labels=private.labels[place::2])
-        flags = ("serve", f"--silo_dir={tmp_path / name}", f"--data={data}", certificates)
+        write_table(tmp_path / f"{name}.csv", orders[place], seed=place)
+        data = (f"--private={tmp_path / name}.csv", files)
+        flags = ("serve", f"--silo_dir={tmp_path / name}", *data, certificates)
         silos.append(start_script(MAIN, "silo", *flags, folder=tmp_path))
     members = tuple(Member(name=name, epsilon=4.0) for name in NAMES)
     SiloRoster(run="r", delta=1e-6, members=members).write(tmp_path / "roster.toml")
     coordinator = (
         *(f"--roster={tmp_path / 'roster.toml'}", f"--address={address}", certificates),
         *(f"--train_dir={tmp_path / 'run'}", "--queries=30", "--max_steps=5", "--model=mlp"),
-        "--round_seconds=200",
+        *("--round_seconds=200", f"--public={tmp_path / 'public.csv'}", files),
     )
     try:
         printed = said("coordinator", *coordinator)
@@ -96,7 +118,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     assert (tmp_path / "run/released/student/1/saved_model.pb").exists()
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
-    flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--data={tmp_path / 'clinic.npz'}")
+    flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--private={tmp_path / 'clinic.csv'}", files)
     error = refused("silo", "serve", *flags, certificates)
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
     assert "--reset_account_i_understand goes on without it" in error

@@ -1,9 +1,11 @@
 """Schemas: what a user states of a table, and what a draft from public records says."""
 
 import numpy as np
+import pyarrow
 import pytest
 
 from pate_tf.data.schema import TableColumn, draft, read_schema, schema_of
+from pate_tf.data.tables import TextTable
 
 VISITS = {
     "label": "diagnosis",
@@ -43,8 +45,8 @@ def test_a_record_is_encoded_as_it_is_alone():
         {"age": str(age), "sex": sex, "site": site, "pulse": str(pulse)}
         for age, sex, site, pulse in ((5, "F", "north", 60), (50, "M", "x", 70), (99, "F", "", 80))
     ]
-    fields = {name: [record[name] for record in records] for name in records[0]}
-    together = schema.encode_columns(fields, "table", ["1", "2", "3"])
+    fields = {name: pyarrow.array([record[name] for record in records]) for name in records[0]}
+    together = TextTable(fields=fields, num_records=3, what="table").inputs(schema)[0]
     assert np.array_equal(together, [schema.encode(record) for record in records])
 
 
@@ -109,7 +111,7 @@ def test_a_draft_of_public_records_is_a_schema_once_its_classes_are_stated(tmp_p
     schema = read_schema(path)
     assert (schema.label, schema.owner, schema.classes) == ("diagnosis", "patient", ("ill", "well"))
     columns = {column.name: column for column in schema.columns}
-    assert columns["age"] == TableColumn(name="age", low=20.5, high=61.0)
+    assert columns["age"] == TableColumn(name="age", low=20.5, high=61.0, missing="39.0")
     pulse = columns["pulse"]  # no value of the file is taken for an empty field
     assert pulse == TableColumn(name="pulse", low=67.0, high=80.0, missing="67.0")
     assert columns["sex"].categories == ("F", "M") and columns["sex"].other
@@ -125,4 +127,4 @@ def test_a_draft_takes_sentences_for_texts(tmp_path):
     )
     (column,) = read_schema(path).columns
     assert (column.name, column.text) == ("text", 2_048)
-    assert column.encode(["the parcel came", ""], "file", ["1", "2"]).shape == (2, 2_048)
+    assert column.encode(["the parcel came", ""])[0].shape == (2, 2_048)

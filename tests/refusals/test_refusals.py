@@ -39,7 +39,7 @@ def analyse(*flags, **more):
 OF_DATA = [
     own("with_nan", told="expected finite numbers"),
     own("differing", told="value_range is"),
-    own("bad_labels", told="labels from 0 to 1"),
+    own("bad_labels", told="labels from -1 to 1"),
     own("no_private_labels", told="expected labels of the private records"),
     own("raises", told="raised KeyError ("),
     own("tiny_images", told="model: expected images of at least 6 x 6, got 4 x 4; mlp"),

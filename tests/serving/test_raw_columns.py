@@ -4,6 +4,7 @@ import datetime
 
 import keras
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from serving_helpers import serialized_example
 
 from pate_tf.core.public import PublicExamples
 from pate_tf.data.schema import read_schema, schema_of
+from pate_tf.data.tables import TextTable
 from pate_tf.models import catalogue
 from pate_tf.serving.export import column_features, export_student, student_digest
 from pate_tf.serving.served import EXTRA, SCHEMA, ServedStudent, matches_statement
@@ -56,6 +58,10 @@ def raw(fields):
     return tensors
 
 
+COLUMNS = {name: pyarrow.array(values) for name, values in FIELDS.items()}
+TABLE = TextTable(fields=COLUMNS, num_records=3, what="visits")
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     dataset = VISITS.dataset("visits", 10)
@@ -69,7 +75,7 @@ def test_raw_columns_are_answered_as_their_features_are(exported):
     _, dataset, folder = exported
     signatures = tf.saved_model.load(str(folder)).signatures
     assert set(signatures["serving_default"].structured_input_signature[1]) == set(NAMES)
-    features = VISITS.encode_columns(FIELDS, "visits", ["1", "2", "3"])
+    features = TABLE.inputs(VISITS)[0]
     labels, probabilities = ServedStudent(folder).answer(features)
     answer = signatures["serving_default"](**raw(FIELDS))
     np.testing.assert_array_equal(answer["probabilities"], probabilities)
@@ -104,7 +110,7 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_its_column(exported, n
 def test_schema_and_keras_model_lie_beside_the_saved_model(exported):
     model, dataset, folder = exported
     assert read_schema(str(folder / EXTRA / SCHEMA)) == VISITS
-    features = VISITS.encode_columns(FIELDS, "visits", ["1", "2", "3"])
+    features = TABLE.inputs(VISITS)[0]
     loaded = keras.saving.load_model(folder / EXTRA / "student.keras")
     np.testing.assert_allclose(loaded(features), model(features), atol=1e-6)
     assert matches_statement(folder)
@@ -125,12 +131,8 @@ def test_the_graph_encodes_as_the_schema_does(numbers, dates):
     pressure, since = VISITS.columns[1], VISITS.columns[4]
     texts = ["" if one is None else repr(one) for one in numbers]
     tensor = tf.constant([np.nan if one is None else one for one in numbers], tf.float32)
-    places = list(map(str, range(len(texts))))
-    np.testing.assert_array_equal(
-        column_features(tensor, pressure), pressure.encode(texts, "visits", places)
-    )
+    np.testing.assert_array_equal(column_features(tensor, pressure), pressure.encode(texts)[0])
     written = [f"{one.day}.{one.month}.{one.year:04}" for one in dates]
-    places = list(map(str, range(len(written))))
     np.testing.assert_array_equal(
-        column_features(tf.constant(written), since), since.encode(written, "visits", places)
+        column_features(tf.constant(written), since), since.encode(written)[0]
     )

@@ -1,0 +1,89 @@
+"""Files that are refused: at once, before TensorFlow starts, with all that is wrong with them."""
+
+import pytest
+from script_processes import run_fresh
+
+from pate_tf.core import artifacts
+from pate_tf.data.schema import read_schema
+from pate_tf.serving import served
+
+WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+from pate_tf.cli import main
+main.run()
+"""
+SCHEMA = """
+label = "ill"
+classes = ["no", "yes"]
+[columns.age]
+low = 18
+high = 90
+[columns.smoker]
+categories = ["n", "y"]
+"""
+BAD = "age,smoker,ill\nx,y,no\n30,z,maybe\n40,y\n50,n,yes\n"
+FAULTS = ["line 2: age: expected a finite number", "line 3: ill: expected a class, no, yes"]
+FILES = ("--public=public.csv", "--schema=schema.toml")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    (tmp_path / "broken.toml").write_text(SCHEMA.replace("low = 18\n", "").replace("yes", "no"))
+    (tmp_path / "public.csv").write_text("age,smoker\n30,y\n40,n\n50,y\n")
+    (tmp_path / "private.csv").write_text(BAD)
+    (tmp_path / "sheet.csv").write_bytes(b"PK\x03\x04")
+    extra = tmp_path / "student" / "1" / served.EXTRA
+    extra.mkdir(parents=True)
+    schema = read_schema(tmp_path / "schema.toml")
+    artifacts.write_json(extra / served.DATASET, schema.dataset("clinic", 1).to_dict())
+    artifacts.write_text(extra / served.SCHEMA, schema.to_toml())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["schema", "--schema=new.toml", "--public=sheet.csv"], ["Excel"]),
+        (["schema", "--schema=new.toml", "--private=private.csv", "--label=Ill"], ["there is ill"]),
+        (["run", "--epsilon=1", "--private=private.csv", *FILES], [*FAULTS, "line 4: expected 3"]),
+        (["run", "--epsilon=1", "--private=public.csv", *FILES], ["another file than the private"]),
+        (
+            ["run", "--epsilon=1", "--private=private.csv", FILES[0], "--schema=broken.toml"],
+            ["age"],
+        ),
+        (["teachers", "--private=private.csv", *FILES], FAULTS),
+        (
+            ["student", "--method=feature_sums", "--epsilon=1", "--private=private.csv", *FILES],
+            FAULTS,
+        ),
+        (["silo", "serve", "--silo_dir=silo", "--private=private.csv", FILES[1]], FAULTS),
+        (["predict", "--student=student", "--inputs=sheet.csv", "--output=new.csv"], ["Excel"]),
+        (
+            [
+                "predict",
+                "--student=student",
+                "--inputs=private.csv",
+                "--output=new.csv",
+                "--strict",
+            ],
+            ["line 2: age: expected a finite number", "line 3: smoker: expected a category"],
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value[0], str) else "",
+)
+def test_files_are_refused_before_tensorflow_starts(folder, command, told):
+    if command[0] == "silo":
+        flags = ("--name=clinic", "--coordinator=localhost:1", "--epsilon_budget=1")
+        made = run_fresh(
+            "-c", WITHOUT_TENSORFLOW, "silo", "init", "--silo_dir=silo", *flags, folder=folder
+        )
+        assert made.code == 0, made.err
+    before = sorted(folder.iterdir())
+    ended = run_fresh("-c", WITHOUT_TENSORFLOW, *command, folder=folder)
+    assert ended.code == 1 and ended.err.startswith("error: "), ended.err
+    assert "Traceback" not in ended.err and len(ended.err.splitlines()) <= 12
+    for text in told:
+        assert text in ended.err
+    assert sorted(folder.iterdir()) == before

@@ -1,0 +1,255 @@
+"""Tables as programs and people write them: each is read with the right values, or named."""
+
+import gzip
+import re
+import warnings
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from pate_tf.core.sensitive import SensitiveWarning
+from pate_tf.data.data import Data, draft_schema
+from pate_tf.data.schema import read_schema
+
+RECORDS = [("30.5", "100", "y", "no"), ("61", "180", "n", "yes"), ("45", "90", "y", "yes")]
+AGES, PRESSURES, LABELS = [30.5, 61, 45], [100, 180, 90], [0, 1, 1]
+
+
+def table(header="age,pressure,smoker,ill", *records, delimiter=","):
+    lines = [header, *(delimiter.join(record) for record in records or RECORDS)]
+    return "\n".join(lines) + "\n"
+
+
+def with_columns(header, *fields):
+    """A table with some more columns in front."""
+    names = f"{header},age,pressure,smoker,ill"
+    return table(names, *((*fields, *record) for record in RECORDS))
+
+
+GERMAN = table(
+    "age;pressure;smoker;clock;ill",
+    *[("30,5", "1.100,0", "y", "12.30", "no"), ("61", "1.180,5", "n", "12.40", "yes")],
+    delimiter=";",
+)
+FULL = pyarrow.table({"age": AGES, "pressure": PRESSURES, "smoker": ["y", "n", "y"]})
+
+
+def bring(folder, public, private=None, *, suffix=".csv", edit=str, **options):
+    """Drafts a schema from a public file and reads both files by it."""
+    for name, content in (("public", public), ("private", private or public)):
+        content = content if isinstance(content, bytes) else content.encode()
+        (folder / f"{name}{suffix}").write_bytes(content)
+    files = [folder / f"{name}{suffix}" for name in ("private", "public")]
+    schema = folder / "schema.toml"
+    text = draft_schema(files[1], schema, label="ill")
+    schema.write_text(edit(text))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return Data.from_csv(*files, schema=schema, **options), text
+
+
+def with_word(word):
+    return table("age,pressure,smoker,ill", *RECORDS, (word, "120", "n", "no"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        table(),
+        with_columns("", "7"),
+        with_columns(",", "7", ""),
+        with_columns("score,score", "7", "8"),
+        with_columns("note", '"line one\nline ""two"", with a comma"'),
+        with_columns("note", "word " * 40_000),
+        "\ufeff" + table(),
+        "sep=;\n" + table("age;pressure;smoker;ill", delimiter=";"),
+        table().replace("\n", "\r\n"),
+        gzip.compress(table().encode()),
+        table().encode("utf-16"),
+    ],
+    ids=(
+        *("clean", "unnamed", "empty", "doubled", "newline", "long"),
+        *("mark", "sep", "crlf", "gzip", "utf-16"),
+    ),
+)
+def test_how_a_table_is_written_changes_no_value(tmp_path, content):
+    # A column that the schema doesn't use is not looked at.
+    note = re.compile(r"\[columns\.note\]\n(.+\n)*")
+    data, _ = bring(tmp_path, content, edit=lambda text: note.sub("", text))
+    assert [column.name for column in data.schema.columns] == ["age", "pressure", "smoker"]
+    np.testing.assert_array_equal(data.private.inputs[:, :2], np.transpose([AGES, PRESSURES]))
+    assert data.private.labels.tolist() == LABELS
+    assert data.dataset.name == "private"
+
+
+@pytest.mark.parametrize("word", ["", "NA", "?", "-", "null"])
+@pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True)])
+def test_a_gap_may_be_in_either_file(tmp_path, word, sides):
+    contents = [with_word(word) if has_gap else table() for has_gap in sides]
+    data, _ = bring(tmp_path, *contents)
+    age = data.schema.columns[0]
+    assert data.private.inputs[:3, 0].tolist() == AGES
+    assert len(data.private) == 3 + sides[1]
+    if sides[1]:
+        assert data.private.inputs[3, 0] == float(age.missing)
+
+
+def test_decimal_marks_and_thousands_are_those_of_each_column(tmp_path):
+    data, text = bring(tmp_path, GERMAN)
+    names = [column.name for column in data.schema.columns]
+    values = data.private.inputs[:, [names.index("age"), names.index("pressure"), -1]]
+    np.testing.assert_allclose(values, [[30.5, 1100, 12.3], [61, 1180.5, 12.4]], rtol=1e-6)
+    assert "# 1.100,0 is read as 1100" in text
+
+
+def test_labels_that_are_equal_numbers_are_equal(tmp_path):
+    public, private = (
+        table().replace("no", no).replace("yes", yes) for no, yes in (("0", "1"), ("0.0", "1.0"))
+    )
+    data, _ = bring(tmp_path, public, private)
+    assert data.dataset.class_names == ("0", "1")
+    assert data.private.labels.tolist() == LABELS
+
+
+def test_parquet_has_the_same_values(tmp_path):
+    for name in ("public", "private"):
+        parquet.write_table(
+            FULL.append_column("ill", pyarrow.array(["no", "yes", "yes"])),
+            tmp_path / f"{name}.parquet",
+        )
+    draft_schema(tmp_path / "public.parquet", tmp_path / "schema.toml", label="ill")
+    data = Data.from_csv(
+        *(tmp_path / f"{name}.parquet" for name in ("private", "public")),
+        schema=tmp_path / "schema.toml",
+    )
+    np.testing.assert_array_equal(data.private.inputs[:, :2], np.transpose([AGES, PRESSURES]))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"PK\x03\x04sheet", "Excel workbook or another archive; save the sheet as CSV"),
+        (b"\xd0\xcf\x11\xe0sheet", "Excel workbook; save the sheet as CSV"),
+        (b"PAR1", "Parquet; give it the suffix .parquet"),
+        (gzip.compress(table().encode())[:-9], "expected a whole file"),
+        ("", "expected names of columns in the first line, got none"),
+        (table("age,pressure,smoker,outcome"), "outcome|classes"),
+    ],
+    ids=["xlsx", "xls", "parquet", "broken gzip", "empty", "label"],
+)
+def test_what_is_no_table_is_named(tmp_path, content, told):
+    with pytest.raises(ValueError, match=told):
+        bring(tmp_path, content)
+
+
+def test_a_label_of_another_spelling_is_never_a_feature(tmp_path):
+    path = tmp_path / "public.csv"
+    path.write_text(table("age,pressure,smoker,Ill"))
+    with pytest.raises(
+        ValueError, match="label: expected a column of the file, got no column ill; there is Ill"
+    ):
+        draft_schema(path, tmp_path / "schema.toml", label="ill")
+    assert not (tmp_path / "schema.toml").exists()
+
+
+THOUGHT = {
+    "constant": ("constant: every public record has the same value", lambda n: "7"),
+    "sentinel": (
+        "999 lies far from the others: does it mean unknown?",
+        lambda n: str(n % 9 or 999),
+    ),
+    "range": ("is -2200 possible?", lambda n: "-2200" if n == 3 else str(n + 0.5)),
+    "identifier": ("every record has a number of its own: an identifier?", str),
+    "case": ('do "N" and "n" and "no" mean the same?', lambda n: ("y", "N", "n", "no")[n % 4]),
+}
+
+
+@pytest.mark.parametrize("kind", THOUGHT)
+def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
+    comment, field = THOUGHT[kind]
+    path = tmp_path / "public.csv"
+    path.write_text(table("x,age,ill", *((field(n), str(n % 7), "ab"[n % 2]) for n in range(200))))
+    text = draft_schema(path, tmp_path / "schema.toml", label="ill")
+    column, _, others = text.partition("[columns.age]")
+    assert comment in column.partition("[columns.x]")[2]
+    assert "#" not in others.replace("# stands for an empty field", "")
+    assert read_schema(tmp_path / "schema.toml").label == "ill"
+
+
+@pytest.mark.parametrize(
+    ("header", "label", "comment"),
+    [
+        ("30,100,y,no", None, "the first line has numbers (30, 100): does it name the columns?"),
+        ("age,,smoker,ill", "ill", "1 columns without a name are left out"),
+        ("age,a,a,ill", "ill", "left out: 'a' is the name of several columns"),
+        ("age,pressure,smoker,ill", "ill", 'do "NO" and "no" mean the same?'),
+    ],
+)
+def test_a_draft_says_what_needs_thought_of_all(tmp_path, header, label, comment):
+    path = tmp_path / "public.csv"
+    path.write_text(table(header, *RECORDS, ("20", "80", "n", "NO")))
+    assert f"# {comment}\n" in draft_schema(path, tmp_path / "schema.toml", label=label)
+
+
+def test_a_label_with_as_many_values_as_records_is_asked_about(tmp_path):
+    path = tmp_path / "public.csv"
+    path.write_text(table("age,ill", *((str(n % 9), f"d{n:03}") for n in range(60))))
+    text = draft_schema(path, tmp_path / "schema.toml", label="ill")
+    assert "# the label has 60 values: an identifier, or a number?" in text
+
+
+def test_a_draft_of_a_private_file_reads_its_first_line_alone(tmp_path):
+    path = tmp_path / "patients.csv"
+    path.write_bytes(b"age;smoker;Outcome\n" + b"\xff\x00 no record at all")
+    text = draft_schema(None, tmp_path / "schema.toml", private=path, label="Outcome")
+    assert "[columns.age]" in text and "[columns.smoker]" in text and 'delimiter = ";"' in text
+    with pytest.raises(ValueError, match="there is Outcome"):
+        draft_schema(None, tmp_path / "other.toml", private=path, label="outcome")
+    with pytest.raises(ValueError, match=r"- columns\.age: .*\n- columns\.smoker: ") as caught:
+        read_schema(tmp_path / "schema.toml")
+    assert "- classes: expected a list of texts" in str(caught.value)
+
+
+BAD = [("x", "100", "y", "no"), ("30", "?", "y", "perhaps"), ("30", "100"), ("30", "100", "n", "")]
+
+
+def strict(text):
+    return text.replace("other = true", "other = false")
+
+
+def test_all_faults_of_a_private_file_are_told_at_once_by_place_alone(tmp_path):
+    private = table("age,pressure,smoker,ill", *RECORDS, *BAD * 4)
+    with pytest.raises(ValueError, match=r"private\.csv") as caught:
+        bring(tmp_path, table(), private, edit=strict)
+    first, *lines = str(caught.value).split("\n")
+    assert first.endswith("private.csv (line numbers are sensitive):")
+    assert lines[:4] == [
+        "- line 5: age: expected a finite number",
+        "- line 6: ill: expected a class, no, yes",
+        "- line 7: expected 4 fields, got 2",
+        "- line 8: ill: expected a class, no, yes",
+    ]
+    assert len(lines) == 11 and lines[-1] == "- and 6 more"
+    assert "perhaps" not in str(caught.value) and "x" not in "".join(lines).replace("expected", "")
+
+
+def test_records_that_do_not_fit_are_skipped_by_themselves_alone(tmp_path):
+    private = table("age,pressure,smoker,ill", BAD[0], *RECORDS, *BAD[1:])
+    for name, text in (("public", table()), ("private", private)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    draft_schema(tmp_path / "public.csv", tmp_path / "schema.toml", label="ill")
+    files = [tmp_path / f"{name}.csv" for name in ("private", "public")]
+    with pytest.warns(SensitiveWarning, match="4 records do not fit and are left out"):
+        data = Data.from_csv(*files, schema=tmp_path / "schema.toml", on_bad_record="skip")
+    assert data.private.inputs[:, 0].tolist() == AGES
+    assert data.private.labels.tolist() == LABELS
+
+
+def test_one_file_for_both_sides_is_refused_by_its_path(tmp_path):
+    (tmp_path / "a.csv").write_text(table())
+    (tmp_path / "b.csv").symlink_to(tmp_path / "a.csv")
+    draft_schema(tmp_path / "a.csv", tmp_path / "schema.toml", label="ill")
+    with pytest.raises(ValueError, match="public: expected another file than the private one"):
+        Data.from_csv(tmp_path / "a.csv", tmp_path / "b.csv", schema=tmp_path / "schema.toml")
