@@ -279,7 +279,7 @@ class WaveletPart(encoder.ImagePart):
 
 CELLS = 7  # along each side of an image
 ORIENTATIONS = 8
-SHARPNESS = 3.0  # power of the cosine between a gradient and a direction
+SHARPNESS = 8.0  # power of the cosine between a gradient and a direction
 
 
 class GradientPart(encoder.Part):
