@@ -14,14 +14,17 @@ import pate_tf
 from pate_tf.models import catalogue
 from pate_tf.teachers.foreign import ForeignModels
 
-NETS = """
-import keras
-import tensorflow as tf
+# Apart, since every process that fits it imports what it lies in.
+LOGISTIC = """
 from sklearn.linear_model import LogisticRegression
 
 
 def logistic(dataset):
     return LogisticRegression(max_iter=5)
+"""
+NETS = """
+import keras
+import tensorflow as tf
 
 
 @tf.custom_gradient
@@ -51,9 +54,10 @@ def softmax(dataset):
 
 def test_they_lie_where_one_types_and_a_failed_start_leaves_the_folder_to_the_next(tmp_path):
     (tmp_path / "nets_here.py").write_text(NETS)
+    (tmp_path / "logistic_here.py").write_text(LOGISTIC)
     failed = run_script("train_teachers.py", *TEACH, "--model=nets_here:failing", folder=tmp_path)
     assert_one_line(failed)
-    flags = ("--model=nets_here:logistic", "--representation=raw")
+    flags = ("--model=logistic_here:logistic", "--representation=raw")
     ended = run_script("train_teachers.py", *TEACH, *flags, folder=tmp_path)
     assert ended.code == 0, ended.err
     refused = run_script("train_teachers.py", *TEACH, "--model=mlp", folder=tmp_path)
@@ -70,7 +74,7 @@ def test_mixed_precision_stays_in_its_model_and_losses_and_answers_are_float32(t
     assert np.load(losses)["0/losses"].dtype == np.float32
     assert (votes == votes[0]).mean() < 1.0
     with pate_tf.Labeller(teachers, epsilon=100.0, delta=1e-3) as labeller:
-        labels = labeller.label(data.pool)
+        labels = labeller.label(data.pool, strategy="first")
         for kind in ("supervised", "consistency"):
             student = pate_tf.Student(kind, model=half, steps=20).fit(data.pool, labels)
             assert student.predict_proba(data.pool.inputs).dtype == np.float64

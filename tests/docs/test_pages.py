@@ -20,8 +20,8 @@ COMMANDS = [
     CLI / f"{name}.py"
     for name in (
         *("teachers", "student", "analysis", "flags"),
-        *("selective_sgd", "silo", "aggregator", "coordinator", "whole_run"),
-        *("predict", "audit", "plan"),
+        *("selective_sgd", "silo", "aggregator", "coordinator"),
+        *("predict", "audit", "plan", "whole_run"),
     )
 ]
 OF_OTHERS = {
