@@ -139,8 +139,7 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner):
     # Held back by position, or by owner: never learned from, whatever the others are.
     learned, held_back = data.hold_back()
     assert len(learned.private) + len(held_back) == 4_000 and 300 < len(held_back) < 500
-    if owner is not None:
-        assert not np.isin(held_back.owners, learned.private.owners).any()
+    assert owner is None or not np.isin(held_back.owners, learned.private.owners).any()
 
 
 @pytest.mark.parametrize("owner", [False, True])
