@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,8 @@ from pate_tf.core.validation import IntArray
 STANDARD_DEVIATIONS: Final = 1.96  # of a 95 % interval
 
 
-class EstimatedAccuracy(NamedTuple):
-    """Public: an accuracy with noise, its 95 % interval, and what it was charged.
-
-    Attributes:
-        accuracy: in the mean over records, or over owners.
-        low: lower end.
-        high: upper end, which covers noise and which records were held back.
-        epsilon: pure, against replacing a record, or an owner.
-    """
-
-    accuracy: float
-    low: float
-    high: float
-    epsilon: float
+# An accuracy with noise, the ends of its 95 % interval, and its pure epsilon. Public.
+EstimatedAccuracy = tuple[float, float, float, float]
 
 
 def estimate_accuracy(
@@ -43,7 +31,8 @@ def estimate_accuracy(
 
     A record counts 1 in one of two cells; an owner's records share 1. So it is a table of
     `LaplaceClusterCounts` of one cluster (docs/proofs/theory.md, Proposition D9), whose classes are
-    wrong and right. The model is public.
+    wrong and right. The model is public. The interval covers noise, and which records were held
+    back.
 
     Args:
         is_correct: whether the model's answer to each record is right, `[num_records]`. SENSITIVE.
@@ -65,4 +54,4 @@ def estimate_accuracy(
     variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)
     low, high = max(accuracy - half, 0.0), min(accuracy + half, 1.0)
-    return EstimatedAccuracy(accuracy, low, high, epsilon)
+    return accuracy, low, high, epsilon

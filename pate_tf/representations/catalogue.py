@@ -26,7 +26,7 @@ from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive, pretrained
-from pate_tf.representations.images import PatchPart, WaveletPart
+from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # between names whose features lie side by side
@@ -50,11 +50,12 @@ class Kind:
 
 
 IMAGES = ("image",)
-WITHOUT_POOL = ("bins", "raw")  # that declared ranges suffice for
+WITHOUT_POOL = ("bins", "raw", "gradients")  # that declared ranges suffice for
 KINDS = {
     "contrastive": Kind(contrastive.parts, IMAGES, is_trained=True),
     "patches": Kind(lambda pool, seed: [PatchPart(pool, seed)], IMAGES, is_trained=True),
     "wavelets": Kind(lambda pool, seed: [WaveletPart(pool)], IMAGES, is_trained=True),
+    "gradients": Kind(lambda pool, seed: [GradientPart(pool)], IMAGES),
     "raw": Kind(lambda pool, seed: [RawPart(pool)]),
     "bins": Kind(lambda pool, seed: [BinsPart(pool)], ("tabular",)),
     "pairs": Kind(lambda pool, seed: [PairsPart(pool)], ("tabular",)),
@@ -82,7 +83,7 @@ def default_of_sums(dataset: Dataset, *, has_pool: bool = True) -> str:
     A teacher has too few records of a table for bins.
     """
     if not has_pool:
-        return "bins" if dataset.kind == "tabular" else "raw"
+        return {"tabular": "bins", "text": "raw", "image": "gradients"}[dataset.kind]
     return "bins" if dataset.kind == "tabular" else default_of_teachers(dataset)
 
 
@@ -277,9 +278,10 @@ class Representation:
 
         Args:
             source: "contrastive" or "patches", trained on images of the pool; "wavelets" of images,
-                scaled by the pool; "raw", scaled numbers and one-hot categories; "bins" of tables,
-                these and in which of its bins each number lies; "pairs" of tables, products of
-                any two of these; several joined by "+"; "encoder:PATH" for a
+                scaled by the pool; "gradients" of images, oriented, by fixed filters; "raw",
+                scaled numbers and one-hot categories; "bins" of tables, these and in which of its
+                bins each number lies; "pairs" of tables, products of any two of these; several
+                joined by "+"; "encoder:PATH" for a
                 `.keras` file; a Keras model from raw inputs to features, or a function from a
                 `Dataset` to one, itself or as `module:function`.
                 None for "contrastive" of gray images, "patches+wavelets" of color ones, "raw" of

@@ -13,6 +13,7 @@ arXiv 2011.11660). The known library for it, kymatio 0.3.0, does not import besi
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -272,3 +273,50 @@ class WaveletPart(encoder.ImagePart):
         scale = (1.0 / (deviations + least)).astype(np.float32)
         self._scale.assign(scale)
         self.find_directions(features * scale)
+
+
+# Without a pool: filters that are fixed.
+
+CELLS = 7  # along each side of an image
+ORIENTATIONS = 8
+SHARPNESS = 8.0  # power of the cosine between a gradient and a direction
+
+
+class GradientPart(encoder.Part):
+    """One view of norm 1: how strong gradients of each direction are in each cell of a grid.
+
+    Histograms of oriented gradients (Dalal and Triggs 2005), of the mean of all channels, in cells
+    that overlap by a half. No number is negative. Nothing is learned: the range of the images says
+    all.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Takes shape and range of a data set's images."""
+        super().__init__()
+        dataset = pool.dataset
+        low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
+        self._low, self._range = encoder.constants(low, high - low)
+        height, width, _ = dataset.input_shape
+        self._strides = [-(-height // CELLS), -(-width // CELLS)]
+        rows, columns = (-(-height // self._strides[0]), -(-width // self._strides[1]))
+        self.widths = (rows * columns * ORIENTATIONS,)
+
+    @property
+    def learnt(self) -> list[Any]:
+        """The images' range."""
+        return [self._low, self._range]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        gray = tf.reduce_mean((inputs - self._low) / self._range, axis=3, keepdims=True)
+        padded = tf.pad(gray, [[0, 0], [1, 1], [1, 1], [0, 0]], "SYMMETRIC")
+        across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
+        along = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
+        angles = (2.0 * np.pi / ORIENTATIONS * np.arange(ORIENTATIONS)).astype(np.float32)
+        turned = across * np.cos(angles) + along * np.sin(angles)
+        length = tf.sqrt(tf.square(across) + tf.square(along))
+        share = tf.math.divide_no_nan(tf.nn.relu(turned), length)
+        strength = length * share**SHARPNESS
+        sides = [stride + stride // 2 for stride in self._strides]
+        pooled = tf.nn.avg_pool2d(strength, sides, self._strides, "SAME")
+        return [tf.math.l2_normalize(tf.reshape(pooled, [-1, self.widths[0]]), axis=1)]

@@ -104,7 +104,7 @@ def publish_model(
         num_teachers=teachers.num_teachers,  # None of feature sums
         query_strategy=labels.strategy,
         choice=labels.choice,
-        estimated_accuracy=None if estimated_accuracy is None else tuple(estimated_accuracy),
+        estimated_accuracy=estimated_accuracy,
         num_neighbours=labels.num_neighbours,
         encoder=vouched_encoder(teachers),
         # Of owners the number of records is private.

@@ -123,7 +123,7 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
         (
             "contrast",
             POOL,
-            "representation: expected one of contrastive, patches, wavelets, raw, some",
+            "representation: expected one of contrastive, patches, wavelets, gradients, raw, some",
         ),
         (
             "contrastive",
