@@ -75,8 +75,9 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
                 try:
                     yield
                 finally:
-                    with contextlib.suppress(OSError):  # it holds something
-                        folder.rmdir()
+                    if os.fstat(descriptor).st_nlink:  # else one of another process may be there
+                        with contextlib.suppress(OSError):  # it holds something
+                            folder.rmdir()
                 return
         except BlockingIOError as error:
             raise ValueError(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow
 import pytest
 from data_sets_for_tests import table_dataset
 
@@ -45,6 +46,9 @@ REVIEWED = {
     "path": "of the parameters that a shared training released",
     "' and '.join(differing)": "names of settings",
     "name_of(config.model)": "a setting",
+    "kind.__name__": "a setting",
+    "method": "from public values; a number of records without owners is one",
+    "forecast.in_words()": "from public values",
     "self.weights.sum()": "number of queries",
 }
 
@@ -171,13 +175,16 @@ def test_the_search_finds_what_is_planted(source, found):
 
 SECRET = 73_291
 TABLE = table_dataset(2, 0.0, 9.0)
-SCHEMA = schema_of(
-    {
-        "label": "diagnosis",
-        "classes": ["a", "b"],
-        "columns": {"age": {"low": 0, "high": 9}, "sex": {"categories": ["f", "m"]}},
-    }
-)
+
+
+def record(**changes):
+    record = {"age": "1", "sex": "f", "diagnosis": "a", **changes}
+    fields = {name: pyarrow.array([value]) for name, value in record.items()}
+    return TextTable(fields=fields, num_records=1, what="file").private(SCHEMA.dataset("own", 1))
+
+
+COLUMNS = {"age": {"low": 0, "high": 9}, "sex": {"categories": ["f", "m"]}}
+SCHEMA = schema_of({"label": "diagnosis", "classes": ["a", "b"], "columns": COLUMNS})
 
 
 def private(inputs, labels, owners=None):
@@ -208,11 +215,9 @@ def reads_private_data(side):
         lambda: Partition(np.array([0, 1]), 2, "owner").numbered(np.array([SECRET, SECRET])),
         lambda: owner_partition([SECRET + 0.5], num_teachers=2, seed=0),
         lambda: assigned_partition(np.array([SECRET, 0]), num_teachers=2),
-        lambda: SCHEMA.encode_columns({"age": [f"{SECRET}x"], "sex": ["f"]}, "file", ["line 2"]),
-        lambda: SCHEMA.encode_columns({"age": ["1"], "sex": [str(SECRET)]}, "file", ["line 2"]),
-        lambda: TextTable(fields={"y": [str(SECRET)]}, places=["line 2"], what="file").labels(
-            SCHEMA, "y", may_be_empty=False
-        ),
+        lambda: record(age=f"{SECRET}x"),
+        lambda: record(sex=str(SECRET)),
+        lambda: record(diagnosis=str(SECRET)),
         lambda: call_function(reads_private_data, "private", flag="dataset", is_private=True),
     ],
 )

@@ -30,7 +30,7 @@ SENSITIVE = {
     "Analysis": ("bounds", "smooth_sensitivity"),
     "RunReport": ("*",),
     "Upload": ("indices", "values"),
-    "TextTable": ("fields", "places"),
+    "TextTable": ("fields",),
 }
 # Sensitive as a whole, of parts that hide themselves.
 OF_PARTS = {

@@ -5,9 +5,7 @@ import re
 import warnings
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.data.data import Data, draft_schema
@@ -33,7 +31,6 @@ GERMAN = table(
     *[("30,5", "1.100,0", "y", "12.30", "no"), ("61", "1.180,5", "n", "12.40", "yes")],
     delimiter=";",
 )
-FULL = pyarrow.table({"age": AGES, "pressure": PRESSURES, "smoker": ["y", "n", "y"]})
 
 
 def bring(folder, public, private=None, *, suffix=".csv", edit=str, **options):
@@ -111,20 +108,6 @@ def test_labels_that_are_equal_numbers_are_equal(tmp_path):
     data, _ = bring(tmp_path, public, private)
     assert data.dataset.class_names == ("0", "1")
     assert data.private.labels.tolist() == LABELS
-
-
-def test_parquet_has_the_same_values(tmp_path):
-    for name in ("public", "private"):
-        parquet.write_table(
-            FULL.append_column("ill", pyarrow.array(["no", "yes", "yes"])),
-            tmp_path / f"{name}.parquet",
-        )
-    draft_schema(tmp_path / "public.parquet", tmp_path / "schema.toml", label="ill")
-    data = Data.from_csv(
-        *(tmp_path / f"{name}.parquet" for name in ("private", "public")),
-        schema=tmp_path / "schema.toml",
-    )
-    np.testing.assert_array_equal(data.private.inputs[:, :2], np.transpose([AGES, PRESSURES]))
 
 
 @pytest.mark.parametrize(

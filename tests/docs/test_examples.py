@@ -13,6 +13,7 @@ few steps.
 """
 
 import functools
+import os
 import pathlib
 import re
 import shlex
@@ -21,9 +22,9 @@ import site
 
 import pytest
 from code_blocks import DOCS, PAGES, README, blocks
-from script_processes import Ended, learn_little, run_script
+from script_processes import Ended, learn_little, run_script, start_script
 
-FEW_STEPS = "--max_steps=5"
+PATE, FEW_STEPS = "pate_tf/cli/main.py", "--max_steps=5"
 FIRST = ("tutorials/first_student.md", "tutorials/own_data.md")
 Seen = dict[tuple[str, ...], Ended]
 TYPED = [README, *PAGES]
@@ -49,8 +50,15 @@ NOT_RUN = {
 }
 
 
+LOOP = re.compile(r"for (\w+) in ([^;]+); do\n(.*?)\ndone", re.DOTALL)
+
+
 def commands(text: str) -> list[list[str]]:
-    lines = text.replace("\\\n", " ").splitlines()
+    def unrolled(match: re.Match[str]) -> str:
+        name, values, body = match.groups()
+        return "\n".join(body.replace(f"${name}", value) for value in values.split())
+
+    lines = LOOP.sub(unrolled, text.replace("\\\n", " ")).splitlines()
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
 
@@ -60,7 +68,7 @@ def run_command(words: list[str], folder: pathlib.Path, seen: Seen) -> Ended:
     command = script.removeprefix("train_").removesuffix(".py")
     key = (command, *flags)
     if program == "pate":
-        script, flags = "pate_tf/cli/main.py", [command, *flags]
+        script, flags = PATE, [command, *flags]
     # What learns from features is solved for, or is scikit-learn's, which knows no steps.
     without = ("--max_steps", "--representation", "--model=ridge")
     if command in ("teachers", "student") and not any(flag.startswith(without) for flag in flags):
@@ -106,8 +114,19 @@ def run_page(page: str, folder: pathlib.Path, seen: Seen) -> None:
         elif not kind and language == "python":
             printed = succeeded(run_python(text, folder), text)
         elif not kind and language == "bash":
-            each = [run_command(words, folder, seen) for words in commands(text)]
-            printed = "".join(succeeded(ended, text) for ended in each)
+            working, printed = [], ""
+            for words in commands(text):
+                if words[-1] == "&":
+                    working.append(start_script(PATE, *words[1:-1], folder=folder))
+                    continue
+                into = words[-1] if ">>" in words else os.devnull
+                typed = words[:-2] if ">>" in words else words
+                out = succeeded(run_command(typed, folder, seen), text)
+                with (folder / into).open("a") as file:
+                    file.write(out)
+                printed += out
+            for process in working:
+                succeeded(process.wait(), text)
         else:
             raise AssertionError(f"expected a block that can be run, got {language} {marker!r}")
 
