@@ -33,7 +33,7 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.mechanisms.base import MECHANISMS, UNITS, ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
-from pate_tf.core.validation import IntArray, Settings, setting, whole
+from pate_tf.core.validation import ITEM, IntArray, Settings, setting, whole
 
 METHODS: Final = ("pate", "feature_sums")
 PATE, FEATURE_SUMS = METHODS
@@ -97,7 +97,9 @@ HELPS: Final = (
     "What helps: more private records, a larger epsilon, fewer classes, or an encoder "
     "(docs/how-to/pretrained_encoder.md)."
 )
-NOTHING_CHARGED: Final = f"Nothing was charged.\n{HELPS}\nTo go on all the same: `accept_forecast`."
+NOTHING_CHARGED: Final = ITEM.join(
+    ("Nothing was charged.", HELPS, "To go on all the same: `accept_forecast`.")
+)
 
 
 ACCEPT_FORECAST: Final = {
