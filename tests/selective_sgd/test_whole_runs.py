@@ -41,7 +41,8 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
 
     def work(name):
         if name == "server":
-            results[name] = serve(terms, directory=tmp_path / name, **given)
+            public = catalogue.load_public("digits")
+            results[name] = serve(terms, directory=tmp_path / name, public=public, **given)
         else:
             source = PrivateSource.named(name)
             shard = dataclasses.replace(shards[terms.number(name)], source=source)
