@@ -48,7 +48,7 @@ REVIEWED = {
     "name_of(config.model)": "a setting",
     "kind.__name__": "a setting",
     "method": "from public values; a number of records without owners is one",
-    "forecast.in_words()": "from public values",
+    "forecast.in_words(majority)": "from public values, and labels of the pool",
     "self.weights.sum()": "number of queries",
 }
 
