@@ -22,13 +22,13 @@ class Pool:
     Attributes:
         dataset: what is publicly known of them.
         inputs: `[num_inputs, *input_shape]`.
-        labels: true labels int64 `[num_inputs]`, -1 where unknown; None if none is known. For
-            forecasts alone: no student and no strategy sees them.
+        true_labels: int64 `[num_inputs]`, -1 where unknown; None if none is known. For forecasts
+            alone: no student and no strategy sees them.
     """
 
     dataset: Dataset
     inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
-    labels: IntArray | None = dataclasses.field(default=None, repr=False)
+    true_labels: IntArray | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs, self.dataset)
@@ -37,7 +37,7 @@ class Pool:
     @property
     def majority_share(self) -> float | None:
         """Share of the most frequent class among those labeled; None if none has a label."""
-        return None if self.labels is None else majority_share(self.labels)
+        return None if self.true_labels is None else majority_share(self.true_labels)
 
     def __len__(self) -> int:
         return len(self.inputs)

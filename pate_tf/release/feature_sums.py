@@ -332,7 +332,7 @@ class FeatureSums:
         """
         self._settle(data.dataset)
         private, pool = data.private, data.pool
-        samples = PublicExamples(pool.dataset, pool.inputs, pool.labels).labelled()
+        samples = PublicExamples(pool.dataset, pool.inputs, pool.true_labels).labelled()
         is_tried = private.owners is None and pool.dataset.kind != "image"
         if not is_tried or samples is None or len(samples) < FEWEST_LABELED:
             return

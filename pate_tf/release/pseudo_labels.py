@@ -179,7 +179,7 @@ def accuracy_without_noise(pool: Pool) -> Forecast | None:
 
     None of images, whose features take long, and of fewer than `FEWEST_LABELED` labels.
     """
-    samples = PublicExamples(pool.dataset, pool.inputs, pool.labels).labelled()
+    samples = PublicExamples(pool.dataset, pool.inputs, pool.true_labels).labelled()
     if samples is None or len(samples) < FEWEST_LABELED or pool.dataset.kind == "image":
         return None
     encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)

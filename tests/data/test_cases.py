@@ -158,7 +158,6 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
     column, _, others = text.partition("[columns.age]")
     assert comment in column.partition("[columns.x]")[2]
     assert "#" not in others.replace("# stands for an empty field", "")
-    assert read_schema(tmp_path / "schema.toml").label == "ill"
 
 
 @pytest.mark.parametrize(

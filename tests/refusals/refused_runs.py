@@ -89,7 +89,7 @@ def _problem(case: Case, own: pathlib.Path) -> str:
     setup = functools.partial(_set_up, str(own), case.environment)
     ended = run_script(case.script, *case.flags, folder=own, setup=setup)
     code, told = ended.code, ended.err
-    errors = [line for line in told.splitlines() if not line.startswith("warning: ")]
+    errors = [line for line in told.splitlines() if not line.startswith(("warning: ", "- "))]
     after = _contents(own)
     new = sorted(name for name, one in after.items() if before.get(name) != one)
     gone = sorted(set(before) - set(after))
