@@ -302,25 +302,24 @@ class Schema:
             if getattr(self, role) in names:
                 raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
 
-    def with_decimals(self, fields: Mapping[str, Column]) -> "Schema":
-        """Returns the schema with the decimal mark of each column that PUBLIC records have.
+    def with_decimals(self, fields: Mapping[str, Column | Sequence[str]]) -> "Schema":
+        """Returns the schema with the decimal mark of each number that records show.
 
-        A comma where a number has one and none has a point, and nothing says otherwise.
+        A comma where a number has one and none has a point, a point where it is the other way
+        round. Never by PRIVATE records, and not where there is a mark between thousands.
         """
         columns = []
         for column in self.columns:
-            if column.is_number and not column.decimal and column.name in fields:
-                values = fields[column.name]
-                if not pyarrow.types.is_floating(values.type):
-                    has_comma, has_point = (
-                        pc.any(pc.match_substring_regex(texts_of(values), pattern)).as_py()
-                        for pattern in (rf"^{number_pattern(',')}$", r"^[-+]?\d*\.\d+$")
-                    )
-                    has_comma = (
-                        has_comma and pc.any(pc.match_substring(texts_of(values), ",")).as_py()
-                    )
-                    decimal = "," if has_comma and not has_point else "."
-                    column = dataclasses.replace(column, decimal=decimal)
+            values = fields.get(column.name)
+            is_read = isinstance(values, Column) and pyarrow.types.is_floating(values.type)
+            if column.is_number and not column.thousands and not is_read and values is not None:
+                texts = texts_of(values)
+                commas, points = (
+                    pc.any(pc.match_substring_regex(texts, rf"^[-+]?\d*{mark}\d")).as_py()
+                    for mark in (",", r"\.")
+                )
+                if commas != points:
+                    column = dataclasses.replace(column, decimal="," if commas else ".")
             columns.append(column)
         return dataclasses.replace(self, columns=tuple(columns))
 

@@ -152,7 +152,8 @@ class ServedStudent:
             )
         table = tables.read_table(source, self.form(source))
         skip = tables.REFUSE if strict else tables.SKIP
-        features, kept = table.inputs(dataset.schema, on_bad_record=skip)
+        by = dataset.schema.with_decimals(table.fields)
+        features, kept = table.inputs(by, on_bad_record=skip)
         table = table.take(np.flatnonzero(kept))
         return {name: table.texts(name) for name in table.fields}, features
 
@@ -259,7 +260,8 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
     form, schema = published.form(inputs), published.dataset.schema
-    decimal = next(filter(None, (each.decimal for each in schema.columns)), ".") if schema else "."
+    marks = [column.decimal for column in schema.with_decimals(fields).columns] if schema else []
+    decimal = "," if "," in marks else "."
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n", delimiter=form.delimiter)
     writer.writerow([*fields, *written])

