@@ -55,7 +55,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
     for thread in threads:
         thread.join(200.0)
     assert results["clinic"].tobytes() == results["hospital"].tobytes()
-    assert results["server"].values["accuracy_global"] > 0.3
+    assert results["server"].values["accuracy_global"] > 0.15  # .61 with a deviation of .1
     statement = statement_in(tmp_path / "server")
     assert 15.0 < statement.epsilon == statement.epsilon_source <= 20.0
     assert (statement.num_ledgers, statement.fewest_records) == (1, 600)
