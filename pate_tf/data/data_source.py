@@ -15,8 +15,6 @@ from pate_tf.core.validation import Settings, described, setting
 from pate_tf.data import catalogue, image_folders, tables
 from pate_tf.data.schema import Schema, read_schema
 
-HERE = pathlib.Path("table")  # of no file
-
 
 def source_of(path: pathlib.Path, name: str | None) -> PrivateSource:
     """Returns the source of a private file or folder: by its public name, if it has one."""
@@ -61,7 +59,8 @@ class FileSource(Settings):
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
         help="What becomes of a private record of a file that does not fit the schema: refuse the "
-        "file, or skip the record, by itself alone, whatever the others are.",
+        "file, or skip the record, by itself alone, whatever the others are. How many are left is "
+        "private then: as with --owner, each record being one without it.",
     )
     name: str | None = setting(
         None,
@@ -86,9 +85,9 @@ class FileSource(Settings):
 
     @property
     def _table_name(self) -> str:
-        return (
-            self.name or self._schema.name or (self.private or self.public or HERE).resolve().stem
-        )
+        place = self.private or self.public
+        of_file = "table" if place is None else place.resolve().stem
+        return self.name or self._schema.name or of_file
 
     @functools.cached_property
     def _public_table(self) -> tables.TextTable:
@@ -146,6 +145,7 @@ class FileSource(Settings):
                 self.private,
                 form or tables.text_form(self.private, dataset.schema, header_alone=True),
                 *(dataset.schema, self.label, self.owner),
+                in_order=self.on_bad_record == tables.SKIP,
             ).private(dataset, label=self.label, owner=self.owner, on_bad_record=self.on_bad_record)
         return dataclasses.replace(examples, source=source_of(self.private, self.name))
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from pate_tf.core.dataset import Dataset
@@ -54,7 +55,8 @@ class TextTable:
         num_records: how many there are.
         what: begins a message; of a file its path.
         form: how the file is written; None if it is none of separated values.
-        num_misshapen: how many records had another number of fields, and were passed over.
+        misshapen: places in the file of records that had another number of fields, and were passed
+            over; in no order unless the table was read `in_order`.
         left_out: names of columns that were not read, as they are not distinct or empty.
     """
 
@@ -62,7 +64,7 @@ class TextTable:
     num_records: int = dataclasses.field(repr=False)
     what: str
     form: TextForm | None = None
-    num_misshapen: int = dataclasses.field(default=0, repr=False)
+    misshapen: Sequence[int] = dataclasses.field(default=(), repr=False)
     left_out: Sequence[str] = dataclasses.field(default=(), repr=False)
 
     def private(
@@ -80,7 +82,9 @@ class TextTable:
             label: name of the label's column; None for the schema's.
             owner: name of the owner's column; None for the schema's.
             on_bad_record: "refuse" if a record that does not fit is an error; "skip" if it is left
-                out, by itself alone, whatever the others are.
+                out, by itself alone, whatever the others are. How many are left is private then,
+                as it is with owners: a record without one is its own, named by its place in the
+                file, so that no other record's teacher depends on it.
 
         Raises:
             ValueError: if a column is missing, a record does not fit, or there is none. The message
@@ -97,6 +101,9 @@ class TextTable:
         if owner is not None:
             owners = np.array(texts_of(self.fields[owner]), np.str_)
             misfits[f"{owner}: expected the owner of each record, got none"] = owners == ""
+        elif on_bad_record == SKIP:
+            rows = np.arange(self.num_records + len(self.misshapen))
+            owners = np.delete(rows, self.misshapen)
         inputs, kept = self._inputs(schema, misfits, on_bad_record, is_private=True)
         if owners is not None:
             owners = owners[kept]
@@ -190,7 +197,7 @@ class TextTable:
     ) -> None:
         """Refuses records that do not fit, or warns that they are left out, if there are some."""
         is_bad = np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
-        number = int(sum(misfit.sum() for misfit in misfits.values())) + self.num_misshapen
+        number = int(sum(misfit.sum() for misfit in misfits.values())) + len(self.misshapen)
         if not number:
             return
         texts = {
@@ -202,7 +209,7 @@ class TextTable:
             what = f"{self.what} (line numbers are sensitive)" if is_private else self.what
             raise_all(what, faults, number)
         secret = "sensitive, for the data holder alone: " if is_private else ""
-        num_bad = self.num_misshapen + int(is_bad.sum())
+        num_bad = len(self.misshapen) + int(is_bad.sum())
         more = f"; and {number - len(faults):,} more" if number > len(faults) else ""
         warnings.warn(
             f"{secret}{self.what}: {num_bad:,} records do not fit and are left out: "
@@ -402,7 +409,11 @@ def _records(path: pathlib.Path, form: TextForm) -> Iterator[tuple[int, list[str
 
 
 def read_table(
-    path: pathlib.Path, form: TextForm = TextForm(), by: Schema | None = None, *others: str | None
+    path: pathlib.Path,
+    form: TextForm = TextForm(),
+    by: Schema | None = None,
+    *others: str | None,
+    in_order: bool = False,
 ) -> TextTable:
     """Reads separated values whose first line names the columns, or Parquet.
 
@@ -411,6 +422,7 @@ def read_table(
         form: how it is written.
         by: a schema, whose columns alone are looked at; None for all.
         *others: names of columns that are read, too, where there are such.
+        in_order: whether places of misshapen records are needed, for which one thread reads.
 
     Raises:
         ValueError: if the file is neither, or can't be read. The message carries no field.
@@ -426,17 +438,17 @@ def read_table(
     # Numbers that are written in the usual way are read as such, which is faster.
     columns = [column for column in (by.columns if by else ()) if column.name in places]
     plain = [column for column in columns if column.is_number and column.is_plain]
-    words = {column.gaps for column in plain}
-    numbers = {column.name for column in plain} if len(words) <= 1 else set()
-    gaps = ["", *next(iter(words), ())]
-    table, num_misshapen = _parsed(path, form, line, len(names), places, numbers, gaps)
+    words = {tuple(column.gap_words) for column in plain}
+    numbers = {column.name for column in plain} if len(words) == 1 else set()
+    gaps = next(iter(words), ())
+    table, misshapen = _parsed(path, form, line, len(names), places, numbers, gaps, in_order)
     fields = {name: table.column(str(place)) for name, place in places.items()}
     return TextTable(
         fields=fields,
         num_records=table.num_rows,
         what=str(path),
         form=form,
-        num_misshapen=num_misshapen,
+        misshapen=misshapen,
         left_out=[name for name in names if name not in fields] if by is None else (),
     )
 
@@ -449,17 +461,17 @@ def _parsed(
     places: Mapping[str, int],
     numbers: Collection[str],
     gaps: Sequence[str],
-) -> tuple[pyarrow.Table, int]:
-    """Returns the columns at `places`, and how many records had another number of fields.
+    in_order: bool,
+) -> tuple[pyarrow.Table, list[int]]:
+    """Returns the columns at `places`, and which records had another number of fields.
 
-    Columns of `numbers` are numbers, null for a gap, unless one of their fields is none: then all
-    columns are texts.
+    Columns of `numbers` are numbers, null for a gap, unless one of their fields is none, or not
+    finite: then all columns are texts, so that what a field says never depends on another.
     """
-    num_misshapen = 0
+    misshapen = list[int]()
 
     def skip(row: Any) -> str:
-        nonlocal num_misshapen
-        num_misshapen += 1
+        misshapen.append((row.number or 0) - 1 - first_line)
         return "skip"
 
     kinds = {
@@ -468,12 +480,13 @@ def _parsed(
     }
     block = BLOCK
     while True:
-        num_misshapen = 0
+        misshapen.clear()
         try:
             with open_bytes(path) as file:
                 table = pyarrow.csv.read_csv(
                     file,
                     pyarrow.csv.ReadOptions(
+                        use_threads=not in_order,
                         block_size=block,
                         skip_rows=first_line,
                         column_names=[str(place) for place in range(num_fields)],
@@ -489,7 +502,10 @@ def _parsed(
                         strings_can_be_null=False,
                     ),
                 )
-            return table, num_misshapen
+            read = [table.column(str(places[name])) for name in numbers]
+            if not any(pc.any(pc.invert(pc.is_finite(column))).as_py() for column in read):
+                return table, misshapen
+            numbers, kinds = (), dict.fromkeys(kinds, pyarrow.string())
         except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
             # The texts of Arrow's errors quote fields.
             if "straddl" in str(error) and block < LARGEST_BLOCK:
@@ -497,7 +513,9 @@ def _parsed(
             elif "conversion error to double" in str(error) and numbers:
                 numbers, kinds = (), dict.fromkeys(kinds, pyarrow.string())
             elif "Empty CSV" in str(error):
-                return pyarrow.table({name: pyarrow.array([], kinds[name]) for name in kinds}), 0
+                return pyarrow.table(
+                    {name: pyarrow.array([], kinds[name]) for name in kinds}
+                ), misshapen
             else:
                 raise ValueError(
                     f"{path}: expected text in {form.encoding}, separated by "

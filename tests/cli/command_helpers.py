@@ -4,6 +4,15 @@ import types
 
 import pytest
 
+# The beginning of a schema.
+AGE = """
+label = "ill"
+classes = ["no", "yes"]
+[columns.age]
+low = 18
+high = 90
+"""
+
 
 def flag_values(verbosity: int | None = None) -> types.SimpleNamespace:
     class Values(dict):

@@ -1,6 +1,7 @@
 """Files that are refused: at once, before TensorFlow starts, with all that is wrong with them."""
 
 import pytest
+from command_helpers import AGE
 from script_processes import run_fresh
 
 from pate_tf.core import artifacts
@@ -13,15 +14,7 @@ sys.modules["tensorflow"] = sys.modules["keras"] = None
 from pate_tf.cli import main
 main.run()
 """
-SCHEMA = """
-label = "ill"
-classes = ["no", "yes"]
-[columns.age]
-low = 18
-high = 90
-[columns.smoker]
-categories = ["n", "y"]
-"""
+SCHEMA = AGE + '[columns.smoker]\ncategories = ["n", "y"]\n'
 BAD = "age,smoker,ill\nx,y,no\n30,z,maybe\n40,y\n50,n,yes\n"
 FAULTS = ["line 2: age: expected a finite number", "line 3: ill: expected a class, no, yes"]
 FILES = ("--public=public.csv", "--schema=schema.toml")

@@ -9,6 +9,7 @@ import tempfile
 
 import numpy as np
 import pytest
+from command_helpers import AGE
 from script_processes import run_script, start_script
 
 from pate_tf.net.certificates import write_demo_certificates
@@ -34,16 +35,7 @@ def refused(name, *flags, code=1):
     return error
 
 
-SCHEMA = """
-label = "ill"
-classes = ["no", "yes"]
-[columns.age]
-low = 18
-high = 90
-[columns.pressure]
-low = 80
-high = 200
-"""
+SCHEMA = AGE + "[columns.pressure]\nlow = 80\nhigh = 200\n"
 
 
 def write_table(path, names, *, seed, number=300):

@@ -66,10 +66,6 @@ def with_word(word):
         gzip.compress(table().encode()),
         table().encode("utf-16"),
     ],
-    ids=(
-        *("clean", "unnamed", "empty", "doubled", "newline", "long"),
-        *("mark", "sep", "crlf", "gzip", "utf-16"),
-    ),
 )
 def test_how_a_table_is_written_changes_no_value(tmp_path, content):
     # A column that the schema doesn't use is not looked at.
@@ -90,6 +86,20 @@ def test_a_gap_may_be_in_either_file(tmp_path, word, sides):
     assert len(data.private) == 3 + sides[1]
     if sides[1]:
         assert data.private.inputs[3, 0] == float(age.missing)
+
+
+@pytest.mark.parametrize("word", ["nan", " nan ", "NA", "inf", "x"])
+def test_what_a_field_says_does_not_depend_on_another(tmp_path, word):
+    """One that is no number makes the reader take all columns for texts."""
+    found = []
+    for age in ("20", "y"):
+        (tmp_path / age).mkdir()
+        private = table(
+            "age,pressure,smoker,ill", *RECORDS, *((x, *BAD[0][1:]) for x in (word, age))
+        )
+        data, _ = bring(tmp_path / age, table(), private, on_bad_record="skip")
+        found.append(dict(zip(data.private.owners, data.private.inputs[:, 0], strict=True)).get(3))
+    assert found[0] == found[1]
 
 
 def test_decimal_marks_and_thousands_are_those_of_each_column(tmp_path):
@@ -216,7 +226,7 @@ def test_all_faults_of_a_private_file_are_told_at_once_by_place_alone(tmp_path):
 
 
 def test_records_that_do_not_fit_are_skipped_by_themselves_alone(tmp_path):
-    private = table("age,pressure,smoker,ill", BAD[0], *RECORDS, *BAD[1:])
+    private = table("age,pressure,smoker,ill", BAD[2], BAD[0], *RECORDS, *BAD[1::2])
     for name, text in (("public", table()), ("private", private)):
         (tmp_path / f"{name}.csv").write_text(text)
     draft_schema(tmp_path / "public.csv", tmp_path / "schema.toml", label="ill")
@@ -225,6 +235,7 @@ def test_records_that_do_not_fit_are_skipped_by_themselves_alone(tmp_path):
         data = Data.from_csv(*files, schema=tmp_path / "schema.toml", on_bad_record="skip")
     assert data.private.inputs[:, 0].tolist() == AGES
     assert data.private.labels.tolist() == LABELS
+    assert data.private.owners.tolist() == [2, 3, 4]  # no other's teacher depends on a bad record
 
 
 def test_one_file_for_both_sides_is_refused_by_its_path(tmp_path):
