@@ -388,7 +388,9 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
     try:
         pipeline = beam.Pipeline(options=options)
         build(pipeline)
-        state = pipeline.run().wait_until_finish()
+        result = pipeline.run()
+        with getattr(result, "client", contextlib.nullcontext()):  # Dask's stays open
+            state = result.wait_until_finish()
     except Exception as error:  # Beam's own, and what a worker raised, as text
         raise ValueError(_reason(error)) from error
     if state is not None and state != "DONE":
@@ -611,7 +613,8 @@ def _weight(*place: int) -> int:
 
     Weights add up to what they must only if each result was added exactly once.
     """
-    return int.from_bytes(hashlib.sha256(repr(place).encode()).digest()[:5], "big")
+    digest = hashlib.sha256(repr(place).encode()).digest()
+    return int.from_bytes(digest[:5], "big")
 
 
 def _sum_span(job: _Job, span: Span) -> Iterator[tuple[int, Any]]:
@@ -805,8 +808,12 @@ _student = functools.lru_cache(maxsize=1)(ServedStudent)  # loaded once a worker
 
 def _predict_span(
     source: NamedSource | TableSource, folder: str, output: str, span: Span
-) -> Iterator[tuple[int, int]]:
-    """Writes what is predicted of a span's inputs; yields how many there are, and bad ones."""
+) -> set[tuple[int, int, int]]:
+    """Writes what is predicted of a span's inputs.
+
+    Returns:
+        Its number, how many inputs there are, and bad ones: in a set, where a repetition is none.
+    """
     number = num_bad = 0
     tables: list[dict[str, Any]] = []
     for block in source.blocks(span):
@@ -824,7 +831,7 @@ def _predict_span(
         start=np.array(span.start),
         **arrays,
     )
-    yield number, num_bad
+    return {(span.number, number, num_bad)}
 
 
 def predict(
@@ -879,12 +886,15 @@ def predict(
             pipeline
             | "spans" >> beam.Create(list(spans))
             | "spread" >> beam.Reshuffle()
-            | "predict" >> beam.FlatMap(predict_span)
-            | "count" >> beam.CombineGlobally(lambda some: np.sum([(0, 0), *some], 0).tolist())
-            | "write" >> beam.Map(lambda some: work.write("counts.json", json.dumps(some).encode()))
+            | "predict" >> beam.Map(predict_span)
+            | "all" >> beam.CombineGlobally(lambda some: set().union(*some)).without_defaults()
+            | "write"
+            >> beam.Map(lambda some: work.write("counts.json", json.dumps([*some]).encode()))
         )
 
     with reporting.clock("predicting"):
         run_pipeline(build, beam_options)
-    number, num_bad = json.loads(work.read("counts.json"))
-    return int(number), int(num_bad)
+    counts = np.array(json.loads(work.read("counts.json")), np.int64).reshape(-1, 3)
+    if len(counts) != len(spans):
+        raise ValueError(f"beam: expected predictions of {len(spans)} parts, got {len(counts)}")
+    return int(counts[:, 1].sum()), int(counts[:, 2].sum())
