@@ -36,20 +36,6 @@ def test_the_import_asks_tensorflow_for_onednn_unless_the_environment_says(given
     assert ended.stdout.split() == [found]
 
 
-@pytest.mark.parametrize(
-    "used",
-    [
-        "pate_tf.accounting.mechanisms",
-        "pate_tf.LaplaceNoisyMax(scale=5.0)",
-        "pate_tf.BudgetExceeded",
-        "pate_tf.PrivacyStatement",
-    ],
-)
-def test_the_accounting_never_needs_tensorflow(used):
-    program = f"import pate_tf, pate_tf.accounting.mechanisms; {used}"
-    assert not modules_after(program) & {"tensorflow", "keras", "sklearn"}
-
-
 def test_the_types_that_a_checker_sees_are_the_names_that_there_are():
     source = inspect.getsource(pate_tf)
     block = source[source.index("if TYPE_CHECKING:") : source.index("__version__")]
