@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.data.preprocessing import texts_of_characters
+from pate_tf.representations.images import colour_images
 
 LONGEST_SEQUENCE = 128  # tokens
 CHARACTERS_OF_TOKEN = 3  # at least, of most texts
@@ -52,9 +53,6 @@ def outputs(where: str, dataset: Dataset) -> tuple[Any, Sequence[Any]]:
 
 def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
     """Returns mean outputs of images, which the preset's own converter scales."""
-    from pate_tf.representations.pretrained import check_pictures, colour_images
-
-    check_pictures(dataset, f"hub:{where}")
     convert = hub.layers.ImageConverter.from_preset(where)
     size = tuple(getattr(backbone, "image_shape", None) or ())[:2]
     size = tuple(side or USUAL_SIDE for side in size or convert.image_size or (None, None))

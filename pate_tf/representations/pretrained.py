@@ -5,7 +5,6 @@ weights depends on private records: the person vouches for that, and the stateme
 """
 
 import difflib
-import functools
 import inspect
 import os
 import pathlib
@@ -26,6 +25,8 @@ from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, call_function, name_of
 from pate_tf.models.catalogue import load_keras_file
 from pate_tf.models.encoder import Directions, Encoder, Part
+from pate_tf.representations import hub
+from pate_tf.representations.images import colour_images
 
 PREFIX, HUB = "encoder", "hub"
 USUAL_SIDE = 224  # pixels, of images that networks of Keras Applications were trained on
@@ -89,7 +90,9 @@ def resolved(name: str) -> str:
             f"representation: expected a file of weights of {head}, .keras, .weights.h5 or .h5, at "
             f"{path}, got none"
         )
-    return f"{name.removesuffix(where)}{os.path.abspath(where)}" if path.exists() and where else name
+    return (
+        f"{name.removesuffix(where)}{os.path.abspath(where)}" if path.exists() and where else name
+    )
 
 
 def public_name(name: str) -> str:
@@ -131,11 +134,9 @@ def encoder(name: Named, pool: Pool) -> Encoder:
         name = resolved(str(name))
         shown = public_name(name)
         if head == HUB:
-            from pate_tf.representations import hub
-
             outputs, variables = hub.outputs(where, dataset)
         elif head == PREFIX:
-            model = _adapted(load_keras_file(pathlib.Path(where)), dataset)
+            model = load_keras_file(pathlib.Path(where))
             outputs, variables = _raw_outputs(model, shown, dataset), model.variables
         else:
             outputs, variables = _application(head, side, where, dataset)
@@ -239,55 +240,33 @@ class ModelPart(Part):
 
 
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
-    """Returns a Keras model's call; ValueError if it does not take raw inputs of the data set."""
-    if not isinstance(model, keras.Model) or not hasattr(model, "output_shape"):
+    """Returns the call of a Keras model that takes raw inputs; ValueError if it does not.
+
+    Images are brought to the model's size (bilinear) and colors, where it has fixed ones.
+    """
+    shape, output = (getattr(model, f"{side}_shape", None) for side in ("input", "output"))
+    if not (isinstance(model, keras.Model) and isinstance(shape, tuple) and output):
         raise ValueError(
             f"representation {what}: expected a Keras model that knows its input, got "
             f"{type(model).__name__}"
         )
-    expected = (None, *dataset.input_shape)
-    width = tf.TensorShape(model.output_shape[1:]).num_elements()
-    if tuple(model.input_shape) != expected or not width:
+    expected = dataset.input_shape
+    size = tuple(fixed or free for fixed, free in zip(shape[1:], expected, strict=False))
+    is_image = dataset.kind == "image" and len(shape) == 4
+    fits = is_image and (expected[2] == size[2] or (expected[2], size[2]) == (1, 3))
+    if (size != expected and not fits) or not tf.TensorShape(output[1:]).num_elements():
         raise ValueError(
-            f"representation {what}: expected {list(expected)} to features of one number, got "
-            f"{list(model.input_shape)} to {list(model.output_shape)}"
+            f"representation {what}: expected {[None, *expected]} to features of one number, got "
+            f"{list(shape)} to {list(output)}"
         )
-    return functools.partial(model, training=False)
 
+    def outputs(inputs: tf.Tensor) -> tf.Tensor:
+        if size != expected:
+            inputs = tf.image.resize(inputs, size[:2])
+            inputs = tf.repeat(inputs, size[2] // expected[2], axis=3)
+        return model(inputs, training=False)
 
-def _adapted(model: Any, dataset: Dataset) -> Any:
-    """Returns a model that takes a data set's images, brought to the model's size and colors."""
-    shape = getattr(model, "input_shape", None)
-    if dataset.kind != "image" or not isinstance(shape, tuple) or len(shape) != 4:
-        return model
-    height, width, channels = dataset.input_shape
-    size = (shape[1] or height, shape[2] or width)
-    fits = channels == shape[3] or (channels, shape[3]) == (1, 3)
-    if not fits or shape[1:] == dataset.input_shape:
-        return model
-    inputs = keras.Input(dataset.input_shape)
-    images = inputs if channels == shape[3] else keras.layers.Concatenate()([inputs] * 3)
-    if size != (height, width):
-        images = keras.layers.Resizing(*size, interpolation="bilinear")(images)
-    return keras.Model(inputs, model(images))
-
-
-def colour_images(images: tf.Tensor, dataset: Dataset, size: Sequence[int]) -> tf.Tensor:
-    """Returns images in three colors, of 0 to 255 and a size, float32 `[batch, *size, 3]`."""
-    low, high = (np.asarray(side, np.float32) for side in dataset.value_range)
-    scaled = (images - low) * (255.0 / (high - low))
-    if dataset.input_shape[2] == 1:
-        scaled = tf.repeat(scaled, 3, axis=3)
-    return tf.image.resize(scaled, size, antialias=True)
-
-
-def check_pictures(dataset: Dataset, what: str) -> None:
-    """Raises ValueError unless inputs are images, gray or in three colors."""
-    if dataset.kind != "image" or dataset.input_shape[2] not in (1, 3):
-        raise ValueError(
-            f"representation {what}: expected images, gray or in three colors, got {dataset.kind} "
-            f"data of shape {list(dataset.input_shape)}"
-        )
+    return outputs
 
 
 # Networks of Keras Applications.
@@ -305,45 +284,44 @@ def _application(
         where: file of its weights; empty for those of ImageNet, which Keras downloads.
         dataset: whose images it takes.
     """
-    check_pictures(dataset, name)
     height, width, _ = dataset.input_shape
     longest = int(side) if side else min(USUAL_SIDE, LARGEST_FACTOR * max(height, width))
     size: tuple[int, ...] = tuple(
         max(LEAST_SIDE, round(each * longest / max(height, width))) for each in (height, width)
     )
-    if pathlib.Path(where).suffix == ".keras":
-        model = _without_top(load_keras_file(pathlib.Path(where)), name)
-        size = tuple(fixed or free for fixed, free in zip(model.input_shape[1:3], size, strict=True))
+    path = pathlib.Path(where)
+    if path.suffix == ".keras":
+        model = _without_top(load_keras_file(path), name)
+        size = tuple(
+            fixed or free for fixed, free in zip(model.input_shape[1:3], size, strict=True)
+        )
     elif where:
-        model = _with_weights(name, size, pathlib.Path(where))
+        model = _with_weights(name, size, path)
     else:
-        model = _downloaded(name, size)
+        # A NASNet's weights are for one size.
+        shape = None if name.startswith("NASNet") else (*size, 3)
+        try:
+            model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
+        except Exception as error:  # of any kind, from the network
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"representation {name}: expected weights that Keras can download, got "
+                f"{type(error).__name__} ({reason}); without a network take {name}:FILE, a file of "
+                f"its weights"
+            ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
-    squeezed = _standardisation(model) if where and "efficientnet." in preprocess.__module__ else None
+    means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
+    # Keras divides colors by these roots too, but for weights of ImageNet from a file.
+    lacks_roots = path.suffix == ".h5" and preprocess.__module__.endswith(".efficientnet")
+    middle = 255.0 * np.ravel(means[0]) if lacks_roots and np.any(means[0]) else None
 
     def outputs(images: tf.Tensor) -> tf.Tensor:
         pictures = colour_images(images, dataset, size)
-        if squeezed is not None:
-            mean, roots = squeezed
-            pictures = 255.0 * mean + (pictures - 255.0 * mean) / roots
+        if middle is not None:
+            pictures = middle + (pictures - middle) / ROOTS_OF_DEVIATIONS
         return model(preprocess(pictures), training=False)
 
     return outputs, model.variables
-
-
-def _downloaded(name: str, size: tuple[int, ...]) -> keras.Model:
-    """Returns a network with weights of ImageNet; ValueError, in one line, without a network."""
-    # A NASNet's weights are for one size.
-    shape = None if name.startswith("NASNet") else (*size, 3)
-    try:
-        return applications()[name](include_top=False, pooling="avg", input_shape=shape)
-    except Exception as error:  # of any kind, from the network
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"representation {name}: expected weights that Keras can download, got "
-            f"{type(error).__name__} ({reason}); without a network take {name}:FILE, a file of its "
-            f"weights"
-        ) from None
 
 
 def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras.Model:
@@ -396,16 +374,3 @@ def _without_top(model: Any, name: str) -> keras.Model:
     else:
         maps = [layer.output for layer in layers if len(layer.output.shape) == 4][-1]
     return keras.Model(model.inputs, keras.layers.GlobalAveragePooling2D()(maps))
-
-
-def _standardisation(model: keras.Model) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """Returns what the weights of ImageNet of an EfficientNet want besides; None for others.
-
-    Keras adds a division by the roots of colors' deviations for these downloaded weights alone.
-    """
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.Normalization):
-            mean = np.ravel(layer.adapt_mean).astype(np.float32)
-            if mean.any():
-                return tf.constant(mean), tf.constant(ROOTS_OF_DEVIATIONS, tf.float32)
-    return None
