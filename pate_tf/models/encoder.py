@@ -168,7 +168,8 @@ class ImagePart(Part):
 
     def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
         """Returns features of at most `SAMPLE` images of a pool, by which directions are found."""
-        compiled = tf.function(self.features, autograph=False, reduce_retracing=True)
+        signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
+        compiled = tf.function(self.features, signature, autograph=False)
         inputs = pool.inputs[:SAMPLE]
         batches = (inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH))
         return np.concatenate(
