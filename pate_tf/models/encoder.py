@@ -37,7 +37,7 @@ class Part(tf.Module):
         widths: number of features of each view.
         weight: of each view, where features of several parts are weighed against each other.
         least_variance: that a feature counts with, as a share of its view's mean one. The default
-            was chosen on the pools of Fashion-MNIST and MNIST (docs/notes/small_teachers.md).
+            was chosen on the pools of Fashion-MNIST and MNIST (docs/how-to/small_teachers.md).
     """
 
     widths: tuple[int, ...]
