@@ -29,8 +29,8 @@ from pate_tf.students.training import TrainingDivergedError
 
 # Two networks of half the steps each err less than one.
 NETWORKS = 2
-STEPS = (100, 450)  # at least and at most
-PASSES = 64  # over the pool, between these: of few images more steps teach nothing more
+STEPS, FEWEST_STEPS = 450, 100
+PASSES = 64  # over the pool, between these numbers of steps: few images teach no more in more
 BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
@@ -98,7 +98,7 @@ class ContrastivePart(encoder.Part):
         """
         dataset, seed = pool.dataset, self._order_seed
         model = ContrastiveModel(self.body, self.projection)
-        num_steps = int(np.clip(PASSES * len(pool) // BATCH_SIZE, *STEPS))
+        num_steps = min(STEPS, max(FEWEST_STEPS, PASSES * len(pool) // BATCH_SIZE))
         schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
         model.compile(optimizer=keras.optimizers.Adam(schedule))
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
