@@ -38,7 +38,7 @@ class Part(tf.Module):
         widths: number of features of each view.
         weight: of each view, where features of several parts are weighed against each other.
         least_variance: that a feature counts with, as a share of its view's mean one. The default
-            was chosen on the pools of Fashion-MNIST and MNIST (docs/notes/small_teachers.md).
+            was chosen on the pools of Fashion-MNIST and MNIST (docs/how-to/small_teachers.md).
         places: of records in a batch, see `record_features`; few where a forward pass is dear.
         is_frozen: whether a person brought it, trained on other data.
     """
@@ -173,7 +173,8 @@ class ImagePart(Part):
 
     def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
         """Returns features of at most `SAMPLE` images of a pool, by which directions are found."""
-        compiled = tf.function(self.features, autograph=False, reduce_retracing=True)
+        signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
+        compiled = tf.function(self.features, signature, autograph=False)
         inputs = pool.inputs[:SAMPLE]
         batches = (inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH))
         return np.concatenate(

@@ -30,7 +30,7 @@ from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # between names whose features lie side by side
-VERSION = 4  # of the rules by which a pool becomes a representation
+VERSION = 5  # of the rules by which a pool becomes a representation
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 

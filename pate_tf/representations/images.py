@@ -63,7 +63,7 @@ class Layout:
 
 # On Fashion-MNIST's pool twice as many filters told no more.
 GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
-# Chosen on coloured digits and letters, beside wavelets (docs/notes/small_teachers.md).
+# Chosen on coloured digits and letters, beside wavelets (docs/how-to/small_teachers.md).
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
 
@@ -243,7 +243,7 @@ class WaveletPart(encoder.ImagePart):
     Each is divided by its deviation in the pool.
     """
 
-    # Chosen on coloured digits and letters (docs/notes/small_teachers.md).
+    # Chosen on coloured digits and letters (docs/how-to/small_teachers.md).
     weight = 4.0
     least_variance = 1.0
 

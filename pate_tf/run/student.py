@@ -521,7 +521,7 @@ def measure(
     if never:
         reporting.warn(
             f"student: of {len(inputs):,} samples it predicts for none the class "
-            f"{few_of(never)}; docs/how-to/rare_classes.md says what helps"
+            f"{few_of(never)}; docs/how-to/choose_student.md says what helps"
         )
     values["student_never_predicts"] = never
     if samples is not None and samples.labels is not None:
