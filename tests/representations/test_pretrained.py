@@ -25,6 +25,7 @@ def small(shape=SHAPE, seed=0) -> keras.Model:
 @pytest.fixture(scope="module", autouse=True)
 def few_steps():
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "NETWORKS", 1)
         patch.setattr(contrastive, "STEPS", 3)
         patch.setattr(contrastive, "STUDENT_STEPS", 3)
         yield
