@@ -17,7 +17,13 @@ import numpy.typing as npt
 import pyarrow
 
 from pate_tf.core import artifacts
-from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
+from pate_tf.core.dataset import (
+    BACKGROUND,
+    IMAGE_AUGMENTATION,
+    Dataset,
+    check_inputs,
+    to_input_type,
+)
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.sensitive import PrivateExamples, owner_partition, random_partition
@@ -54,12 +60,17 @@ def draft_schema(
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
     if public is not None:
-        table = tables.read_table(public, tables.text_form(public))
-        text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
+        form = tables.text_form(public)
+        table = tables.read_table(public, form)
+        table.report({})
+        names = () if form.has_header else form.names
+        text = schema.draft(
+            table.fields, label=label, owner=owner, left_out=table.left_out, names=names
+        )
     elif private is not None:
-        names, form = tables.header_of(private)
+        columns, form = tables.header_of(private)
         fields = {"delimiter": form.delimiter, "encoding": form.encoding}
-        text = schema.draft_of_names(names, label=label, owner=owner, **fields)
+        text = schema.draft_of_names(columns, label=label, owner=owner, **fields)
     else:
         raise ValueError("public: expected a file of public records, or `private`, got none")
     artifacts.write_text(target, text)
@@ -514,11 +525,13 @@ class Data:
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
         image_size: tuple[int, int] | None = None,
+        background: str = BACKGROUND,
+        on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
         """Takes two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
 
-        They are turned as their EXIF entries say, laid on white where they are transparent, and
+        They are turned as their EXIF entries say, laid on a background where transparent, and
         gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
         the public ones fix.
 
@@ -532,6 +545,9 @@ class Data:
             image_size: height and width that each image is scaled to, by a bilinear filter that
                 averages where it becomes smaller. Default: that of the public images, which must
                 all have one.
+            background: "white", "black" or "gray", which transparent images are laid on.
+            on_bad_record: "refuse" if a private image that is broken is an error; "skip" if it is
+                left out, by itself alone, whatever the others are.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the name of the private folder, which is told from others by its path.
 
@@ -540,9 +556,16 @@ class Data:
                 all alike, or classes are not known. The message names no private file.
         """
         samples = image_folders.load_public(
-            pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
+            pathlib.Path(public),
+            classes=classes,
+            augmentation=augmentation,
+            size=image_size,
+            background=background,
+            private=pathlib.Path(private) if on_bad_record == tables.REFUSE else None,
         )
-        records = image_folders.load_private(pathlib.Path(private), samples)
+        records = image_folders.load_private(
+            pathlib.Path(private), samples, on_bad_record=on_bad_record
+        )
         records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 

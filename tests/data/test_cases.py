@@ -20,6 +20,9 @@ def table(header="age,pressure,smoker,ill", *records, delimiter=","):
     return "\n".join(lines) + "\n"
 
 
+LONG = table("age,pressure,smoker,ill", *RECORDS * 4)
+
+
 def with_columns(header, *fields):
     """A table with some more columns in front."""
     names = f"{header},age,pressure,smoker,ill"
@@ -65,15 +68,42 @@ def with_word(word):
         table().replace("\n", "\r\n"),
         gzip.compress(table().encode()),
         table().encode("utf-16"),
+        "# of 2020, all\nA title\n\n" + LONG,
+        LONG.replace("\n", ",\n").replace("ill,", "ill"),
+        re.sub(r"\n(?=.)", "\n7,", LONG),
+        table("age pressure  smoker ill ", *RECORDS, delimiter="   "),
+        table().replace("yes", '"yes"').replace(",", ", "),
+        table(delimiter="\t", header="age\tpressure\tsmoker\till\tnote")
+        .replace("no\n", 'no\t"open\n')
+        .replace("yes\n", "yes\tclosed\n"),
     ],
 )
 def test_how_a_table_is_written_changes_no_value(tmp_path, content):
     # A column that the schema doesn't use is not looked at.
     note = re.compile(r"\[columns\.note\]\n(.+\n)*")
     data, _ = bring(tmp_path, content, edit=lambda text: note.sub("", text))
-    np.testing.assert_array_equal(data.private.inputs[:, :2], np.transpose([AGES, PRESSURES]))
-    assert data.private.labels.tolist() == LABELS
-    assert data.dataset.name == "private"
+    np.testing.assert_array_equal(data.private.inputs[:3, :2], np.transpose([AGES, PRESSURES]))
+    assert data.private.labels[:3].tolist() == LABELS
+    assert len(data.private) in (3, 12) and data.dataset.name == "private"
+
+
+@pytest.mark.parametrize(("delimiter", "label"), [(" ", "column_4"), ("\t", "column_1")])
+def test_a_file_without_names_is_read_by_numbers_of_its_columns(tmp_path, delimiter, label):
+    fields = [record[::-1] if label == "column_1" else record for record in RECORDS * 3]
+    for name in ("public", "private"):
+        lines = "\n".join(delimiter.join(record) for record in fields)
+        (tmp_path / f"{name}.csv").write_text(lines + "\n")
+    files = [tmp_path / f"{name}.csv" for name in ("private", "public")]
+    with pytest.raises(ValueError, match=r"label: expected one of column_1, .*names no columns"):
+        draft_schema(files[1], tmp_path / "schema.toml", label="ill")
+    text = draft_schema(files[1], tmp_path / "schema.toml", label=label)
+    (tmp_path / "schema.toml").write_text(text.replace(label, "ill"))  # a name of one's own
+    data = Data.from_csv(*files, schema=tmp_path / "schema.toml")
+    assert data.private.labels.tolist() == LABELS * 3
+    assert sorted(data.private.inputs.max(axis=0)) == [0, 1, 1, 61, 180]
+    if delimiter == " ":
+        with pytest.raises(ValueError, match=r"does it name the columns|got numbers: a record"):
+            draft_schema(None, tmp_path / "new.toml", private=files[0], label="column_1")
 
 
 @pytest.mark.parametrize("word", ["", "NA", "?", "null"])
@@ -136,16 +166,6 @@ def test_what_is_no_table_is_named(tmp_path, content, told):
         bring(tmp_path, content)
 
 
-def test_a_label_of_another_spelling_is_never_a_feature(tmp_path):
-    path = tmp_path / "public.csv"
-    path.write_text(table("age,pressure,smoker,Ill"))
-    with pytest.raises(
-        ValueError, match="label: expected a column of the file, got no column ill; there is Ill"
-    ):
-        draft_schema(path, tmp_path / "schema.toml", label="ill")
-    assert not (tmp_path / "schema.toml").exists()
-
-
 THOUGHT = {
     "constant": ("constant: every public record has the same value", lambda n: "7"),
     "sentinel": (
@@ -172,7 +192,7 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
 @pytest.mark.parametrize(
     ("header", "label", "comment"),
     [
-        ("30,100,y,no", None, "the first line has numbers (30, 100): does it name the columns?"),
+        ("30,100,a,b", None, "the first line has numbers (30, 100): does it name the columns?"),
         ("age,,smoker,ill", "ill", "1 columns without a name are left out"),
         ("age,a,a,ill", "ill", "left out: 'a' is the name of several columns"),
         ("age,pressure,smoker,ill", "ill", 'do "NO" and "no" mean the same?'),
@@ -236,11 +256,3 @@ def test_records_that_do_not_fit_are_skipped_by_themselves_alone(tmp_path):
     assert data.private.inputs[:, 0].tolist() == AGES
     assert data.private.labels.tolist() == LABELS
     assert data.private.owners.tolist() == [2, 3, 4]  # no other's teacher depends on a bad record
-
-
-def test_one_file_for_both_sides_is_refused_by_its_path(tmp_path):
-    (tmp_path / "a.csv").write_text(table())
-    (tmp_path / "b.csv").symlink_to(tmp_path / "a.csv")
-    draft_schema(tmp_path / "a.csv", tmp_path / "schema.toml", label="ill")
-    with pytest.raises(ValueError, match="public: expected another file than the private one"):
-        Data.from_csv(tmp_path / "a.csv", tmp_path / "b.csv", schema=tmp_path / "schema.toml")
