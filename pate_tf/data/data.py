@@ -509,14 +509,14 @@ class Data:
     def from_folders(
         cls,
         private: str | os.PathLike[str],
-        public: str | os.PathLike[str],
+        public: str | os.PathLike[str] | None = None,
         *,
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
         image_size: tuple[int, int] | None = None,
         name: str | None = None,
     ) -> Data:
-        """Takes two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
+        """Takes one or two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
 
         They are turned as their EXIF entries say, laid on white where they are transparent, and
         gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
@@ -526,12 +526,13 @@ class Data:
             private: with a folder for each class. SENSITIVE. An image's teacher follows from its
                 file's name: give each a name of its own that says nothing of others.
             public: with the same folders, or with images outside of them, which have no label.
+                Default: none; images become gray then, and feature sums need no pool.
             classes: names of the classes in the order of their numbers. Default: the names of the
-                folders in `public`, sorted.
+                folders in `public`, sorted, or those in `private`, which are public then.
             augmentation: what leaves an image's label as it is; see `Dataset`.
             image_size: height and width that each image is scaled to, by a bilinear filter that
                 averages where it becomes smaller. Default: that of the public images, which must
-                all have one.
+                all have one. Needed without these.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the name of the private folder, which is told from others by its path.
 
@@ -539,9 +540,14 @@ class Data:
             ValueError: if there are no images, some are broken, public ones differ in size or are
                 all alike, or classes are not known. The message names no private file.
         """
-        samples = image_folders.load_public(
-            pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
-        )
+        if public is None:
+            samples = image_folders.without_public(
+                pathlib.Path(private), size=image_size, classes=classes
+            )
+        else:
+            samples = image_folders.load_public(
+                pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
+            )
         records = image_folders.load_private(pathlib.Path(private), samples)
         records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))

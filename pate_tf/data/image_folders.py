@@ -100,6 +100,43 @@ def load_public(
     return PublicExamples(dataset, inputs, labels)
 
 
+def without_public(
+    private: pathlib.Path,
+    *,
+    size: tuple[int, int] | None,
+    classes: Sequence[str] | None = None,
+    name: str | None = None,
+) -> PublicExamples:
+    """Returns no public images of a data set that is declared: gray ones of a size.
+
+    Of the private folder the names of the folders in it are read alone, which are public: as empty
+    ones count too, they do not depend on any image.
+
+    Args:
+        private: the private folder.
+        size: height and width that images are scaled to.
+        classes: the names of the classes. Default: those of the folders, sorted.
+        name: of the data set. Default: the folder's.
+
+    Raises:
+        ValueError: if there is no size, or the folders are no classes.
+    """
+    if size is None:
+        raise ValueError("image_size: expected a size of all images without public ones, got none")
+    names = tuple(classes or _class_names(private))
+    dataset = Dataset(
+        name=name or private.resolve().name,
+        kind="image",
+        input_shape=(*size, 1),
+        value_range=(0.0, 255.0),
+        num_classes=len(names),
+        class_names=names,
+        augmentation=IMAGE_AUGMENTATION,
+        pool_size=0,
+    )
+    return PublicExamples.none_of(dataset)
+
+
 def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder that has a folder for each class.
 
