@@ -20,6 +20,7 @@ PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
 # Each line is a step: commands that run side by side.
 DEMO = [("-m pate_tf.cli.demo",)]
 DEMO_SILOS = [("-m pate_tf.cli.demo --silos",)]
+DEMO_CLUSTER = [("tools/cluster.py",)]
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m codespell_lib")
 MYPY = "-m mypy"
 SPHINX = "-m sphinx --quiet --fail-on-warning --keep-going docs build/docs"
@@ -34,6 +35,7 @@ JOBS = {
         "[silos]",
         DEMO_SILOS,
     ),
+    "demo-cluster": ("feature sums on a cluster that loses a worker", "[cluster]", DEMO_CLUSTER),
     "docs": ("the guide, in build/docs", "[docs]", [(SPHINX,)]),
     "test": ("linters, types, the guide and tests", "[docs,test]", [LINT, (MYPY, SPHINX, *TEST)]),
     "long": ("the tests that take too long for every day", "[test]", [LONG]),

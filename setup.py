@@ -54,6 +54,8 @@ setuptools.setup(
         "accounting": ["dp-accounting>=0.6,<0.7"],
         # Feature sums and teachers of records that outgrow one machine; local runners included.
         "beam": ["apache-beam>=2.77,<3"],
+        # The same on a cluster of Dask.
+        "cluster": ["apache-beam[dask]>=2.77,<3"],
         "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9"],
         "onnx": ["tf2onnx>=1.17,<2"],
         # Silos, parties and a coordinator, or shared training, in different processes.
@@ -65,7 +67,7 @@ setuptools.setup(
         ],
         "test": [
             "ai-edge-litert>=2.1",
-            "apache-beam>=2.77,<3",
+            "apache-beam[dask]>=2.77,<3",
             "codespell>=2.4",
             "cryptography>=50",
             "dp-accounting>=0.6,<0.7",

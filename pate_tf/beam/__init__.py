@@ -11,6 +11,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import hashlib
 import io
 import itertools
 import json
@@ -59,6 +60,7 @@ ROWS: Final = 2**15  # of a block
 TO_THE_END: Final = -1
 REFUSE, DROP = "refuse", "drop"
 BUCKETS: Final = 256  # parts of the owners; each is in the memory of one worker
+ADDED: Final = -1  # key of what is added up as it is
 PARTIAL: Final = "partial.npz"
 
 # Where records come from: spans of files or arrays, read in blocks of rows.
@@ -386,7 +388,9 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
     try:
         pipeline = beam.Pipeline(options=options)
         build(pipeline)
-        state = pipeline.run().wait_until_finish()
+        result = pipeline.run()
+        with getattr(result, "client", contextlib.nullcontext()):  # Dask's stays open
+            state = result.wait_until_finish()
     except Exception as error:  # Beam's own, and what a worker raised, as text
         raise ValueError(_reason(error)) from error
     if state is not None and state != "DONE":
@@ -589,11 +593,14 @@ class _Partial:
         sums: the table of `Summands`.
         lanes: `keyed_sum` of the records.
         num_records: how many there are.
+        receipt: weights of the spans that were read, less those of owners' parts not yet added.
+        num_records: how many there are.
         num_bad: records next to these that were left out.
     """
 
     sums: IntArray
     lanes: npt.NDArray[np.uint64]
+    receipt: int
     num_records: int = 0
     num_bad: int = 0
 
@@ -601,16 +608,29 @@ class _Partial:
         return _Partial(*map(operator.add, vars(self).values(), vars(other).values()))
 
 
-def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
-    """Yields what a span's records add, and of owners their totals."""
+def _weight(*place: int) -> int:
+    """Returns 40 bits that follow from a place: of a span, or of its owners in a bucket.
+
+    Weights add up to what they must only if each result was added exactly once.
+    """
+    digest = hashlib.sha256(repr(place).encode()).digest()
+    return int.from_bytes(digest[:5], "big")
+
+
+def _sum_span(job: _Job, span: Span) -> Iterator[tuple[int, Any]]:
+    """Yields what a span's records add, under `ADDED`, and of owners their totals, by bucket."""
     summands, num_classes, key = job.summands, job.summands.num_classes, job.work.read(KEY)
     encoder = _encoder(job.work.folder, json.dumps(job.source.dataset.to_dict()))
-    partial = _Partial(np.zeros((summands.num_rows, num_classes), np.int64), np.zeros(4, np.uint64))
-    for block in job.source.blocks(span):
+    partial = _Partial(
+        np.zeros((summands.num_rows, num_classes), np.int64),
+        np.zeros(4, np.uint64),
+        _weight(span.number),
+    )
+    for number, block in enumerate(job.source.blocks(span)):
         records = record_digests(block.inputs)
         owners = None if block.owners is None else owner_digests(block.owners, key)
         lanes = keyed_sum(key, records, block.labels, owners)
-        sums = np.zeros((summands.num_rows, num_classes), np.int64)
+        sums, receipt = np.zeros((summands.num_rows, num_classes), np.int64), 0
         if owners is None:
             for rows, features in record_features(encoder, block.inputs, digests=records):
                 sums += summands.of_records(features, block.labels[rows])
@@ -628,44 +648,51 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
                 # Few clusters have records of a pair: nearly all counts are zeros.
                 counts = sparse.csr_array(totals[some, first:])
                 classes = keys[some] % num_classes
-                yield "owners", (bucket, (of_pair[some], classes, totals[some, :first], counts))
-        partial += _Partial(sums, lanes, len(records), block.num_bad)
-    yield "partial", partial
+                weight = _weight(span.number, number, bucket)
+                receipt -= weight
+                yield bucket, (weight, of_pair[some], classes, totals[some, :first], counts)
+        partial += _Partial(sums, lanes, receipt, len(records), block.num_bad)
+    yield ADDED, partial
 
 
 @_without_values()
-def _sum_owners(job: _Job, keyed: tuple[int, Iterable[Any]]) -> _Partial:
-    """Returns what the owners of a bucket add."""
-    parts = (
-        (digests, classes, np.concatenate([totals, counts.toarray()], axis=1))
-        for digests, classes, totals, counts in keyed[1]
-    )
-    _, keys, totals = _merged_pairs(parts, job.summands.num_classes, job.summands.num_rows)
-    return _Partial(job.summands.of_owners(totals, keys), np.zeros(4, np.uint64))
+def _sum_owners(job: _Job, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Partial]:
+    """Returns what the owners of a bucket add, under `ADDED`."""
+    receipt = 0
+
+    def parts() -> Iterator[tuple[npt.NDArray[np.bytes_], IntArray, IntArray]]:
+        nonlocal receipt
+        for weight, digests, classes, totals, counts in keyed[1]:
+            receipt += weight
+            yield digests, classes, np.concatenate([totals, counts.toarray()], axis=1)
+
+    _, keys, totals = _merged_pairs(parts(), job.summands.num_classes, job.summands.num_rows)
+    return ADDED, _Partial(job.summands.of_owners(totals, keys), np.zeros(4, np.uint64), receipt)
 
 
 def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
     import apache_beam as beam
 
-    def tagged(span: Span) -> Iterator[Any]:
-        with _without_values():
-            for tag, value in _sum_span(job, span):
-                yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
+    sums = np.zeros((job.summands.num_rows, job.summands.num_classes), np.int64)
+    nothing = _Partial(sums, np.zeros(4, np.uint64), 0)
 
-    nothing = _Partial(
-        np.zeros((job.summands.num_rows, job.summands.num_classes), np.int64),
-        np.zeros(4, np.uint64),
-    )
+    def sum_span(span: Span) -> Iterator[Any]:
+        with _without_values():
+            yield from _sum_span(job, span)
+
+    # Keys are numbers and every output of a step has a key: Dask's runner knows no tags or side
+    # inputs, and computes results that a worker lost anew, which must have the same keys.
     summed = (
         pipeline
         | "spans" >> beam.Create(list(spans))
         | "spread" >> beam.Reshuffle()
-        | "sum" >> beam.FlatMap(tagged).with_outputs("owners", main="partial")
+        | "sum" >> beam.FlatMap(sum_span)
     )
-    partials = [summed.partial]
+    partials = [summed | "added" >> beam.Filter(lambda keyed: keyed[0] == ADDED)]
     if job.source.has_owners:
         partials.append(
-            summed.owners
+            summed
+            | "of owners" >> beam.Filter(lambda keyed: keyed[0] != ADDED)
             | "owners" >> beam.GroupByKey()
             | "clip and sum" >> beam.Map(functools.partial(_sum_owners, job))
         )
@@ -673,8 +700,8 @@ def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
         partials
         | "all" >> beam.Flatten()
         # Integers: their order does not matter.
-        | "add" >> beam.CombineGlobally(lambda some: functools.reduce(operator.add, some, nothing))
-        | "write" >> beam.Map(lambda total: job.work.write_arrays(PARTIAL, **vars(total)))
+        | "add" >> beam.CombinePerKey(lambda some: functools.reduce(operator.add, some, nothing))
+        | "write" >> beam.Map(lambda total: job.work.write_arrays(PARTIAL, **vars(total[1])))
     )
 
 
@@ -742,6 +769,8 @@ def sums(
         with reporting.clock("summing features of records"):
             run_pipeline(functools.partial(_build_sums, job, spans), beam_options)
         total = work.read_arrays(PARTIAL)
+    if total["receipt"] != sum(_weight(span.number) for span in spans):
+        raise ValueError("beam: expected each result of a worker once, got some twice or never")
     num_bad = int(total["num_bad"])
     if num_bad and bad_rows == REFUSE:
         raise ValueError(
@@ -779,8 +808,12 @@ _student = functools.lru_cache(maxsize=1)(ServedStudent)  # loaded once a worker
 
 def _predict_span(
     source: NamedSource | TableSource, folder: str, output: str, span: Span
-) -> Iterator[tuple[int, int]]:
-    """Writes what is predicted of a span's inputs; yields how many there are, and bad ones."""
+) -> set[tuple[int, int, int]]:
+    """Writes what is predicted of a span's inputs.
+
+    Returns:
+        Its number, how many inputs there are, and bad ones: in a set, where a repetition is none.
+    """
     number = num_bad = 0
     tables: list[dict[str, Any]] = []
     for block in source.blocks(span):
@@ -798,7 +831,7 @@ def _predict_span(
         start=np.array(span.start),
         **arrays,
     )
-    yield number, num_bad
+    return {(span.number, number, num_bad)}
 
 
 def predict(
@@ -853,12 +886,15 @@ def predict(
             pipeline
             | "spans" >> beam.Create(list(spans))
             | "spread" >> beam.Reshuffle()
-            | "predict" >> beam.FlatMap(predict_span)
-            | "count" >> beam.CombineGlobally(lambda some: np.sum([(0, 0), *some], 0).tolist())
-            | "write" >> beam.Map(lambda some: work.write("counts.json", json.dumps(some).encode()))
+            | "predict" >> beam.Map(predict_span)
+            | "all" >> beam.CombineGlobally(lambda some: set().union(*some)).without_defaults()
+            | "write"
+            >> beam.Map(lambda some: work.write("counts.json", json.dumps([*some]).encode()))
         )
 
     with reporting.clock("predicting"):
         run_pipeline(build, beam_options)
-    number, num_bad = json.loads(work.read("counts.json"))
-    return int(number), int(num_bad)
+    counts = np.array(json.loads(work.read("counts.json")), np.int64).reshape(-1, 3)
+    if len(counts) != len(spans):
+        raise ValueError(f"beam: expected predictions of {len(spans)} parts, got {len(counts)}")
+    return int(counts[:, 1].sum()), int(counts[:, 2].sum())

@@ -18,6 +18,8 @@ INPUT_TYPES = {
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
+BACKGROUND = "white"
+BACKGROUNDS = {BACKGROUND: 255, "black": 0, "gray": 128}  # values of red, green and blue
 IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
 
 
@@ -70,6 +72,7 @@ class Dataset:
             inputs are brought as they are. Not compared: it makes no other data set of them.
         white_level: the value in image files of more than 8 bits that is read as 255; 0 is read as
             0.
+        background: color that transparent images of files are laid on.
         input_name: what a served model calls its input: "image" or "features".
     """
 
@@ -85,6 +88,7 @@ class Dataset:
     num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     schema: Any = dataclasses.field(default=None, compare=False, repr=False)
     white_level: float = WHITE_LEVEL
+    background: str = BACKGROUND
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +102,7 @@ class Dataset:
         usual = IMAGE_AUGMENTATION if self.kind == "image" else "none"
         object.__setattr__(self, "input_type", self.input_type or types[0])
         object.__setattr__(self, "augmentation", self.augmentation or usual)
+        one_of(tuple(BACKGROUNDS), background=self.background)
         one_of(types, input_type=self.input_type)
         one_of(augmentations, augmentation=self.augmentation)
         if self.class_names and len(self.class_names) != self.num_classes:
@@ -142,7 +147,8 @@ class Dataset:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields that are compared as JSON values; `from_dict` is its inverse.
 
-        The default type of inputs and white level are left out, as before there was a choice.
+        The default type of inputs, white level and background are left out, as before there was a
+        choice.
         """
         fields = {
             field.name: getattr(self, field.name)
@@ -151,8 +157,9 @@ class Dataset:
         }
         if self.input_type == INPUT_TYPES[self.kind][0]:
             del fields["input_type"]
-        if self.white_level == WHITE_LEVEL:
-            del fields["white_level"]
+        for name, default in (("white_level", WHITE_LEVEL), ("background", BACKGROUND)):
+            if fields[name] == default:
+                del fields[name]
         return fields
 
     @classmethod

@@ -17,7 +17,13 @@ import numpy.typing as npt
 import pyarrow
 
 from pate_tf.core import artifacts
-from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
+from pate_tf.core.dataset import (
+    BACKGROUND,
+    IMAGE_AUGMENTATION,
+    Dataset,
+    check_inputs,
+    to_input_type,
+)
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.sensitive import PrivateExamples, owner_partition, random_partition
@@ -514,11 +520,13 @@ class Data:
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
         image_size: tuple[int, int] | None = None,
+        background: str = BACKGROUND,
+        on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
         """Takes one or two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
 
-        They are turned as their EXIF entries say, laid on white where they are transparent, and
+        They are turned as their EXIF entries say, laid on a background where transparent, and
         gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
         the public ones fix.
 
@@ -533,6 +541,9 @@ class Data:
             image_size: height and width that each image is scaled to, by a bilinear filter that
                 averages where it becomes smaller. Default: that of the public images, which must
                 all have one. Needed without these.
+            background: "white", "black" or "gray", which transparent images are laid on.
+            on_bad_record: "refuse" if a private image that is broken is an error; "skip" if it is
+                left out, by itself alone, whatever the others are.
             name: public name of the private data, to which all releases from them are charged.
                 Default: the name of the private folder, which is told from others by its path.
 
@@ -540,15 +551,25 @@ class Data:
             ValueError: if there are no images, some are broken, public ones differ in size or are
                 all alike, or classes are not known. The message names no private file.
         """
+        folder = pathlib.Path(private)
         if public is None:
             samples = image_folders.without_public(
-                pathlib.Path(private), size=image_size, classes=classes
+                folder,
+                classes=classes,
+                augmentation=augmentation,
+                size=image_size,
+                background=background,
             )
         else:
             samples = image_folders.load_public(
-                pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
+                pathlib.Path(public),
+                classes=classes,
+                augmentation=augmentation,
+                size=image_size,
+                background=background,
+                private=folder if on_bad_record == tables.REFUSE else None,
             )
-        records = image_folders.load_private(pathlib.Path(private), samples)
+        records = image_folders.load_private(folder, samples, on_bad_record=on_bad_record)
         records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from pate_tf.core import artifacts
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import BACKGROUND, BACKGROUNDS, Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import Reporting
 from pate_tf.core.sensitive import PrivateExamples
@@ -56,13 +56,19 @@ class FileSource(Settings):
         "that averages where it becomes smaller. Default: all have one size, the public images'. "
         "Without public images all become gray.",
     )
+    background: str = setting(
+        BACKGROUND,
+        advanced=True,
+        choices=tuple(BACKGROUNDS),
+        help="Of images: the color that transparent ones are laid on.",
+    )
     on_bad_record: str = setting(
         tables.REFUSE,
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
-        help="What becomes of a private record of a file that does not fit the schema: refuse the "
-        "file, or skip the record, by itself alone, whatever the others are. How many are left is "
-        "private then: as with --owner, each record being one without it.",
+        help="What becomes of a private record of a file that does not fit the schema, or of a "
+        "broken image: refuse all, or skip the record, by itself alone, whatever the others are. "
+        "How many are left is private then: as with --owner, each record being one without it.",
     )
     name: str | None = setting(
         None,
@@ -111,8 +117,16 @@ class FileSource(Settings):
                     raise ValueError(f"{name}: expected with tables alone, got it with images")
             size = image_folders.size_of(self.image_size)
             if self.public is None:
-                return image_folders.without_public(place, size=size, name=self.name)
-            return image_folders.load_public(place, name=self.name, size=size)
+                return image_folders.without_public(
+                    place, name=self.name, size=size, background=self.background
+                )
+            return image_folders.load_public(
+                place,
+                name=self.name,
+                size=size,
+                background=self.background,
+                private=self.private if self.on_bad_record == tables.REFUSE else None,
+            )
         if self.image_size is not None:
             raise ValueError("image_size: expected with folders of images alone, got it with files")
         if self.public is None:
@@ -142,7 +156,9 @@ class FileSource(Settings):
         if is_folder != self.private.is_dir():
             raise ValueError("private: expected two folders of images or two files, got one")
         if is_folder:
-            examples = image_folders.load_private(self.private, public)
+            examples = image_folders.load_private(
+                self.private, public, on_bad_record=self.on_bad_record
+            )
         else:
             dataset = public.dataset
             form = None if self.public is None else self._public_table.form

@@ -5,6 +5,7 @@ or stated, never off the private one.
 """
 
 import contextlib
+import itertools
 import pathlib
 import re
 import warnings
@@ -15,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from pate_tf.core.dataset import IMAGE_AUGMENTATION, WHITE_LEVEL, Dataset
+from pate_tf.core.dataset import BACKGROUND, IMAGE_AUGMENTATION, WHITE_LEVEL, Dataset
 from pate_tf.core.public import UNKNOWN, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
 from pate_tf.core.validation import raise_all
-from pate_tf.data.tables import pool_size
+from pate_tf.data.tables import REFUSE, pool_size
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
@@ -31,6 +32,7 @@ DEEP: Final = ("I", "F")  # modes of more than 8 bits, by how they begin
 WHITE_LEVELS: Final = (1.0, *(2.0**bits - 1.0 for bits in range(8, 33, 2)))
 ORIENTATION: Final = 0x0112  # of EXIF; above 4 the image lies on its side
 LARGEST: Final = 4096  # of a side
+END_OF_JPEG: Final = b"\xff\xd9"
 BROKEN: Final = "expected an image, got a broken one"
 
 
@@ -58,6 +60,8 @@ def load_public(
     augmentation: str = IMAGE_AUGMENTATION,
     name: str | None = None,
     size: tuple[int, int] | None = None,
+    background: str = BACKGROUND,
+    private: pathlib.Path | None = None,
 ) -> PublicExamples:
     """Returns the public images of a folder, in a fixed order that has nothing to do with labels.
 
@@ -71,6 +75,9 @@ def load_public(
         name: of the data set. Default: the folder's.
         size: height and width that all images are scaled to, private ones too. Default: that of the
             public images.
+        background: color of `BACKGROUNDS` that transparent images are laid on, private ones too.
+        private: the PRIVATE folder beside it, if it is to be refused, by what shows without its
+            pixels, before any image is decoded.
 
     Raises:
         ValueError: if there are no images, some are broken (which are named), all are alike, they
@@ -78,6 +85,8 @@ def load_public(
     """
     names = tuple(classes or _class_names(folder))
     paths, labels = _placed(folder, names, is_private=False)
+    if private is not None:
+        _placed(private, names, is_private=True)
     shape, white_level = _facts(paths, folder, size)
     dataset = Dataset(
         name=name or folder.resolve().name,
@@ -89,13 +98,14 @@ def load_public(
         augmentation=augmentation,
         pool_size=pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any())),
         white_level=white_level,
+        background=background,
     )
     inputs, broken = read_images(paths, dataset)
-    raise_all(str(folder), [f"{path.relative_to(folder)}: {BROKEN}" for path in sorted(broken)])
+    _refuse(folder, broken, is_private=False)
     if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
         raise ValueError(
             f"{folder}: expected images that differ, got {len(inputs):,} that are all alike, with "
-            f"white where they are transparent"
+            f"{background} where they are transparent; `background` names another color"
         )
     return PublicExamples(dataset, inputs, labels)
 
@@ -105,7 +115,9 @@ def without_public(
     *,
     size: tuple[int, int] | None,
     classes: Sequence[str] | None = None,
+    augmentation: str = IMAGE_AUGMENTATION,
     name: str | None = None,
+    background: str = BACKGROUND,
 ) -> PublicExamples:
     """Returns no public images of a data set that is declared: gray ones of a size.
 
@@ -116,7 +128,9 @@ def without_public(
         private: the private folder.
         size: height and width that images are scaled to.
         classes: the names of the classes. Default: those of the folders, sorted.
+        augmentation: as of `Dataset`.
         name: of the data set. Default: the folder's.
+        background: color of `BACKGROUNDS` that transparent images are laid on.
 
     Raises:
         ValueError: if there is no size, or the folders are no classes.
@@ -131,13 +145,16 @@ def without_public(
         value_range=(0.0, 255.0),
         num_classes=len(names),
         class_names=names,
-        augmentation=IMAGE_AUGMENTATION,
+        augmentation=augmentation,
         pool_size=0,
+        background=background,
     )
     return PublicExamples.none_of(dataset)
 
 
-def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExamples:
+def load_private(
+    folder: pathlib.Path, public: PublicExamples, *, on_bad_record: str = REFUSE
+) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder that has a folder for each class.
 
     An image's place among them follows from its file's name and not from its class: an image that
@@ -147,22 +164,34 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
     Args:
         folder: with the folders.
         public: whose data set this is.
+        on_bad_record: "refuse" if an image that is broken, or in no folder of a class, is an error;
+            "skip" if it is left out, by itself alone. Each image is an owner then, its place in the
+            order of all, as of `TextTable.private`.
 
     Raises:
-        ValueError: if there are no images, some are broken or in no folder of a class, or another
-            folder is there. The message names no class and no file.
+        ValueError: if there are no images, or some are refused. The message names no class and no
+            file.
     """
     dataset = public.dataset
-    paths, labels = _placed(folder, dataset.class_names, is_private=True)
-    if (labels == UNKNOWN).any():
-        raise ValueError(f"{folder}: expected images in folders of their classes, got others")
+    paths, labels = _placed(
+        folder, dataset.class_names, is_private=True, on_bad_record=on_bad_record
+    )
     inputs, broken = read_images(paths, dataset)
-    if broken:
-        raise ValueError(
-            f"{folder}: expected images, got {len(broken):,} broken ones of {len(paths):,} (these "
-            f"numbers are sensitive)"
+    if on_bad_record == REFUSE:
+        _refuse(folder, broken, is_private=True)
+        return PrivateExamples(dataset, inputs, labels)
+    is_whole = [path not in broken for path in paths]
+    kept = np.flatnonzero(is_whole & (labels != UNKNOWN))
+    if len(kept) < len(paths):
+        warnings.warn(
+            f"sensitive, for the data holder alone: {folder}: {len(paths) - len(kept):,} images "
+            f"are broken or in no folder of a class and are left out",
+            SensitiveWarning,
+            stacklevel=3,
         )
-    return PrivateExamples(dataset, inputs, labels)
+    if not len(kept):
+        raise ValueError(f"{folder}: expected at least one image of a class, got none")
+    return PrivateExamples(dataset, inputs[kept], labels[kept], kept)
 
 
 def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
@@ -203,7 +232,7 @@ def _class_names(folder: pathlib.Path) -> list[str]:
 
 
 def _placed(
-    folder: pathlib.Path, classes: Sequence[str], *, is_private: bool
+    folder: pathlib.Path, classes: Sequence[str], *, is_private: bool, on_bad_record: str = REFUSE
 ) -> tuple[list[pathlib.Path], npt.NDArray[np.int64]]:
     """Returns images, and the numbers of their classes, `UNKNOWN` outside of their folders.
 
@@ -211,9 +240,12 @@ def _placed(
     position must not go by class. Files that are no images are named, private ones counted.
 
     Raises:
-        ValueError: if there is no image, or a folder of no class. The message does not name it.
+        ValueError: if there is no image; unless bad records are skipped, if there is a folder of
+            no class, a private image outside of the folders, or an image that shows without its
+            pixels that it is broken. The message names public images alone.
     """
-    if strange := set(_folders(folder)) - set(classes):
+    strange = set(_folders(folder)) - set(classes)
+    if strange and on_bad_record == REFUSE:
         is_deeper = any(set(_folders(folder / name)) & set(classes) for name in strange)
         raise ValueError(
             f"{folder}: expected folders of the classes {', '.join(classes[:12])} alone, got "
@@ -233,36 +265,66 @@ def _placed(
     placed = []
     for path in images:
         first, *below = path.relative_to(folder).parts
-        placed.append((path.name, below, classes.index(first) if below else UNKNOWN, path))
+        is_known = bool(below) and first not in strange
+        placed.append((path.name, below, classes.index(first) if is_known else UNKNOWN, path))
     placed.sort()
     placed = [placed[index] for index in np.random.default_rng(0).permutation(len(placed))]
     labels = np.array([label for *_, label, _ in placed], np.int64)
-    return [path for *_, path in placed], labels
+    paths = [path for *_, path in placed]
+    if on_bad_record == REFUSE:
+        if is_private and (labels == UNKNOWN).any():
+            raise ValueError(f"{folder}: expected images in folders of their classes, got others")
+        _refuse(folder, set(itertools.filterfalse(_seems_whole, paths)), is_private=is_private)
+    return paths, labels
+
+
+def _refuse(folder: pathlib.Path, broken: set[pathlib.Path], *, is_private: bool) -> None:
+    """Raises ValueError with the names of public images that are broken, and a number of private.
+
+    It does nothing where none is broken.
+    """
+    if broken and is_private:
+        raise ValueError(
+            f"{folder}: expected images, got {len(broken):,} broken ones (this number is sensitive)"
+        )
+    raise_all(str(folder), [f"{path.relative_to(folder)}: {BROKEN}" for path in sorted(broken)])
+
+
+def _seems_whole(path: pathlib.Path) -> bool:
+    """Whether header, checksums and end are those of an image, or its pixels can be decoded."""
+    with contextlib.suppress(ValueError), _opened(path) as image:
+        image.verify()
+        if image.format != "JPEG" or path.read_bytes().endswith(END_OF_JPEG):
+            return True
+    with contextlib.suppress(ValueError), _opened(path) as image:
+        image.load()
+        return True
+    return False
 
 
 def read_images(
     paths: Sequence[pathlib.Path], dataset: Dataset
-) -> tuple[npt.NDArray[np.uint8], list[pathlib.Path]]:
+) -> tuple[npt.NDArray[np.uint8], set[pathlib.Path]]:
     """Returns images uint8 `[num_images, *input_shape]`, and the files that are broken."""
-    images, broken = np.empty((len(paths), *dataset.input_shape), np.uint8), []
+    images, broken = np.empty((len(paths), *dataset.input_shape), np.uint8), set[pathlib.Path]()
     for place, path in enumerate(paths):
         try:
             images[place] = read_image(path, dataset)
         except ValueError:
-            broken.append(path)
+            broken.add(path)
     return images, broken
 
 
 def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
     """Returns an image, the first one of a file, as pixels uint8 `input_shape`.
 
-    It is turned as its EXIF entry says, laid on white where it is transparent, scaled
+    It is turned as its EXIF entry says, laid on a background where it is transparent, scaled
     to the white level where it has more than 8 bits, made gray or colored, and scaled to
     height and width by Pillow's bilinear filter, which averages where an image becomes smaller.
 
     Args:
         path: of one of `FORMATS`.
-        dataset: says shape and white level.
+        dataset: says shape, white level and background.
 
     Raises:
         ValueError: if it is broken. The message does not name it.
@@ -274,8 +336,8 @@ def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
             values = np.asarray(pixels, np.float32) * (255.0 / dataset.white_level)
             pixels = Image.fromarray(np.rint(values.clip(0.0, 255.0)).astype(np.uint8))
         elif pixels.has_transparency_data:
-            white = Image.new("RGBA", pixels.size, "white")
-            pixels = Image.alpha_composite(white, pixels.convert("RGBA"))
+            ground = Image.new("RGBA", pixels.size, dataset.background)
+            pixels = Image.alpha_composite(ground, pixels.convert("RGBA"))
         pixels = pixels.convert("L" if channels == 1 else "RGB")
         if pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)

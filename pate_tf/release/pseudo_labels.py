@@ -91,12 +91,14 @@ def labels_from_sums(
     groups: IntArray | None = None,
     representation: Named | None = None,
     seed: int = 0,
+    is_frozen: bool = False,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
     """Infers labels of a pool from noisy sums of what records add.
 
     By linear regression on second moments, where these were released; by the linear model of
     several rounds; else by regression: of images on averages of features
-    over neighborhoods, as neighbors most often are of one class, of tables on features themselves.
+    over neighborhoods, as neighbors most often are of one class, of tables and of a frozen encoder
+    on features themselves.
 
     Args:
         pool: public inputs.
@@ -111,6 +113,7 @@ def labels_from_sums(
         groups: of one-hot features, as of `weights_of_moments`.
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
+        is_frozen: whether a person brought the encoder: its classes are taken for linear.
 
     Returns:
         A label of every input, with confidence in each class; and weights of a linear model from
@@ -138,7 +141,7 @@ def labels_from_sums(
         )
     else:
         sums = NoisySums.of_features(vectors, total, noise)
-    if pool.dataset.augmentation == "none":
+    if pool.dataset.augmentation == "none" or is_frozen:
         confidence, weights = linear_model(sums)
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)

@@ -89,7 +89,7 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 # Of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file, where 5 are
-# worse at all but .1, and 20 at all (docs/notes/small_teachers.md).
+# worse at all but .1, and 20 at all (docs/how-to/small_teachers.md).
 BINS = 10
 WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
 MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from pate_tf.core import artifacts, validation
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import BACKGROUNDS, Dataset
 from pate_tf.data.preprocessing import ngram_features
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
 from pate_tf.serving.served import (
@@ -243,7 +243,7 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     """Returns raw inputs `[batch, *input_shape]` of PNG or JPEG files `[batch]`, of any sizes.
 
-    As images in folders are read: gray or in color as the data set is, on white where they are
+    As images in folders are read: gray or in color, on a background where they are
     transparent, scaled by a bilinear filter that averages where an image becomes smaller; but not
     turned as EXIF says, and of 8 bits.
     Then 0 to 255 become the data set's range. What is no image is an error for the whole batch.
@@ -254,7 +254,7 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     def decoded(image: tf.Tensor) -> tf.Tensor:
         pixels = tf.cond(
             tf.equal(tf.strings.substr(image, 0, 4), PNG),
-            lambda: _on_white(tf.io.decode_png(image, channels=4)),
+            lambda: _on_background(tf.io.decode_png(image, channels=4), dataset.background),
             # Accurately, as Pillow does.
             lambda: tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE"),
         )
@@ -271,10 +271,11 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     return tf.cast(scaled, dataset.input_type)
 
 
-def _on_white(pixels: tf.Tensor) -> tf.Tensor:
-    """Returns the colors uint8 `[height, width, 3]` of pixels with transparency, on white."""
+def _on_background(pixels: tf.Tensor, background: str) -> tf.Tensor:
+    """Returns the colors uint8 `[height, width, 3]` of pixels with transparency."""
     colors, alpha = tf.split(tf.cast(pixels, tf.int32), [3, 1], axis=2)
-    return tf.cast((colors * alpha + 255 * (255 - alpha) + 127) // 255, tf.uint8)
+    ground = BACKGROUNDS[background]
+    return tf.cast((colors * alpha + ground * (255 - alpha) + 127) // 255, tf.uint8)
 
 
 def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:

@@ -5,8 +5,10 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import os
 import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy.typing as npt
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.reporting import RunReport
-from pate_tf.core.validation import raise_all
+from pate_tf.core.validation import MOST_FAULTS, raise_all
 from pate_tf.data import image_folders, tables
 from pate_tf.data.schema import read_schema
 
@@ -138,8 +140,15 @@ class ServedStudent:
             if not paths:
                 raise ValueError(f"inputs: expected a folder of images, got {source}")
             inputs, broken = image_folders.read_images(paths, dataset)
-            raise_all("inputs", [f"{path}: {image_folders.BROKEN}" for path in broken])
-            places = [path.relative_to(source) for path in paths]
+            faults = [f"{path}: {image_folders.BROKEN}" for path in sorted(broken)]
+            if strict or len(broken) == len(paths):
+                raise_all("inputs", faults)
+            if broken:
+                left_out = "; ".join(faults[:MOST_FAULTS])
+                warnings.warn(f"{len(broken):,} images are left out: {left_out}", stacklevel=2)
+            is_whole = [path not in broken for path in paths]
+            inputs = inputs[is_whole]
+            places = [path.relative_to(source) for path in itertools.compress(paths, is_whole)]
             fields = {"file": list(map(str, places))}
             labels = [set(place.parts[:-1]) & set(self.class_names) for place in places]
             if all(len(names) == 1 for names in labels):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pate_tf.core import artifacts
+from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import QUIET
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
@@ -167,7 +168,7 @@ def make_sums(run: SiloRun) -> SiloSums:
         ValueError: if there are no records, or they do not fit the data set or encoder.
         OSError: if a file can't be read.
     """
-    examples = _records(run)
+    examples, public = _examples(run)
     from pate_tf.release.feature_sums import Summands, sums_of_records
     from pate_tf.representations import catalogue as representations
 
@@ -176,7 +177,8 @@ def make_sums(run: SiloRun) -> SiloSums:
     if run.encoder is not None:
         encoder = representations.load_encoder(run.encoder, dataset)
     else:
-        pool = run.load_public(QUIET).split(dataset.pool_size).pool
+        public = run.load_public(QUIET) if public is None else public
+        pool = public.split(dataset.pool_size).pool
         no_pool = None if pool else pool
         name = run.representation or representations.default_of_sums(dataset, has_pool=bool(pool))
         encoder = representations.encoder_of(pool, name, 0)
@@ -201,13 +203,12 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
     """
     model: Any
     if run.teacher is None:
-        examples = _records(run)
+        examples, public = _examples(run)
         from pate_tf.teachers.teachers import Teachers
 
         dataset = examples.dataset
-        pool = None
-        if run.files is None or run.files.public is not None:
-            pool = run.load_public(QUIET).split(dataset.pool_size).pool
+        public = run.load_public(QUIET) if public is None else public
+        pool = public.split(dataset.pool_size).pool if len(public) else None
         teachers = Teachers(run.model, num_teachers=1, directory=folder / "teacher")
         teachers.fit(examples, pool)
         model = lambda queries: teachers.votes(queries)[0]  # noqa: E731
@@ -225,12 +226,14 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
     )
 
 
-def _records(run: SiloRun) -> PrivateExamples:
+def _examples(run: SiloRun) -> tuple[PrivateExamples, PublicExamples | None]:
+    """Returns the silo's records, and the public samples that were read for them, if some were."""
     if run.files is not None:
-        return run.files.load_private()
+        public = run.files.load_public()
+        return run.files.load_private(public), public
     if run.records is None:
         raise ValueError("data: expected a .npz file of the silo's records, or `private`, got none")
-    return read_records(run.records, run.load_dataset())
+    return read_records(run.records, run.load_dataset()), None
 
 
 def serve_aggregator(

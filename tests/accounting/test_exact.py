@@ -1,8 +1,6 @@
 """The bounds against exact moments: small universes in full, and a search for trouble."""
 
-import json
 import math
-import pathlib
 from functools import partial
 
 import numpy as np
@@ -26,7 +24,6 @@ from pate_tf.accounting.moments import (
 )
 from pate_tf.accounting.noisy_max_costs import NeighbourOutcomes, gaussian, neighbour_outcomes
 
-GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
 MOMENTS = np.array([0.1, 0.5, 1.0, 3.0, 8.0, 30.0])
 UNIVERSES = [(10, 2), (9, 3), (7, 4)]
 GAMMAS = [0.1, 0.3, 0.7]

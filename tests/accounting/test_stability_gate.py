@@ -17,16 +17,6 @@ EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)
 PAGE_UNIVERSES = [(12, 2, 2), (6, 3, 2), (9, 2, 3), (5, 3, 2)]  # queries, classes, teachers
 DEEP_UNIVERSES = [(2, 2, 9), (3, 2, 7), (2, 3, 6)]
 
-# Least epsilon at delta 1e-5: of distance, for pass probability .99 and .999.
-GOLDEN = {
-    0.99: {
-        **{20: 0.73913, 50: 0.27100, 60: 0.22213, 80: 0.16238, 100: 0.12726, 120: 0.10428},
-        **{125: 0.09974, 150: 0.08171, 200: 0.05963, 250: 0.04668, 300: 0.03821},
-        **{400: 0.02783, 500: 0.02174, 750: 0.01386, 1000: 0.01005},
-    },
-    0.999: {50: 0.32053, 100: 0.15162, 200: 0.07153, 300: 0.04595, 500: 0.02617},
-}
-
 
 def worst(universe, epsilon, delta, *, numerator=None, distances=stability_distances, **options):
     gate = StabilityGate(epsilon=epsilon, delta=delta)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from script_processes import die_at_rename, limit_file_size, run_script
+from script_processes import REPOSITORY, die_at_rename, limit_file_size, run_fresh, run_script
 
 import pate_tf
 
@@ -309,6 +309,29 @@ def test_runs_that_are_stopped_leave_nothing_half_and_end_in_the_same_sums(
     assert {1, -signal.SIGKILL} <= {*codes} <= {0, 1, -signal.SIGKILL}
     assert_same(summed(data, tmp_path / "run", here / "records-*.csv"), alone["record"])
     assert not list(tmp_path.rglob("*beam*")) and not list(tmp_path.rglob(".writing-*"))
+
+
+@pytest.mark.parametrize(
+    ("times", "message"), [(0, "expected partial.npz"), (2, "each result of a worker once")]
+)
+def test_results_that_a_runner_loses_or_repeats_are_refused(
+    here, data, tmp_path, monkeypatch, times, message
+):
+    results = pipelines._sum_span
+    monkeypatch.setattr(pipelines, "_sum_span", lambda *of: [*results(*of)] * times)
+    with pytest.raises(ValueError, match=message):
+        summed(data, tmp_path, here / "records-0.csv")
+
+
+@pytest.mark.long
+def test_a_cluster_that_loses_a_worker_gives_the_same_bits(tmp_path):
+    pytest.importorskip("distributed", reason="needs pip install 'pate_tf[cluster]'")
+    command = (str(REPOSITORY / "tools" / "cluster.py"), str(tmp_path / "cluster"), "50000")
+    ended = run_fresh(*command, folder=tmp_path)
+    assert ended.code == 0, ended.err[-2000:]
+    alone, killed, together = ended.out.splitlines()
+    assert killed.startswith("killed worker-2") and "50,000 rows" in together
+    assert alone.split(", ")[-1] == together.split(", ")[-1]
 
 
 PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]

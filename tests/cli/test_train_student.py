@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import re
 import shutil
 import socket
 
@@ -150,39 +149,6 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
     assert statement(run)["ledger_was_reset"] is True
 
 
-def test_ledgers_of_one_source_add_up(trained, teachers):
-    own = ("--nb_teachers=7", "--model=ridge", "--representation=raw", "--train_dir=other")
-    assert run_script("train_teachers.py", *own, folder=teachers).code == 0
-    first = run_script(SCRIPT, *HERE, folder=teachers)
-    assert first.code == 0, first.err
-    asked = ("--nb_teachers=7", *FOREST, "--queries=30")
-    second = run_script(SCRIPT, *asked, "--teachers_dir=other", folder=teachers)
-    assert second.code == 0, second.err
-    said = statement(teachers / "other")
-    assert said["epsilon_source"] > said["epsilon_ledger"]
-    assert (said["num_ledgers"], said["source_name"]) == (2, "digits")
-    assert second.err.startswith("warning: ")
-    assert "2 ledgers are charged to the source digits" in second.err
-    analysed = run_script("analysis.py", "--train_dir=other", "--release=none", folder=teachers)
-    assert analysed.code == 0, analysed.err
-    assert "all releases charged to digits" in analysed.out
-
-
-def test_an_epsilon_alone_is_enough(teachers):
-    """The gate may stay shut for seven small teachers: a mechanism that always answers is named."""
-    asked = (HERE[0], HERE[1], *FOREST, "--target_epsilon=40", "--query_strategy=first")
-    named = ("--mechanism=gaussian_histogram", "--report_file=report.json")
-    ended = run_script(SCRIPT, *asked, *named, folder=teachers)
-    assert ended.code == 0, ended.err
-    report = json.loads((teachers / "report.json").read_text())
-    assert report["mechanism"]["name"] == "gaussian_histogram"
-    assert 39.0 < report["epsilon_data_independent"] <= 40.0
-    assert report["queries_answered"] == report["queries"]
-    assert "Recommended: pate, gaussian_histogram" in ended.out
-    assert "chosen from a plan, not from votes" in ended.out
-    assert statement(teachers / "run")["choice"] == report["choice"]
-
-
 def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(finished):
     folder, _ = finished
     before = artifacts.read_arrays(folder / "run" / "released" / "labels.npz")
@@ -202,26 +168,6 @@ def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(f
     assert second["epsilon_ledger"] == first["epsilon_ledger"]
     assert second["ledger_rows"] == first["ledger_rows"]
     assert second["student_digest"] != first["student_digest"]
-
-
-def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
-    ended = run_script(SCRIPT, *HERE, "--epsilon_budget=0.1", folder=teachers)
-    assert_one_line(ended, code=3)
-    assert "epsilon_budget: expected at most" in ended.err
-    assert nothing_released(teachers / "run")
-    flags = ("--epsilon_budget=100", "--new_budget_i_understand", "--delta=1e-5")
-    assert run_script(SCRIPT, *HERE, *flags, folder=teachers).code == 0
-    assert statement(teachers / "run")["budget_was_raised"] is True
-
-
-@pytest.mark.parametrize("name", ["ensemble.json", "variables.index"])
-def test_truncated_teachers_are_one_line(teachers, name):
-    (path,) = (teachers / "run" / "sensitive" / "teachers" / "ensemble").rglob(name)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    ended = run_script(SCRIPT, *HERE, folder=teachers)
-    assert_one_line(ended)
-    assert "teachers: expected a complete ensemble" in ended.err
-    assert nothing_released(teachers / "run")
 
 
 def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
@@ -262,52 +208,15 @@ finally:
     print("HEAVY", sorted({"tensorflow", "keras", "sklearn", "matplotlib"} & set(sys.modules)))
 """
 
-ISSUE_FLAGS = {
-    "train_teachers.py": "dataset nb_teachers teacher_id data_dir train_dir max_steps batch_size "
-    "learning_rate deeper nb_labels report_file seed",
-    "train_student.py": "dataset nb_teachers stdnt_share lap_scale teachers_dir train_dir data_dir "
-    "max_steps save_labels deeper queries seed report_file insecure_seed delta epsilon_budget",
-    "analysis.py": "counts_file indices_file input_is_counts max_examples moments noise_eps delta "
-    "beta report_file",
-}
-UNITS = {
-    "train_teachers.py": {"max_steps": "steps", "batch_size": "examples"},
-    "train_student.py": {
-        "lap_scale": "votes",
-        "sigma": "votes",
-        "max_steps": "steps",
-        "batch_size": "examples",
-        "queries": "pool",
-    },
-    "analysis.py": {},
-}
 
-
-def described_flags(text: str) -> dict[str, str]:
-    """From the flags that a --help lists to their descriptions."""
-    described: dict[str, str] = {}
-    name = ""
-    for line in text.splitlines():
-        if flag := re.match(r"  --(\w+)", line):
-            name = flag[1]
-            described[name] = ""
-        elif name and line.startswith("    "):
-            described[name] += " " + line.strip()
-    return described
-
-
-@pytest.mark.parametrize("script", ISSUE_FLAGS)
-def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
+@pytest.mark.parametrize("script", ["train_teachers.py", "train_student.py", "analysis.py"])
+def test_help_says_what_each_flag_is_and_needs_no_tensorflow(script, repository, tmp_path):
     ended = run_fresh("-c", HELP_PROGRAM, str(repository / script), folder=tmp_path)
     assert "Traceback" not in ended.err
     assert ended.out.rstrip().endswith("HEAVY []")
-    described = described_flags(ended.out)
-    assert set(ISSUE_FLAGS[script].split()) <= described.keys()
-    for name, text in described.items():
-        words = text.split("Default:")[0]
-        assert len(words.split()) >= 3, f"--{name} says too little: {text!r}"
-    for name, unit in UNITS[script].items():
-        assert unit in described[name].lower()
+    for described in ended.out.split("\n  --")[1:]:
+        name, _, text = described.partition("Default:")[0].partition("\n")
+        assert len(text.split()) >= 3, f"--{name} says too little: {text!r}"
 
 
 def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
@@ -333,15 +242,3 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
     np.testing.assert_array_equal(*labels)
     with Ledger.read(tmp_path / "their" / "sensitive") as ledger:
         assert ledger.spent().num_queries == 40
-
-
-def test_a_gate_that_stays_shut_says_what_was_charged(teachers):
-    """An epsilon that hardly ever opens it for ten teachers."""
-    flags = ("--mechanism=stability_gate", "--query_strategy=first")
-    shut = (*flags, "--epsilon=0.001", "--gate_delta=1e-6", "--accept_forecast")
-    ended = run_script(SCRIPT, *HERE, *shut, folder=teachers)
-    assert ended.code == 1
-    warned, error = ended.err.splitlines()
-    assert "none of 30 queries got one, and epsilon" in warned and "fewer queries" in warned
-    assert error.startswith("error: student: expected at least 1 released label, got none")
-    assert not (teachers / "run" / "released" / "student").exists()

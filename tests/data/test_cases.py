@@ -136,16 +136,6 @@ def test_what_is_no_table_is_named(tmp_path, content, told):
         bring(tmp_path, content)
 
 
-def test_a_label_of_another_spelling_is_never_a_feature(tmp_path):
-    path = tmp_path / "public.csv"
-    path.write_text(table("age,pressure,smoker,Ill"))
-    with pytest.raises(
-        ValueError, match="label: expected a column of the file, got no column ill; there is Ill"
-    ):
-        draft_schema(path, tmp_path / "schema.toml", label="ill")
-    assert not (tmp_path / "schema.toml").exists()
-
-
 THOUGHT = {
     "constant": ("constant: every public record has the same value", lambda n: "7"),
     "sentinel": (
@@ -236,11 +226,3 @@ def test_records_that_do_not_fit_are_skipped_by_themselves_alone(tmp_path):
     assert data.private.inputs[:, 0].tolist() == AGES
     assert data.private.labels.tolist() == LABELS
     assert data.private.owners.tolist() == [2, 3, 4]  # no other's teacher depends on a bad record
-
-
-def test_one_file_for_both_sides_is_refused_by_its_path(tmp_path):
-    (tmp_path / "a.csv").write_text(table())
-    (tmp_path / "b.csv").symlink_to(tmp_path / "a.csv")
-    draft_schema(tmp_path / "a.csv", tmp_path / "schema.toml", label="ill")
-    with pytest.raises(ValueError, match="public: expected another file than the private one"):
-        Data.from_csv(tmp_path / "a.csv", tmp_path / "b.csv", schema=tmp_path / "schema.toml")

@@ -51,23 +51,6 @@ def test_a_record_is_encoded_as_it_is_alone():
 
 
 @pytest.mark.parametrize(
-    ("record", "told"),
-    [
-        ({"age": "old", "sex": "F", "site": "north", "pulse": 1}, "age: expected a finite number"),
-        ({"age": "nan", "sex": "F", "site": "north", "pulse": 1}, "age: expected a finite number"),
-        ({"age": "", "sex": "F", "site": "north", "pulse": 1}, "age: expected a finite number"),
-        ({"age": 1, "sex": "secret", "site": "north", "pulse": 1}, "sex: expected a category"),
-        ({"age": 1, "sex": "F", "site": "north"}, "expected a column pulse"),
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_is_refused_without_its_value(record, told):
-    with pytest.raises(ValueError, match=told) as caught:
-        schema_of(VISITS).encode(record)
-    assert "secret" not in str(caught.value) and "old" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("values", "told"),
     [
         ({**VISITS, "classes": ["one"]}, "at least 2 different"),

@@ -48,7 +48,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
         ("how-to/first_release.md", f"{DEFAULT_NUM_QUERIES} unless you say more"),
         (
             "how-to/small_teachers.md",
-            f"| `{default_of_teachers(IMAGES)}` | grey images (the default)",
+            f"| `{default_of_teachers(IMAGES)}` | gray images (the default)",
         ),
         (
             "how-to/small_teachers.md",

@@ -32,10 +32,10 @@ OF_OTHERS = {
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
     *("stored", "output_dir"),
     # of the demonstration
-    "silos",
+    *("silos", "hosts"),
     # of Apache Beam
-    *("runner", "direct_num_workers", "direct_running_mode", "flink_master"),
-    "direct_runner_bundle_repeat",
+    *("runner", "direct_num_workers", "direct_running_mode", "dask_client_address"),
+    *("direct_runner_bundle_repeat", "dask_partition_size", "nthreads"),
     # of absl, TensorBoard and saved_model_cli
     *(
         "help",

@@ -1,13 +1,11 @@
-"""The page on many holders: its program runs as it is printed, its tables are computed."""
+"""The tables of the pages on many holders are computed."""
 
 import numpy as np
 import pytest
-from code_blocks import DOCS, blocks
-from script_processes import run_script
+from code_blocks import DOCS
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.silos import SiloRoster
 
 PAGES = ("explanation/silos.md", "notes/silos.md")
 PAGE = "\n".join((DOCS / page).read_text() for page in PAGES)
@@ -18,23 +16,6 @@ def rows(heading: str) -> list[list[str]]:
     """The cells of the table whose head begins so."""
     table = PAGE[PAGE.index(heading) :].split("\n\n")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-
-
-FILES = {
-    block.marker.removeprefix("file: "): block.text
-    for block in blocks("tutorials/silos.md")
-    if block.marker.startswith("file: ")
-}
-
-
-def test_the_files_of_five_silos_are_what_the_commands_take(tmp_path):
-    (tmp_path / "roster.toml").write_text(FILES["roster.toml"])
-    assert SiloRoster.read(tmp_path / "roster.toml").names == ("silo-1",)
-    (tmp_path / "five_files.py").write_text(FILES["five_files.py"])
-    assert run_script(str(tmp_path / "five_files.py"), folder=tmp_path).code == 0
-    for number in range(1, 6):
-        arrays = np.load(tmp_path / f"silo-{number}.npz")
-        assert len(arrays["inputs"]) == len(arrays["labels"]) == 240
 
 
 def survival(counts, randomiser, *, num_samples):

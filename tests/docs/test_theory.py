@@ -161,29 +161,3 @@ def test_the_counterexamples_of_the_theory_are_what_it_says():
     realised = mechanism.test_alphas(one)[0]
     assert f"at `l = 1` is {moment:.3f}; if it did not pass" in theory
     assert f"answered queries says {realised:.6f}" in theory
-
-
-MADE_UP_PAGE = """# Proofs
-
-### Theorem T1 (a heading)
-
-Two is even.
-
-*Proof.* It is one and one.
-
-## Another part
-
-**Lemma 2.** In bold.
-
-**Proof.** As above.
-
-### Theorem T2 (no proof)
-
-### Theorem T3 (its proof is another's)
-
-**Lemma B.** Unproved as well.
-
-### Lemma 4
-
-Proof. Plain.
-"""

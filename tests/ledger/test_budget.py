@@ -38,18 +38,6 @@ def test_what_was_recorded_comes_back(tmp_path):
             assert [row.sequence for row in ledger.history()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_costs_of_mixed_mechanisms_add_up_moment_by_moment(tmp_path):
-    with open_ledger(tmp_path) as ledger:
-        alphas = np.zeros_like(DEFAULT_MOMENTS)
-        for mechanism in MECHANISMS:
-            debit(ledger, mechanism, 30)
-            alphas += total_alphas({mechanism: 30}, DEFAULT_MOMENTS)
-        for delta in (None, 1e-6):
-            spent = ledger.spent(delta)
-            expected = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta or DELTA)
-            assert (spent.epsilon, spent.moment) == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("spent_before", [[], [GaussianNoisyMax(sigma=30.0)]])
 def test_the_refusal_says_exactly_how_many_queries_fit(tmp_path, mechanism, spent_before):

@@ -116,22 +116,6 @@ def test_a_ledger_deleted_beside_a_statement_is_missed(folder, tmp_path, monkeyp
     assert_one_line(error, "quotes row 3")
 
 
-def test_an_acknowledged_reset_is_told_for_ever_and_charged_again(folder):
-    spend(folder, 0, 5)
-    delete_ledger(folder)
-    with open_ledger(folder, acknowledge_reset=True) as ledger:
-        assert ledger.was_reset
-        assert ledger.spent().epsilon == epsilon_of(5)
-        assert ledger.history()[0].details["acknowledged"] is True
-        label(ledger, 0, 5)
-    with open_ledger(folder) as ledger:  # acknowledged once
-        assert ledger.was_reset
-        assert ledger.spent().epsilon == epsilon_of(10)
-        # What was charged again is what the earlier ledger was charged: counted once.
-        assert ledger.source_spending().charges == {MECHANISM: 10}
-    assert Ledger.read(folder).guard is None
-
-
 def test_a_reset_does_not_free_a_budget(folder):
     budget = epsilon_of(6)
     spend(folder, 0, 5, epsilon_budget=budget)

@@ -14,7 +14,7 @@ from sklearn.neighbors import KNeighborsClassifier, RadiusNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from sklearn.tree import DecisionTreeClassifier
 
 from pate_tf.core.dataset import Dataset
 
@@ -63,10 +63,6 @@ STORABLE = [
 ]
 
 
-def regressor(dataset: Dataset):
-    return DecisionTreeRegressor()
-
-
 def refuses_negative_numbers(dataset: Dataset):
     return MultinomialNB()
 
@@ -96,7 +92,3 @@ class Diverged(LogisticRegression):
 
 def diverged(dataset: Dataset):
     return Diverged()
-
-
-def no_classifier(dataset: Dataset) -> object:
-    return object()

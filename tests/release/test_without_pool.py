@@ -119,7 +119,7 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     with Labeller(FeatureSums.load(tmp_path), epsilon=4.0) as labeller:
         assert labeller.spent().epsilon == 0.0
-    with pytest.raises(ValueError, match="expected bins or raw or gradients without"):
+    with pytest.raises(ValueError, match="expected bins, raw, gradients or a pre-trained"):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool
         )

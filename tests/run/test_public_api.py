@@ -38,28 +38,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(tmp_path_factory.mktemp("whole"))
 
 
-def test_a_closed_labeller_answers_nothing_new(whole):
-    with pytest.raises(ValueError, match="labeller: expected an open one"):
-        whole.labeller.label(whole.data.pool, num_queries=1)
-
-
-def test_what_was_answered_is_answered_again_for_nothing(whole):
-    teachers = pate_tf.Teachers.load(whole.folder / "run")
-    with pate_tf.Labeller(teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5) as labeller:
-        again = labeller.label(whole.data.pool, num_queries=60, strategy="random")
-        assert labeller.spent() == whole.labeller.spent()
-    np.testing.assert_array_equal(again.labels, whole.labels.labels)
-
-
-def test_more_than_the_budget_is_refused_and_costs_nothing(whole):
-    teachers = pate_tf.Teachers.load(whole.folder / "run")
-    with pate_tf.Labeller(teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5) as labeller:
-        before = labeller.spent()
-        with pytest.raises(pate_tf.BudgetExceeded, match="epsilon_budget: expected at most"):
-            labeller.label(whole.data.pool, num_queries=400)
-        assert labeller.spent() == before
-
-
 def test_the_student_is_evaluated_where_labels_exist(whole):
     held_out = whole.data.held_out
     found = whole.student.evaluate(held_out)
@@ -67,21 +45,6 @@ def test_the_student_is_evaluated_where_labels_exist(whole):
     assert whole.student.evaluate(held_out.inputs, held_out.labels) == found
     assert whole.student.evaluate(held_out.inputs) is None
     assert whole.student.evaluate(held_out.inputs[:2], [-1, -1]) is None
-
-
-def test_what_was_published_is_whole_and_states_the_ledger(whole):
-    published = whole.published
-    assert published.folder == whole.folder / "released"
-    assert {path.name for path in published.folder.iterdir()} == {
-        *("student", "privacy_statement.json", "privacy_statement.md")
-    }
-    assert published.statement.epsilon == whole.labels.cost.epsilon
-    assert published.statement.num_teachers == 20
-    served = tf.saved_model.load(str(published.student_folder)).signatures["serving_default"]
-    inputs = whole.data.held_out.inputs[:9]
-    np.testing.assert_array_equal(
-        served(image=tf.constant(inputs))["label"].numpy(), whole.student.predict(inputs)
-    )
 
 
 def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
@@ -104,19 +67,6 @@ def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
     np.testing.assert_allclose(
         student.predict_proba(inputs), model(tf.constant(inputs, tf.float32)).numpy(), atol=1e-5
     )
-
-
-def test_a_student_is_published_with_its_own_labels_alone(whole, tmp_path):
-    teachers = pate_tf.Teachers.load(whole.folder / "run")
-    with pate_tf.Labeller(teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5) as labeller:
-        others = labeller.label(whole.data.pool, num_queries=3)
-    student = pate_tf.Student("supervised", steps=1).fit(whole.data.pool, others)
-    assert student.publish(tmp_path / "out").statement.num_queries == 3
-    others.save(tmp_path / "labels")
-    student.fit(whole.data.pool, pate_tf.Labels.load(tmp_path / "labels", whole.data.pool))
-    with pytest.raises(ValueError, match="labels: expected those of a labeller"):
-        student.publish(tmp_path / "again")
-    assert not (tmp_path / "again").exists()
 
 
 WRONG = {

@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 from shared_helpers import records
 
-from pate_tf.accounting.mechanisms import GaussianNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core import artifacts
 from pate_tf.core.source import PrivateSource
-from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
+from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.selective_sgd.run_state import DurableRun
 from pate_tf.selective_sgd.settings import TrainingSettings
 
 CHARGE = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=4)
 TWICE = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=8).epsilon(1e-5)
 RECORD = TrainingSettings(privacy="record", target_epsilon=7.0)
-PARTICIPANT = TrainingSettings(privacy="participant", target_epsilon=7.0)
 SOURCE = PrivateSource.named("patients")
 OLDER = "was restored from an older copy"
 
@@ -135,26 +133,3 @@ def test_what_is_gone_can_be_acknowledged_and_the_run_is_charged_again(tmp_path,
         with begun(tmp_path, acknowledge_reset=acknowledged) as run:
             assert run.facts().epsilon == facts.epsilon
     assert in_ledger(tmp_path) == ([2], [1, 2])
-
-
-def test_all_runs_and_ensembles_of_one_source_add_up_but_not_those_of_another_unit(tmp_path):
-    with begun(tmp_path / "first") as run:
-        first = run.facts()
-    with pytest.warns(LedgerWarning, match="2 ledgers are charged to the source patients"):
-        second = begun(tmp_path / "second")
-    with second as run:
-        both = run.facts()
-    assert both.epsilon == first.epsilon and both.num_ledgers == 2
-    assert both.epsilon_source == pytest.approx(TWICE, rel=0.01)
-    options = {"ensemble_digest": "e", "delta": 1e-5, "source": SOURCE}
-    with pytest.warns(LedgerWarning):
-        ledger = Ledger.open(tmp_path / "teachers", **options)
-    with ledger, ledger.exclusive():
-        ledger.debit(GaussianNoisyMax(sigma=5.0), [b"query"], secure_noise=True)
-    with pytest.warns(LedgerWarning), begun(tmp_path / "first") as run:
-        three = run.facts()
-    assert three.num_ledgers == 3 and three.epsilon_source > both.epsilon_source
-    with pytest.warns(LedgerWarning, match="not all protect the same unit"):
-        other = begun(tmp_path / "participants", settings=PARTICIPANT)
-    with other as run:
-        assert run.facts().epsilon_source is None

@@ -86,7 +86,7 @@ def test_files_of_any_size_and_kind_become_what_a_folder_of_them_is_read_as(
     tmp_path, digits, channels
 ):
     random, shape = np.random.default_rng(0), (24, 20, channels)
-    fields = {"input_shape": shape, "value_range": (0.0, 255.0)}
+    fields = {"input_shape": shape, "value_range": (0.0, 255.0), "background": "gray"}
     dataset = dataclasses.replace(digits.dataset, **fields)
     image = Image.fromarray(random.integers(0, 255, (5, 5, 4), np.uint8))
     smooth = np.asarray(image.resize((47, 61)))

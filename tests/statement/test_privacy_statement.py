@@ -209,11 +209,6 @@ def test_what_is_no_statement_is_refused(fields):
         PrivacyStatement.from_dict(fields)
 
 
-def test_a_statement_of_another_system_is_not_read_as_labels():
-    with pytest.raises(ValueError, match="expected a privacy statement of labels"):
-        LabelsStatement.from_dict(silos().to_dict())
-
-
 def test_numbers_have_three_digits_and_costs_are_rounded_up():
     told = [(1.0, "1.00"), (0.9991, "1.00"), (2.1201, "2.13"), (0.05, "0.0500"), (123.1, "124")]
     assert [epsilon_text(value) for value, _ in told] == [text for _, text in told]

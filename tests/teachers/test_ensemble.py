@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
-from data_sets_for_tests import table_dataset
 
 from pate_tf.teachers import kinds, voters
-
-TABLE = table_dataset(4, -1.0, 1.0, num_classes=2)
 
 
 def saved(folder, teachers=None, **changes):

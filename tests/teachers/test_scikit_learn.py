@@ -1,19 +1,17 @@
 """Classifiers of scikit-learn as teachers: against twins, in processes, and no code in files."""
 
 import dataclasses
-import functools
 import pickle
 import warnings
 
 import numpy as np
 import pytest
-import skops.io
 from classifiers_for_tests import TABLE
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 import pate_tf
 from pate_tf.core import artifacts
@@ -64,23 +62,6 @@ def test_votes_are_those_of_scikit_learn_in_any_number_of_processes(tmp_path, mo
         assert train(tmp_path / "apart", model, num_processes=2).digest == ensemble.digest
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("test_scikit_learn:nosuch", "model: can't import"),
-        ("classifiers_for_tests:own_class", "expected types of scikit-learn alone"),
-        (
-            "classifiers_for_tests:refuses_negative_numbers",
-            "model: expected a classifier that learns from",
-        ),
-    ],
-)
-def test_what_can_not_be_stored_or_learns_nothing_leaves_no_trace(tmp_path, model, message):
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path / "none", model)
-    assert not (tmp_path / "none").exists()
-
-
 def test_no_record_stops_a_run_or_makes_it_warn(tmp_path):
     table = dataclasses.replace(TABLE, value_range=(0.0, 2.0))
     inputs = examples().inputs + 1.0
@@ -104,8 +85,6 @@ def test_no_record_stops_a_run_or_makes_it_warn(tmp_path):
 def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
     arrays = artifacts.read_arrays(trained / scikit_learn.FILE)
     description = artifacts.read_json(trained / kinds.DESCRIPTION)
-    untrusted = skops.io.dumps(FunctionTransformer(print))
-    partly = skops.io.dumps(FunctionTransformer(functools.partial(print, 1)))
     artifacts.write_json(tmp_path / kinds.DESCRIPTION, description)
 
     def load_with(changes: dict[str, np.ndarray]) -> None:
@@ -131,12 +110,6 @@ def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
     ):
         with pytest.raises(ValueError, match="teachers: expected a complete ensemble"):
             load_with(changes)
-    for content in (pickle.dumps(Payload()), untrusted, partly):
-        broken = {f"{teacher}/0": np.frombuffer(content, np.uint8) for teacher in range(6)}
-        artifacts.write_arrays(tmp_path / scikit_learn.FILE, broken)
-        with pytest.raises(ValueError, match="teachers: expected a complete ensemble") as caught:
-            kinds.load_ensemble(tmp_path)
-        assert "\n" not in str(caught.value)
     assert ran == []
 
 

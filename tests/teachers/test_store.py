@@ -40,22 +40,6 @@ def test_finished_teachers_come_back_by_number_however_they_were_saved(store, fo
     assert "array(" not in repr(trained(1))
 
 
-@pytest.mark.parametrize(
-    ("change", "records", "message"),
-    [
-        ({"model": "mlp"}, RECORDS, "other settings: model;"),
-        ({"shape": (2, 4)}, RECORDS, "other settings: shape;"),
-        ({"more": 1}, RECORDS, "other settings: more;"),
-        ({}, [RECORDS[0], RECORDS[1] + 1], "other settings: private records;"),
-    ],
-)
-def test_other_settings_or_records_are_refused_by_name(store, folder, change, records, message):
-    store.save_all([(0, trained(0))], lambda count: None)
-    with pytest.raises(ValueError, match=message):
-        TeacherStore(folder, {**SETTINGS, **change}, records)
-    assert finished_teachers(folder) == [0]
-
-
 def test_what_is_damaged_is_one_line_and_leftovers_are_no_teachers(store, folder):
     store.save_all([(0, trained(0))], lambda count: None)
     (folder / ".writing-finished-000000-000003.npz-0a1b2c3d").write_bytes(b"half")
