@@ -60,12 +60,17 @@ def draft_schema(
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
     if public is not None:
-        table = tables.read_table(public, tables.text_form(public))
-        text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
+        form = tables.text_form(public)
+        table = tables.read_table(public, form)
+        table.report({})
+        names = () if form.has_header else form.names
+        text = schema.draft(
+            table.fields, label=label, owner=owner, left_out=table.left_out, names=names
+        )
     elif private is not None:
-        names, form = tables.header_of(private)
+        columns, form = tables.header_of(private)
         fields = {"delimiter": form.delimiter, "encoding": form.encoding}
-        text = schema.draft_of_names(names, label=label, owner=owner, **fields)
+        text = schema.draft_of_names(columns, label=label, owner=owner, **fields)
     else:
         raise ValueError("public: expected a file of public records, or `private`, got none")
     artifacts.write_text(target, text)
