@@ -88,13 +88,18 @@ def run(
     """
     before = set(flags.FLAGS)
     define_flags()
+    defined = set(flags.FLAGS) - before
     for name in flags.FLAGS:
-        if name not in before:
+        if name in defined:
             shown_in_help(name, "flags")
             # `--helpxml` lists the flags of the program that was started, whatever file has them.
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     sys.modules["__main__"].__doc__ = description
-    app.run(main, flags_parser=parse_flags)
+    try:
+        app.run(main, flags_parser=parse_flags)
+    finally:
+        for name in defined:  # of a process that runs several commands
+            delattr(flags.FLAGS, name)
 
 
 def parse_flags(arguments: list[str]) -> list[str]:

@@ -21,13 +21,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from pate_tf.cli import main
+
 DATA = ("--dataset=digits", "--nb_teachers=100")
 NUM_SILOS, NUM_AGGREGATORS, EPSILON, DELTA, LEAST_SILOS = 5, 4, 1.0, 1e-5, 4
 
 
 def commands(folder: str) -> list[tuple[str, list[str]]]:
     """Returns the steps of one holder: a command and its flags."""
-    teachers = [*DATA, "--model=cnn", f"--train_dir={folder}"]
+    teachers = [*DATA, f"--train_dir={folder}"]
     student = [*DATA, f"--teachers_dir={folder}", f"--train_dir={folder}"]
     student += ["--queries=100", "--lap_scale=10"]
     return [("teachers", teachers), ("student", student), ("analysis", [f"--train_dir={folder}"])]
@@ -136,8 +138,14 @@ def run() -> None:
     if are_silos:
         demonstrate_silos(pathlib.Path(folder))
         return
-    for name, flags in commands(folder):
-        shown(command(name, *flags))
+    for name, arguments in commands(folder):  # in one process: TensorFlow starts once
+        print(f"\n$ pate {name} {' '.join(arguments)}", flush=True)
+        sys.argv = [f"pate {name}", *arguments]
+        try:
+            main.run_command(name)
+        except SystemExit as ended:
+            if ended.code:
+                raise
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ from pate_tf.students.training import TrainingDivergedError
 
 # Two networks of half the steps each err less than one.
 NETWORKS = 2
-STEPS = 450
+STEPS, FEWEST_STEPS = 450, 100
+PASSES = 64  # over the pool, between these numbers of steps: few images teach no more in more
 BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
@@ -97,7 +98,8 @@ class ContrastivePart(encoder.Part):
         """
         dataset, seed = pool.dataset, self._order_seed
         model = ContrastiveModel(self.body, self.projection)
-        schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, STEPS)
+        num_steps = min(STEPS, max(FEWEST_STEPS, PASSES * len(pool) // BATCH_SIZE))
+        schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
         model.compile(optimizer=keras.optimizers.Adam(schedule))
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
         # The changes that two copies may differ by: small shifts keep the label of any image.
@@ -113,7 +115,7 @@ class ContrastivePart(encoder.Part):
                 for name, each in zip(("first", "second"), seeds, strict=True)
             }
 
-        batches = tf.data.Dataset.range(STEPS).map(
+        batches = tf.data.Dataset.range(num_steps).map(
             tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1
         )
         model.fit(batches.prefetch(tf.data.AUTOTUNE), shuffle=False, verbose=0)
@@ -124,7 +126,8 @@ class ContrastivePart(encoder.Part):
         lengths = [int(along.mean.shape[0]) for along in self.along]
         sums = [np.zeros(length) for length in lengths]
         squares = [np.zeros((length, length)) for length in lengths]
-        views_of = tf.function(self._with_norm_one, autograph=False, reduce_retracing=True)
+        signature = [tf.TensorSpec([None, *dataset.input_shape], tf.float32)]
+        views_of = tf.function(self._with_norm_one, signature, autograph=False)
         for start in range(0, len(pool), encoder.BATCH):
             inputs = tf.constant(pool.inputs[start : start + encoder.BATCH], tf.float32)
             for total, square, view in zip(sums, squares, views_of(inputs), strict=True):

@@ -14,7 +14,7 @@ from pate_tf.core import tensorboard
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
-from pate_tf.students.training import AveragedStudent
+from pate_tf.students.training import averaged_or_own
 
 
 def measure(
@@ -100,9 +100,7 @@ class HeldOutAccuracy(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         """Writes the accuracy."""
         del logs
-        student = self.model
-        logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
-        predictions = outputs(logits, self._inputs).argmax(axis=1)
+        predictions = outputs(averaged_or_own(self.model), self._inputs).argmax(axis=1)
         with self._writer.as_default(step=epoch):
             # Keras' own name for the accuracy in training, so that both share a chart.
             tensorboard.scalar("epoch_accuracy", (predictions == self._labels).mean())

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,19 @@ import tensorflow as tf
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
 from pate_tf.data import preprocessing
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue
 from pate_tf.models.definition import model_definition
-from pate_tf.students.batches import Batch, ShuffledItems, StepBatch, derived_seeds, step_seeds
+from pate_tf.students.batches import (
+    Batch,
+    ShuffledItems,
+    StepBatch,
+    derived_seeds,
+    outputs,
+    step_seeds,
+)
 from pate_tf.students.kinds import FitOptions, StudentConfig
 
 WARM_UP = 10
@@ -91,6 +100,7 @@ class AveragedStudent(keras.Model):
         *,
         num_unlabelled: int,
         optimizers: Sequence[Any],
+        stop_set: npt.NDArray[Any] | None = None,
     ) -> keras.Model:
         """Trains on labels of some of the pool and on all of it; returns the averaged classifier.
 
@@ -103,6 +113,7 @@ class AveragedStudent(keras.Model):
             options: what is stored and shown.
             num_unlabelled: unlabeled inputs in a batch.
             optimizers: whose state belongs to the run.
+            stop_set: as of `fit_student`.
         """
         *_, order_seed, labels_seed = derived_seeds(config.seed, 4)
         unlabelled = ShuffledItems(pool.inputs, batch_size=num_unlabelled, seed=order_seed)
@@ -126,6 +137,7 @@ class AveragedStudent(keras.Model):
             config=config,
             digest=run_digest(config, released, pool),
             options=options,
+            stop_set=stop_set,
         )
         averaged = keras.models.clone_model(self.classifier)
         averaged.set_weights(self.classifier.get_weights())
@@ -141,6 +153,28 @@ def replica_share(loss: tf.Tensor) -> tf.Tensor:
 
 STEPS_AN_EPOCH = 100
 UNFINISHED = "unfinished_student"
+# Stabilizing predictions (Bloodgood and Vijay-Shanker, CoNLL 2009): training ends once successive
+# models agree on unlabeled inputs, the stop set, by a mean Cohen's kappa of 0.99 over three pairs.
+# All figures are the paper's. The stop set is public: the rule sees no private record, and no true
+# label.
+STABLE_KAPPA, PAIRS, STOP_SET_SIZE = 0.99, 3, 2_000
+
+
+def are_stable(predictions: IntArray) -> bool:
+    """Whether the predictions of successive models, `[PAIRS + 1, num_inputs]`, agree."""
+    kappas = list[float]()
+    for earlier, later in itertools.pairwise(predictions):
+        agreement = float((earlier == later).mean())
+        by_chance = sum(
+            (earlier == label).mean() * (later == label).mean() for label in np.unique(later)
+        )
+        kappas.append(1.0 if agreement == 1.0 else (agreement - by_chance) / (1.0 - by_chance))
+    return float(np.mean(kappas)) >= STABLE_KAPPA
+
+
+def averaged_or_own(student: keras.Model) -> Callable[..., tf.Tensor]:
+    """Returns what a student answers with: the logits of its averaged weights, if it has any."""
+    return student.averaged_logits if isinstance(student, AveragedStudent) else student
 
 
 class TrainingDivergedError(ValueError):
@@ -232,8 +266,11 @@ def fit_student(
     config: StudentConfig,
     digest: str,
     options: FitOptions,
+    stop_set: npt.NDArray[Any] | None = None,
 ) -> None:
-    """Trains a compiled student for about `config.max_steps` steps, in epochs of about 100.
+    """Trains a compiled student until its predictions are stable, in epochs of about 100 steps.
+
+    It takes about `config.max_steps` steps at most.
 
     Args:
         student: compiled, its optimizers built.
@@ -243,19 +280,36 @@ def fit_student(
         digest: `run_digest`; a stopped run of the same digest goes on from its last epoch.
         options: below its folder go logs, and the state of the last epoch until the run is
             complete.
+        stop_set: public inputs, of which the first `STOP_SET_SIZE` predictions are compared; None
+            to do all steps.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
             good epoch stays in the folder.
     """
+    inputs = None if stop_set is None else stop_set[:STOP_SET_SIZE]
+    # Of the last epochs, a row each; part of the state. Before training no two agree.
+    number = 1 if inputs is None else len(inputs)
+    predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
+
+    def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        del epoch, logs
+        if inputs is not None:
+            latest = outputs(averaged_or_own(student), inputs).argmax(axis=1)
+            predictions.assign(np.vstack([predictions.numpy()[1:], latest]))
+            student.stop_training = are_stable(predictions.numpy())
+
     num_epochs = max(1, round(config.max_steps / STEPS_AN_EPOCH))
     steps_an_epoch = -(-config.max_steps // num_epochs)
     path = options.folder and options.folder / UNFINISHED / f"{digest}.npz"
-    backup = Backup(path, state)
-    callbacks = [backup, *options.callbacks]
+    backup = Backup(path, [*state, predictions])
+    stopping = keras.callbacks.LambdaCallback(on_epoch_end=stop_if_stable)
+    callbacks = [stopping, backup, *options.callbacks]
     if options.folder:
         callbacks.append(keras.callbacks.TensorBoard(str(logs_of(options.folder))))
     first_epoch = backup.restore()
+    if are_stable(predictions.numpy()):  # it was stopped after its last epoch
+        num_epochs = first_epoch
     student.fit(
         tf.data.Dataset.range(first_epoch * steps_an_epoch, num_epochs * steps_an_epoch)
         .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
@@ -283,6 +337,7 @@ def fit_to_targets(
     loss: keras.losses.Loss | None = None,
     digest: str = "",
     options: FitOptions | None = None,
+    stop_set: npt.NDArray[Any] | None = None,
 ) -> None:
     """Trains a model with `fit`, by Adam along a cosine, on inputs changed as the data set allows.
 
@@ -295,6 +350,7 @@ def fit_to_targets(
         loss: None for the model's own `compute_loss`.
         digest: identifies the run in the folder of `options`.
         options: what is stored and shown.
+        stop_set: as of `fit_student`.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -319,4 +375,5 @@ def fit_to_targets(
         config=config,
         digest=digest,
         options=options or FitOptions(),
+        stop_set=stop_set,
     )

@@ -9,7 +9,7 @@ from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
 from pate_tf.students.kinds import StudentConfig, find_student, kind_of
 from pate_tf.students.kinds.consistency import ConsistencyStudent
-from pate_tf.students.training import run_digest
+from pate_tf.students.training import STEPS_AN_EPOCH, are_stable, run_digest
 
 PUBLIC = data.load_public("digits")
 SPLIT = PUBLIC.split(400)
@@ -30,6 +30,37 @@ def train(num_labels: int, **changes) -> keras.Model:
 def test_it_does_about_as_many_steps_as_were_asked_for(max_steps):
     model = train(8, max_steps=max_steps, batch_size=2)
     assert max_steps <= int(model.optimizer.iterations.numpy()) <= 1.02 * max_steps
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "num_changed", "expected"),
+    [(4, 0, True), (1, 0, True), (4, 7, True), (4, 8, False), (4, 500, False)],
+)
+def test_predictions_are_stable_if_models_agree_beyond_chance(num_classes, num_changed, expected):
+    rows = np.tile(np.arange(1_000) % num_classes, (4, 1))
+    rows[1::2, :num_changed] = 3 - rows[1::2, :num_changed]
+    assert are_stable(rows) == expected
+
+
+class StopsAtTheEnd(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if self.model.stop_training:
+            raise KeyboardInterrupt
+
+
+def test_training_ends_once_predictions_on_the_pool_are_stable(tmp_path):
+    labels = released_labels(np.arange(200), SPLIT.pool_labels[:200])
+    wanted = config(max_steps=50 * STEPS_AN_EPOCH)
+    model = kind_of("supervised").train(wanted, labels, SPLIT.pool)
+    num_steps = int(model.optimizer.iterations.numpy())
+    assert 4 * STEPS_AN_EPOCH <= num_steps < wanted.max_steps
+    again = {"folder": tmp_path, "callbacks": [StopsAtTheEnd()]}
+    with pytest.raises(KeyboardInterrupt):
+        kind_of("supervised").train(wanted, labels, SPLIT.pool, **again)
+    resumed = kind_of("supervised").train(wanted, labels, SPLIT.pool, folder=tmp_path)
+    assert int(resumed.optimizer.iterations.numpy()) == num_steps
+    for first, second in zip(model.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_a_models_own_losses_count():

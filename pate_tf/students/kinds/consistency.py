@@ -148,6 +148,7 @@ def fit(
         options,
         num_unlabelled=UNLABELLED_A_LABEL * config.batch_size,
         optimizers=[student.optimizer],
+        stop_set=pool.inputs,
     )
 
 

@@ -24,6 +24,7 @@ def fit(
         else keras.losses.CategoricalCrossentropy(from_logits=True),
         digest=training.run_digest(config, released, pool),
         options=options,
+        stop_set=pool.inputs,
     )
     return model
 
