@@ -113,10 +113,10 @@ def demonstrate_silos(
     with contextlib.ExitStack() as started:
         for name, arguments in processes.items():
             log = started.enter_context(open(folder / f"{name}.log", "w"))
-            streams = {"stdout": log, "stderr": subprocess.STDOUT}
-            child = started.enter_context(
-                subprocess.Popen([*on_host(name), *arguments], env=environment, **streams)
+            process = subprocess.Popen(
+                [*on_host(name), *arguments], stdout=log, stderr=subprocess.STDOUT, env=environment
             )
+            child = started.enter_context(process)
             started.callback(child.kill)
         options = {**sums, **roster, "representation": "raw", "epsilon": epsilon}
         options |= {"least_silos": LEAST_SILOS, "address": address, "train_dir": folder}
