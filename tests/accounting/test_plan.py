@@ -177,7 +177,6 @@ def test_what_is_wrong_is_one_line(changes, message):
     ("flags", "code", "text"),
     [
         ((), 2, "error: epsilon: expected what the release may cost, got none\n"),
-        (("--epsilon=1", "--nb_labels=1"), 2, "error: nb_labels: expected in [2, inf)"),
         (("--epsilon=1", "--nb_records=9"), 1, "error: nb_teachers: expected at most --nb_records"),
         (("--epsilon=1", "--mechanism=gaussian_histogram"), 0, "Recommended: pate, gaussian_"),
         (("--epsilon=0.1", "--nb_labels=2"), 0, "Not worth its cost: the noise leaves"),
