@@ -128,15 +128,12 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
     ("command", "told"),
     [
         (("run", *FILES), "epsilon: expected what the labels may cost, got none"),
-        (("run", "--epsilon=1", *FILES[:2]), "schema: expected a file"),
         (("run", "--epsilon=1", "--owner=Station", *FILES), "line "),
         (
             ("run", "--epsilon=1", "--method=pate", "--owners_file=owners.npy", *FILES),
             "nb_teachers: expected it with owners",
         ),
         (("predict", "--student=auto", "--output=new.csv"), "inputs: expected it"),
-        (("predict", "--inputs=public.csv", "--output=new.csv"), "student: expected it"),
-        (("predict", "--student=nosuch", "--inputs=public.csv"), "student: expected a student"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(clinic, command, told):
