@@ -40,6 +40,24 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
     return tf.math.divide_no_nan(roots, tf.norm(roots, axis=1, keepdims=True))
 
 
+def characters_of_texts(texts: tf.Tensor, length: int) -> tf.Tensor:
+    """Returns code points int32 `[batch, length]` of UTF-8 strings `[batch]`, then zeros."""
+    return tf.strings.unicode_decode(texts, "UTF-8").to_tensor(shape=[None, length])
+
+
+def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
+    """Returns strings `[batch]` of code points, of any type, `[batch, length]`."""
+    points = tf.RaggedTensor.from_tensor(tf.cast(characters, tf.int32), padding=0)
+    return tf.strings.unicode_encode(points, "UTF-8")
+
+
+def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
+    """Returns inputs `[batch, *input_shape]` of UTF-8 strings: characters, or hashed n-grams."""
+    if dataset.input_type == "int32":
+        return characters_of_texts(texts, dataset.input_shape[0])
+    return ngram_features(texts, dataset.input_shape[0])
+
+
 def encode_texts(texts: Sequence[str], num_features: int = NUM_FEATURES) -> npt.NDArray[np.float32]:
     """Returns `ngram_features` of texts, `[num_texts, num_features]`."""
     parts = [np.zeros((0, num_features), np.float32)]

@@ -25,6 +25,7 @@ from pate_tf.core.validation import IntArray
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
 MOST_DIRECTIONS = 512  # of a view of images
 SAMPLE = 10_000  # of the pool's images, by which the directions are found
+PLACES = 256  # of records in a batch
 TOGETHER = 16  # images whose features, at all places, are in memory at a time
 
 Advance = Callable[[int], object]
@@ -38,11 +39,15 @@ class Part(tf.Module):
         weight: of each view, where features of several parts are weighed against each other.
         least_variance: that a feature counts with, as a share of its view's mean one. The default
             was chosen on the pools of Fashion-MNIST and MNIST (docs/how-to/small_teachers.md).
+        places: of records in a batch, see `record_features`; few where a forward pass is dear.
+        is_frozen: whether a person brought it, trained on other data.
     """
 
     widths: tuple[int, ...]
     weight: float = 1.0
     least_variance: float = 0.3
+    places: int = PLACES
+    is_frozen: bool = False
 
     @property
     def variances(self) -> list[Any] | None:
@@ -198,6 +203,8 @@ class Encoder(tf.Module):
         num_features: of all views together.
         num_views: how many there are.
         learnt: variables with all that was learnt.
+        places: as of its parts, the fewest.
+        is_frozen: whether one of its parts is.
     """
 
     def __init__(
@@ -210,6 +217,9 @@ class Encoder(tf.Module):
         self.widths = tuple(width for part in parts for width in part.widths)
         self.num_features, self.num_views = sum(self.widths), len(self.widths)
         self.parts = list(parts)
+        self.places = min(part.places for part in parts)
+        self.is_frozen = any(part.is_frozen for part in parts)
+        self.remember(np.zeros(0), np.zeros(0, np.float32))
         self.learnt = [
             variable if isinstance(variable, tf.Variable) else variable.value  # of Keras
             for part in parts
@@ -289,6 +299,8 @@ class Encoder(tf.Module):
         Raises:
             ValueError: if the inputs have another shape, or are not finite.
         """
+        if inputs is self._pool_inputs:
+            return self._pool_features
         check_inputs(inputs, self.dataset)
         features = np.empty((len(inputs), self.num_features), np.float32)
         for start in range(0, len(inputs), BATCH):
@@ -298,6 +310,10 @@ class Encoder(tf.Module):
                 advance(len(part))
         return features
 
+    def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
+        """Keeps the features of a pool's inputs, which `features` returns of the same array."""
+        self._pool_inputs, self._pool_features = inputs, features
+
     def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
         """Returns the views of features `[num_inputs, num_features]`, without a copy."""
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
@@ -305,7 +321,6 @@ class Encoder(tf.Module):
 
 # Features of private records.
 
-PLACES = 256  # of records in a batch
 LEAST_TOGETHER = 4_096  # records whose features are handed on together
 BLOCK = 2**26  # bytes of raw inputs that are looked at together
 MOST_ROWS = 2**16
@@ -325,7 +340,7 @@ def record_features(
     digest of its input. Equal inputs share a place, and their features are computed once.
 
     Args:
-        encoder: of the features, with `batch_features`.
+        encoder: of the features, with `batch_features`, and maybe `places`.
         inputs: raw, `[num_records, *input_shape]`, finite.
         rows: which records; None for all.
         digests: `record_digests` of all inputs, where they are known.
@@ -348,29 +363,30 @@ def record_features(
 def _batches_of_features(
     encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
-    """Yields what `record_features` yields, at most `PLACES` records at a time."""
+    """Yields what `record_features` yields, records of one batch at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
+    num_places = getattr(encoder, "places", PLACES)
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
-    size = min(max(size, PLACES), MOST_ROWS)
+    # The more records, the fewer places of a batch stay empty; with digests no input is copied yet.
+    size = MOST_ROWS if digests is not None else min(max(size, num_places), MOST_ROWS)
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
-        raw = inputs[block]
-        halves = (record_digests(raw) if digests is None else digests[block]).view(">u8")
+        halves = (record_digests(inputs[block]) if digests is None else digests[block]).view(">u8")
         order = np.lexsort((halves[:, 1], halves[:, 0]))
         is_first = np.ones(len(order), bool)
         is_first[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)
         distinct = order[is_first]
         number = np.cumsum(is_first) - 1  # of the distinct input of each record in `order`
         ends = np.append(np.flatnonzero(is_first), len(order))
-        places = (halves[distinct, 1] % PLACES).astype(np.int64)
+        places = (halves[distinct, 1] % num_places).astype(np.int64)
         by_place = np.argsort(places, kind="stable")
-        sizes = np.bincount(places, minlength=PLACES)
+        sizes = np.bincount(places, minlength=num_places)
         ranks = np.empty_like(places)
         ranks[by_place] = np.arange(len(places)) - (np.cumsum(sizes) - sizes)[places[by_place]]
         by_rank = np.argsort(ranks, kind="stable")
         for some in np.split(by_rank, np.cumsum(np.bincount(ranks))[:-1]):
-            batch = np.zeros((PLACES, *inputs.shape[1:]), np.float32)
-            batch[places[some]] = raw[distinct[some]]
+            batch = np.zeros((num_places, *inputs.shape[1:]), np.float32)
+            batch[places[some]] = inputs[block[distinct[some]]]
             features = encoder.batch_features(batch)
             copies = ends[some + 1] - ends[some]
             if (copies == 1).all():

@@ -60,6 +60,7 @@ from pate_tf.representations.catalogue import (
     check_representation,
     default_of_sums,
     encoder_of,
+    is_known,
     source_of,
 )
 from pate_tf.representations.label_propagation import cluster_centres
@@ -121,9 +122,12 @@ class Summands:
 
     @classmethod
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
-        """Returns what records add; without a pool they count in no cluster."""
+        """Returns what records add; without a pool, or a frozen encoder, they count in no cluster.
+
+        A frozen encoder's features are worth a linear model more than clusters.
+        """
         num_classes, centres = encoder.dataset.num_classes, dict[int, npt.NDArray[np.float64]]()
-        if pool:
+        if pool and not encoder.is_frozen:
             vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
             numbers = cluster_numbers(len(pool), num_classes)
             centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
@@ -415,7 +419,7 @@ class FeatureSums:
             of_pool = record_vectors(encoder.features(pool.inputs), summands.scale)
             moments = of_pool.T @ of_pool / len(of_pool)
             for_rounds = {"vectors": vectors, "labels": private.labels, "moments": moments}
-        return self.store(
+        stored = self.store(
             described,
             encoder,
             summands,
@@ -425,6 +429,9 @@ class FeatureSums:
             pool_size=len(pool),
             flags=flags or {},
         )
+        if pool:
+            stored.encoder.remember(pool.inputs, encoder.features(pool.inputs))
+        return stored
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Self:
@@ -697,6 +704,11 @@ class FeatureSums:
         """Returns what labels of a pool come from, for `Labeller`."""
         del pool
         return self.identified
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether a person brought the encoder, trained on other data."""
+        return not is_known(self.representation)
 
     def __repr__(self) -> str:
         state = f"{self.unit}s, sensitive" if self.digest else "not fitted yet"

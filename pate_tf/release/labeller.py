@@ -435,7 +435,7 @@ class Labeller:
             raise ValueError("labeller: expected an open one, got one that was closed")
         source, queries = self._identified.for_pool(pool), plan.queries
         uses_representation = STRATEGIES[queries.strategy].uses_representation
-        if isinstance(source, FeatureSums) or uses_representation:
+        if uses_representation or (isinstance(source, FeatureSums) and not source.is_frozen):
             with reporting.clock("training the representation"):
                 catalogue.encoder_of(pool, queries.representation, queries.seed)
         if isinstance(source, FeatureSums):
@@ -540,11 +540,13 @@ class Labeller:
                 groups=sums.summands.groups,
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
+                is_frozen=sums.is_frozen,
             )
         linear_head = None
         if weights is not None:
             scale = sums.summands.scale
             linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
+            linear_head.is_frozen = sums.is_frozen
         return released_with(labels, pool, released, choice=plan.reason, linear_head=linear_head)
 
     def estimate_accuracy(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pathlib
+import tempfile
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +40,8 @@ from pate_tf.representations.regression import (
     regress_sums,
     standardisation,
 )
+from pate_tf.students.kinds.linear_head import LinearHead
+from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 MOST_LABELED = 3_000  # public samples, in the trial of a representation
@@ -87,12 +91,14 @@ def labels_from_sums(
     groups: IntArray | None = None,
     representation: Named | None = None,
     seed: int = 0,
+    is_frozen: bool = False,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
     """Infers labels of a pool from noisy sums of what records add.
 
     By linear regression on second moments, where these were released; by the linear model of
     several rounds; else by regression: of images on averages of features
-    over neighborhoods, as neighbors most often are of one class, of tables on features themselves.
+    over neighborhoods, as neighbors most often are of one class, of tables and of a frozen encoder
+    on features themselves.
 
     Args:
         pool: public inputs.
@@ -107,6 +113,7 @@ def labels_from_sums(
         groups: of one-hot features, as of `weights_of_moments`.
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
+        is_frozen: whether a person brought the encoder: its classes are taken for linear.
 
     Returns:
         A label of every input, with confidence in each class; and weights of a linear model from
@@ -134,12 +141,21 @@ def labels_from_sums(
         )
     else:
         sums = NoisySums.of_features(vectors, total, noise)
-    if pool.dataset.augmentation == "none":
+    if pool.dataset.augmentation == "none" or is_frozen:
         confidence, weights = linear_model(sums)
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
     regression = regress_sums(neighbourhood_averages(views), sums)
     return labels_of(class_probabilities(regression)), weights
+
+
+def linear_head_of(encoder: Encoder, weights: npt.NDArray[np.float64]) -> LinearHead:
+    """Returns a student: an encoder, and weights `[width, num_classes]` from vectors to logits."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_encoder(pathlib.Path(folder), encoder)
+        loaded = SavedEncoder(pathlib.Path(folder), encoder.dataset).loaded
+    scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
+    return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
 def linear_model(sums: NoisySums) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -101,14 +101,16 @@ def is_known(name: Named) -> bool:
 
 def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True) -> None:
     """Raises ValueError if there is no such representation, or it does not fit the data set."""
+    if pretrained.is_pretrained(name):
+        pretrained.resolved(str(name))
+        return
     if not has_pool and name not in WITHOUT_POOL:
         raise ValueError(
-            f"representation: expected {' or '.join(WITHOUT_POOL)} without public inputs, got "
-            f"{name_of(name)!r}"
+            f"representation: expected {', '.join(WITHOUT_POOL)} or a pre-trained encoder without "
+            f"public inputs, got {name_of(name)!r}{pretrained.suggestion(name)}"
         )
-    if pretrained.is_from_disk(name):
-        pretrained.find(str(name))
-        return
+    if is_named_function(name) and (close := pretrained.suggestion(name)):
+        raise ValueError(f"representation: expected an encoder, got {name_of(name)!r}{close}")
     if is_named_function(name):
         import_function(name, flag="representation")
         return
@@ -116,7 +118,8 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
     if not set(joined_names(name)) <= set(fitting):
         raise ValueError(
             f"representation: expected one of {', '.join(fitting)}, some of them joined by {JOIN}, "
-            f"{pretrained.PREFIX}PATH or module:function for {dataset.kind} data, got {name!r}"
+            f"a network of Keras Applications, {pretrained.PREFIX}:FILE, {pretrained.HUB}:FOLDER "
+            f"or module:function for {dataset.kind} data, got {name!r}{pretrained.suggestion(name)}"
         )
 
 
@@ -126,8 +129,8 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
 
     Args:
         pool: public inputs `[num_inputs, *input_shape]`.
-        name: a name of `KINDS`, several of them joined by `+`; `encoder:PATH`, as of
-            `pretrained.find`; or a function of the user's own, itself or as `module:function`,
+        name: a name of `KINDS`, several of them joined by `+`; a frozen encoder's, as of
+            `pretrained.resolved`; or a function of the user's own, itself or as `module:function`,
             which takes a `Dataset` and returns a Keras model from raw inputs to features `[batch,
             num_features]`, none of whose weights depends on private records. None for the data
             set's default.
@@ -140,8 +143,8 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
     dataset = pool.dataset
     name = default_representation(dataset) if name is None else name
     check_representation(name, dataset)
-    if is_named_function(name):
-        return pretrained.encoder(name, dataset)
+    if is_named_function(name) or pretrained.is_pretrained(name):
+        return pretrained.encoder(name, pool)
     names = joined_names(name)
     if len(names) > 1:
         encoders = [encoder_of(pool, each, seed) for each in names]
@@ -281,8 +284,10 @@ class Representation:
                 scaled by the pool; "gradients" of images, oriented, by fixed filters; "raw",
                 scaled numbers and one-hot categories; "bins" of tables, these and in which of its
                 bins each number lies; "pairs" of tables, products of any two of these; several
-                joined by "+"; "encoder:PATH" for a
-                `.keras` file; a Keras model from raw inputs to features, or a function from a
+                joined by "+"; a network of Keras Applications, such as "EfficientNetV2B0", with
+                ":FILE" for its weights and "@128" before that for a side of its images;
+                "encoder:FILE" for a `.keras` file; "hub:PRESET" or "hub:FOLDER" for what keras-hub
+                reads; a Keras model from raw inputs to features, or a function from a
                 `Dataset` to one, itself or as `module:function`.
                 None for "contrastive" of gray images, "patches+wavelets" of color ones, "raw" of
                 tables, "lsa" of texts.
@@ -324,6 +329,6 @@ def source_of(representation: "Named | keras.Model | Representation | None") -> 
         return representation.source
     if isinstance(representation, keras.Model):
         return pretrained.function_of(representation)
-    if representation is not None and pretrained.is_from_disk(representation):
-        return pretrained.PREFIX + os.path.abspath(pretrained.find(str(representation)))
+    if representation is not None and pretrained.is_pretrained(representation):
+        return pretrained.resolved(str(representation))
     return representation

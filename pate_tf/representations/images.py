@@ -13,6 +13,7 @@ arXiv 2011.11660). The known library for it, kymatio 0.3.0, does not import besi
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import scipy.fft
 import sklearn.cluster
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
@@ -321,3 +323,22 @@ class GradientPart(encoder.Part):
         sides = [stride + stride // 2 for stride in self._strides]
         pooled = tf.nn.avg_pool2d(strength, sides, self._strides, "SAME")
         return [tf.math.l2_normalize(tf.reshape(pooled, [-1, self.widths[0]]), axis=1)]
+
+
+# Images for networks that were trained on photographs.
+
+
+def colour_images(images: tf.Tensor, dataset: Dataset, size: Sequence[int]) -> tf.Tensor:
+    """Returns images in three colors, of 0 to 255 and a size, float32 `[batch, *size, 3]`.
+
+    Raises:
+        ValueError: if inputs are no images, gray or in three colors.
+    """
+    if dataset.kind != "image" or dataset.input_shape[2] not in (1, 3):
+        raise ValueError(
+            f"representation: expected images, gray or in three colors, for this encoder, got "
+            f"{dataset.kind} data of shape {list(dataset.input_shape)}"
+        )
+    low, high = (np.asarray(side, np.float32) for side in dataset.value_range)
+    scaled = tf.repeat((images - low) * (255.0 / (high - low)), 3 // images.shape[3], axis=3)
+    return tf.image.resize(scaled, size, antialias=True)

@@ -1,43 +1,106 @@
-"""Encoders that a person brings: a Keras model in memory, from a function of hers, or from disk.
+"""Frozen encoders that a person brings: by name, from a file or folder, from memory.
 
 Nothing here can tell what such a model was trained on. Features are public only if none of its
 weights depends on private records: the person vouches for that, and the statement says so.
 """
 
+import difflib
+import inspect
+import os
 import pathlib
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
+from tqdm import tqdm
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, call_function, name_of
 from pate_tf.models.catalogue import load_keras_file
-from pate_tf.models.encoder import Encoder, Part
+from pate_tf.models.encoder import Directions, Encoder, Part
+from pate_tf.representations import hub
+from pate_tf.representations.images import colour_images
 
-PREFIX = "encoder:"
+PREFIX, HUB = "encoder", "hub"
+USUAL_SIDE = 224  # pixels, of images that networks of Keras Applications were trained on
+LARGEST_FACTOR = 4  # by which small images are enlarged
+LEAST_SIDE = 75  # that each of these networks takes
+ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # widths of MobileNets
+ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of the colors of ImageNet
+TOGETHER = 64  # inputs of one forward pass
+MOST_DIRECTIONS = 512
+MOST_PROJECTED = 256  # numbers that stand for an output where there is no pool
+
+Outputs = Callable[[tf.Tensor], tf.Tensor]  # from raw inputs, float32, to outputs
 
 
-def is_from_disk(name: Named) -> bool:
-    """Whether a representation's name is that of an encoder on disk."""
-    return isinstance(name, str) and name.startswith(PREFIX)
+def applications() -> dict[str, Callable[..., keras.Model]]:
+    """Returns the networks of Keras Applications by name."""
+    return {name: built for name, built in vars(keras.applications).items() if callable(built)}
 
 
-def find(name: str) -> pathlib.Path:
-    """Returns the path of `encoder:PATH`, a `.keras` file from raw inputs to features.
+def _parts(name: Named) -> tuple[str, str, str]:
+    """Returns of `NAME@SIDE:WHERE` its parts, those empty that are not there."""
+    head, _, where = (name if isinstance(name, str) else "").partition(":")
+    head, _, side = head.partition("@")
+    return head, side, where
+
+
+def is_pretrained(name: Named) -> bool:
+    """Whether a representation's name is that of a frozen encoder: of a network, file or folder."""
+    return _parts(name)[0] in {PREFIX, HUB, *applications()}
+
+
+def suggestion(name: Named) -> str:
+    """Returns the networks of Keras Applications whose names are like a wrong one, in words."""
+    by_lower = {each.lower(): each for each in applications()}
+    close = difflib.get_close_matches(_parts(name)[0].lower(), by_lower, cutoff=0.75)
+    return f"; is it {' or '.join(by_lower[each] for each in close)}?" if close else ""
+
+
+def resolved(name: str) -> str:
+    """Returns a name with an absolute path.
 
     Raises:
-        ValueError: if there is none. The file is not opened.
+        ValueError: if there is no such file, or a side is no number. No file is opened.
     """
-    path = pathlib.Path(name.removeprefix(PREFIX))
-    if path.suffix != ".keras" or not path.is_file():
+    head, side, where = _parts(name)
+    path = pathlib.Path(where)
+    if side and (head in (PREFIX, HUB) or not (side.isdecimal() and int(side) > 0)):
+        raise ValueError(
+            f"representation: expected NAME@SIDE, a side of images in pixels after the name of a "
+            f"network of Keras Applications, got {name!r}"
+        )
+    if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
         raise ValueError(
             f"representation: expected a .keras file at {path}, got none; of other models take "
-            f"module:function"
+            f"NAME:FILE, {HUB}:FOLDER or module:function"
         )
-    return path
+    if head == HUB and not where:
+        raise ValueError(f"representation: expected {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")
+    if head not in (PREFIX, HUB) and where and not path.is_file():
+        raise ValueError(
+            f"representation: expected a file of weights of {head}, .keras, .weights.h5 or .h5, at "
+            f"{path}, got none"
+        )
+    return (
+        f"{name.removesuffix(where)}{os.path.abspath(where)}" if path.exists() and where else name
+    )
+
+
+def public_name(name: str) -> str:
+    """Returns what is published of a name: no folder of the holder's."""
+    where = _parts(name)[2]
+    is_path = pathlib.Path(where).is_absolute()
+    shown = f"{name.removesuffix(where)}{pathlib.Path(where).name}" if is_path else name
+    return shown.removeprefix(f"{PREFIX}:")
 
 
 def function_of(model: keras.Model) -> Callable[[Dataset], keras.Model]:
@@ -51,73 +114,263 @@ def function_of(model: keras.Model) -> Callable[[Dataset], keras.Model]:
     return build
 
 
-def encoder(name: Named, dataset: Dataset) -> Encoder:
-    """Returns the encoder of a model that a person brings.
+def encoder(name: Named, pool: Pool) -> Encoder:
+    """Returns the encoder of a frozen model; each input of the pool goes through it once.
 
     Args:
-        name: as of `find`; or a function, itself or as `module:function`, from a `Dataset` to a
+        name: as of `resolved`; or a function, itself or as `module:function`, from a `Dataset` to a
             Keras model.
-        dataset: the data whose raw inputs it takes. Images of a model from disk are brought to the
-            model's size (bilinear) and colors, where it has fixed ones.
+        pool: public inputs, maybe none, of the data set whose raw inputs the encoder takes.
 
     Raises:
         ValueError: if the model can't be had, or does not take such inputs.
     """
-    if not is_from_disk(name):
+    dataset, (head, side, where) = pool.dataset, _parts(name)
+    shown, description = name_of(name), dict[str, Any]()
+    if not is_pretrained(name):
         model = call_function(name, dataset, flag="representation")
-        part = ModelPart(model, name_of(name), dataset)
-        return Encoder(dataset, [part], {"representation": name_of(name)})
-    path = find(str(name))
-    what = f"{PREFIX}{path.name}"
-    part = ModelPart(_adapted(load_keras_file(path), dataset), what, dataset)
-    digest = artifacts.digest_paths([path])
-    return Encoder(dataset, [part], {"representation": what, "file": digest})
+        outputs, variables = _raw_outputs(model, shown, dataset), model.variables
+    else:
+        name = resolved(str(name))
+        shown = public_name(name)
+        if head == HUB:
+            outputs, variables = hub.outputs(where, dataset)
+        elif head == PREFIX:
+            model = load_keras_file(pathlib.Path(where))
+            outputs, variables = _raw_outputs(model, shown, dataset), model.variables
+        else:
+            outputs, variables = _application(head, side, where, dataset)
+        if pathlib.Path(where).is_file():
+            description["file"] = artifacts.digest_paths([pathlib.Path(where)])
+    part = ModelPart(outputs, variables, pool)
+    frozen = Encoder(dataset, [part], {"representation": shown, **description})
+    if pool:
+        frozen.remember(pool.inputs, part.fit(pool))
+    return frozen
 
 
 class ModelPart(Part):
-    """One view: the outputs of a Keras model, flattened and divided by their L2 norm."""
+    """One view of norm 1: outputs of a frozen model, flattened.
 
-    def __init__(self, model: Any, what: str, dataset: Dataset) -> None:
-        """Takes a model; ValueError if it does not map raw inputs of the data set to features."""
+    With a pool, its mean is subtracted, and they are taken along its foremost directions. Without,
+    they are divided by their norm and projected (Johnson and Lindenstrauss 1984); what is positive
+    and what is negative become two features, as sums of moments take no negative number.
+    """
+
+    is_frozen = True
+    places = TOGETHER
+    least_variance = 3.0
+
+    def __init__(self, outputs: Outputs, variables: Sequence[Any], pool: Pool) -> None:
+        """Takes a model; ValueError unless it maps raw inputs to numbers, as many for each."""
         super().__init__()
-        if not isinstance(model, keras.Model) or not hasattr(model, "output_shape"):
-            raise ValueError(
-                f"representation {what}: expected a Keras model that knows its input, got "
-                f"{type(model).__name__}"
-            )
-        expected = (None, *dataset.input_shape)
-        width = tf.TensorShape(model.output_shape[1:]).num_elements()
-        if tuple(model.input_shape) != expected or not width:
-            raise ValueError(
-                f"representation {what}: expected {list(expected)} to features of one number, got "
-                f"{list(model.input_shape)} to {list(model.output_shape)}"
-            )
-        self.model = model
-        self.widths = (int(width),)
+        self._outputs, self._variables = outputs, list(variables)
+        spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
+        graph = tf.function(self.raw, autograph=False, input_signature=[spec])
+        self._graph = graph.get_concrete_function()
+        width = self._graph.structured_outputs.shape[1]
+        self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))
+        self._projection = None
+        self.widths = (self.view.width,)
+        if not pool:
+            number = min(MOST_PROJECTED, width)
+            drawn = np.random.default_rng(0).standard_normal((width, number))
+            self._projection = tf.constant(np.linalg.qr(drawn)[0], tf.float32)
+            self.widths = (2 * number,)
+
+    @property
+    def variances(self) -> list[Any] | None:
+        """As of `Directions`; None without a pool."""
+        return [self.view.variances] if self._projection is None else None
 
     @property
     def learnt(self) -> list[Any]:
-        """The model's weights."""
-        return list(self.model.variables)
+        """The model's weights, then mean, directions and variances of the pool."""
+        of_pool = [self.view.mean, self.view.directions, self.view.variances]
+        return [*self._variables, *(of_pool if self._projection is None else ())]
+
+    def fit(self, pool: Pool) -> npt.NDArray[np.float32]:
+        """Takes the directions from a pool's outputs; returns features `[num_inputs, width]`."""
+        outputs = list[npt.NDArray[np.float32]]()
+        # `None`: a bar on a terminal alone.
+        with tqdm(total=len(pool), desc="encoding the pool", unit="input", disable=None) as bar:
+            for start in range(0, len(pool), TOGETHER):
+                batch = pool.inputs[start : start + TOGETHER]
+                outputs.append(self._graph(tf.constant(batch, tf.float32)).numpy())
+                bar.update(len(batch))
+        raw = np.concatenate(outputs)
+        raw[~np.isfinite(raw).all(axis=1)] = 0.0
+        mean = raw.mean(axis=0, dtype=np.float64)
+        centered = (raw - mean).astype(np.float32)
+        self.view.find(mean, (centered.T @ centered) / len(raw))
+        return np.asarray(self.view(tf.constant(raw)))
+
+    def raw(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns the model's outputs, flattened, float32 `[batch, num_outputs]`."""
+        outputs = tf.cast(self._outputs(inputs), tf.float32)
+        width = outputs.shape[1:].num_elements()
+        if not width:
+            raise ValueError(
+                f"representation: expected a model with a number of outputs that is fixed for an "
+                f"input, got {list(outputs.shape)}"
+            )
+        return tf.reshape(outputs, [-1, width])
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        flat = tf.reshape(self.model(inputs, training=False), [-1, self.widths[0]])
-        return [tf.math.l2_normalize(tf.cast(flat, tf.float32), axis=1)]
+        """Returns the view float32 `[batch, width]`, computed for `TOGETHER` inputs at a time."""
+        number, width = tf.shape(inputs)[0], self.view.mean.shape[0]
+        parts = tf.TensorArray(
+            tf.float32, 0, dynamic_size=True, infer_shape=False, element_shape=[None, width]
+        )
+        _, parts = tf.while_loop(
+            lambda start, _: start < number,
+            lambda start, parts: (
+                start + TOGETHER,
+                parts.write(start // TOGETHER, self.raw(inputs[start : start + TOGETHER])),
+            ),
+            (0, parts),
+            parallel_iterations=1,
+        )
+        raw = tf.reshape(parts.concat(), [-1, width])
+        if self._projection is None:
+            return [self.view(raw)]
+        projected = tf.matmul(raw, self._projection)
+        signs = tf.concat([tf.nn.relu(projected), tf.nn.relu(-projected)], axis=1)
+        return [tf.math.l2_normalize(signs, axis=1)]
 
 
-def _adapted(model: Any, dataset: Dataset) -> Any:
-    """Returns a model that takes a data set's images, brought to the model's size and colors."""
-    shape = getattr(model, "input_shape", None)
-    if dataset.kind != "image" or not isinstance(shape, tuple) or len(shape) != 4:
-        return model
-    height, width, channels = dataset.input_shape
-    size = (shape[1] or height, shape[2] or width)
-    fits = channels == shape[3] or (channels, shape[3]) == (1, 3)
-    if not fits or shape[1:] == dataset.input_shape:
-        return model
-    inputs = keras.Input(dataset.input_shape)
-    images = inputs if channels == shape[3] else keras.layers.Concatenate()([inputs] * 3)
-    if size != (height, width):
-        images = keras.layers.Resizing(*size, interpolation="bilinear")(images)
-    return keras.Model(inputs, model(images))
+def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
+    """Returns the call of a Keras model that takes raw inputs; ValueError if it does not.
+
+    Images are brought to the model's size (bilinear) and colors, where it has fixed ones.
+    """
+    shape, output = (getattr(model, f"{side}_shape", None) for side in ("input", "output"))
+    if not (isinstance(model, keras.Model) and isinstance(shape, tuple) and output):
+        raise ValueError(
+            f"representation {what}: expected a Keras model that knows its input, got "
+            f"{type(model).__name__}"
+        )
+    expected = dataset.input_shape
+    size = tuple(fixed or free for fixed, free in zip(shape[1:], expected, strict=False))
+    is_image = dataset.kind == "image" and len(shape) == 4
+    fits = is_image and (expected[2] == size[2] or (expected[2], size[2]) == (1, 3))
+    if (size != expected and not fits) or not tf.TensorShape(output[1:]).num_elements():
+        raise ValueError(
+            f"representation {what}: expected {[None, *expected]} to features of one number, got "
+            f"{list(shape)} to {list(output)}"
+        )
+
+    def outputs(inputs: tf.Tensor) -> tf.Tensor:
+        if size != expected:
+            inputs = tf.image.resize(inputs, size[:2])
+            inputs = tf.repeat(inputs, size[2] // expected[2], axis=3)
+        return model(inputs, training=False)
+
+    return outputs
+
+
+# Networks of Keras Applications.
+
+
+def _application(
+    name: str, side: str, where: str, dataset: Dataset
+) -> tuple[Outputs, Sequence[Any]]:
+    """Returns a network's average-pooled outputs with its preprocessing, and its variables.
+
+    Args:
+        name: of the network.
+        side: of its images in pixels, the longer one; empty for four times that of the data set's
+            images, at most `USUAL_SIDE`.
+        where: file of its weights; empty for those of ImageNet, which Keras downloads.
+        dataset: whose images it takes.
+    """
+    height, width, _ = dataset.input_shape
+    longest = int(side) if side else min(USUAL_SIDE, LARGEST_FACTOR * max(height, width))
+    size: tuple[int, ...] = tuple(
+        max(LEAST_SIDE, round(each * longest / max(height, width))) for each in (height, width)
+    )
+    path = pathlib.Path(where)
+    if path.suffix == ".keras":
+        model = _without_top(load_keras_file(path), name)
+        size = tuple(
+            fixed or free for fixed, free in zip(model.input_shape[1:3], size, strict=True)
+        )
+    elif where:
+        model = _with_weights(name, size, path)
+    else:
+        # A NASNet's weights are for one size.
+        shape = None if name.startswith("NASNet") else (*size, 3)
+        try:
+            model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
+        except Exception as error:  # of any kind, from the network
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"representation {name}: expected weights that Keras can download, got "
+                f"{type(error).__name__} ({reason}); without a network take {name}:FILE, a file of "
+                f"its weights"
+            ) from None
+    preprocess = sys.modules[applications()[name].__module__].preprocess_input
+    means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
+    # Keras divides colors by these roots too, but for weights of ImageNet from a file.
+    lacks_roots = path.suffix == ".h5" and preprocess.__module__.endswith(".efficientnet")
+    middle = 255.0 * np.ravel(means[0]) if lacks_roots and np.any(means[0]) else None
+
+    def outputs(images: tf.Tensor) -> tf.Tensor:
+        pictures = colour_images(images, dataset, size)
+        if middle is not None:
+            pictures = middle + (pictures - middle) / ROOTS_OF_DEVIATIONS
+        return model(preprocess(pictures), training=False)
+
+    return outputs, model.variables
+
+
+def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras.Model:
+    """Returns a network with the weights of a file, `.weights.h5` or `.h5`, with or without top."""
+    build = applications()[name]
+    takes_alpha = "alpha" in inspect.signature(build).parameters
+    for alpha in ALPHAS if takes_alpha else (None,):
+        width = {} if alpha is None else {"alpha": alpha}
+        for has_top in (False, True):
+            top: dict[str, Any] = {} if has_top else {"pooling": "avg"}
+            try:
+                model = build(
+                    include_top=has_top, weights=None, input_shape=(*size, 3), **top, **width
+                )
+                model.set_weights([np.full(weight.shape, np.nan) for weight in model.weights])
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of parts of the file that are its top
+                    model.load_weights(path)
+            except Exception:  # h5py and Keras each raise their own kinds
+                continue
+            if all(np.isfinite(weight).all() for weight in model.get_weights()):
+                return _without_top(model, name)
+    raise ValueError(
+        f"representation {name}: expected weights of this network in {path}, with its top of 1,000 "
+        f"classes or without, got others; a whole model may be saved as .keras"
+    )
+
+
+def _without_top(model: Any, name: str) -> keras.Model:
+    """Returns a network up to the averages of its last feature maps."""
+    shape, layers = getattr(model, "input_shape", None), getattr(model, "layers", ())
+    if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
+        raise ValueError(
+            f"representation {name}: expected a network of images in three colors, got another "
+            f"model"
+        )
+    pooling = [
+        number
+        for number, layer in enumerate(layers)
+        if isinstance(layer, keras.layers.GlobalAveragePooling2D)
+    ]
+    if len(model.output_shape) == 4:
+        maps = model.output
+    elif pooling:
+        last, *after = layers[pooling[-1] :]
+        is_norm = isinstance(after[0] if after else None, keras.layers.LayerNormalization)
+        if len(last.output.shape) == 2:
+            return keras.Model(model.inputs, after[0].output if is_norm else last.output)
+        maps = last.input
+    else:
+        maps = [layer.output for layer in layers if len(layer.output.shape) == 4][-1]
+    return keras.Model(model.inputs, keras.layers.GlobalAveragePooling2D()(maps))

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import tempfile
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, cast
@@ -31,6 +32,7 @@ from pate_tf.models.encoder import record_features
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.accuracy import EstimatedAccuracy
 from pate_tf.release.labeller import Labeller
+from pate_tf.representations.catalogue import encoder_of, is_known
 from pate_tf.serving.export import check_formats, student_digest
 from pate_tf.serving.served import ServedStudent
 from pate_tf.silos.coordinator import Coordinator
@@ -48,6 +50,8 @@ from pate_tf.students.kinds import (
     complete,
     find_student,
 )
+from pate_tf.students.kinds.linear_head import LinearHead, of_labels
+from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 
 REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
 CONSTANT: Final = "constant"  # the kind of a student whose labels all are of one class
@@ -222,10 +226,14 @@ class Student:
             return self
         settings = self._settings
         choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
-        # Of tables and texts no student is expected to be better than the linear model of feature
-        # sums; of images, after several rounds, unless clusters are classes.
-        prefers_linear_head = labels.linear_head is not None and (
+        # Of tables, texts and a frozen encoder no student is expected to be better than the linear
+        # model of feature sums; of images, after several rounds, unless clusters are classes.
+        linear_head = labels.linear_head
+        if not any(choices) and settings.student in (AUTO, LINEAR_HEAD):
+            linear_head = linear_head or frozen_head(labels)
+        prefers_linear_head = linear_head is not None and (
             not pool
+            or linear_head.is_frozen
             or pool.dataset.kind != "image"
             or (
                 getattr(labels.cost.charge, "num_rounds", 1) > 1
@@ -238,7 +246,7 @@ class Student:
             settings, pool.dataset, labels_whole_pool=labels.released.noisy_sums is not None
         )
         if config.student == LINEAR_HEAD:
-            config = dataclasses.replace(config, initial=labels.linear_head)
+            config = dataclasses.replace(config, initial=linear_head)
         if settings.student == AUTO or settings is not self._settings:
             reporting(self._verbose).note(f"Student: {config.student}.")
         callbacks, folder = list(self._callbacks), self._directory
@@ -460,6 +468,29 @@ class Student:
     def __repr__(self) -> str:
         state = "not trained yet" if self._fitted is None else f"of {len(self.labels)} labels"
         return f"Student(<{self.kind}, {state}>)"
+
+
+def frozen_head(labels: Labels) -> LinearHead | None:
+    """Returns a linear head for labels of teachers on a frozen encoder; None of other labels."""
+    taught, pool = labels.training_labels, labels.pool
+    source = getattr(labels.labeller, "source", None)
+    config = None if source is None else getattr(source.for_pool(pool), "config", None)
+    if config is None or config.representation is None or is_known(config.representation):
+        return None
+    encoder = encoder_of(pool, config.representation, config.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        save_encoder(pathlib.Path(folder), encoder)
+        loaded = SavedEncoder(pathlib.Path(folder), pool.dataset).loaded
+    one_hot = np.eye(taught.num_classes)[taught.labels]
+    head = of_labels(
+        loaded,
+        pool.dataset,
+        encoder.scale,
+        encoder.features(pool.inputs)[taught.query_indices],
+        one_hot if taught.weights is None else taught.weights,
+    )
+    head.is_frozen = True
+    return head
 
 
 def measure(

@@ -125,7 +125,7 @@ def vouched_encoder(source: LabelSource) -> str | None:
         name = None if source.config is None else source.config.representation
     if name is None or catalogue.is_known(name):
         return None
-    words = pathlib.Path(name).name if pretrained.is_from_disk(name) else name_of(name)
+    words = pretrained.public_name(name) if isinstance(name, str) else name_of(name)
     return f"{words}, weights {(source.encoder_digest or 'unknown')[:16]}"
 
 

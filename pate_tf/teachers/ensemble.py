@@ -186,11 +186,18 @@ class SavedEncoder:
             self.digest = learnt_digest(self.loaded.learnt)
             shape = self.loaded.signatures["features"].structured_outputs["features"].shape
             self.num_features = int(shape[1])
+            self.remember(np.zeros(0), np.zeros(0, np.float32))
         except Exception as error:  # TensorFlow raises its own kinds
             raise ValueError(f"expected a representation in {folder}, got none") from error
 
+    def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
+        """Keeps the features of a pool's inputs, as `Encoder.remember`."""
+        self._pool_inputs, self._pool_features = inputs, features
+
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features `[num_inputs, num_features]` of raw inputs, worked out in parts."""
+        if inputs is self._pool_inputs:
+            return self._pool_features
         starts = range(0, max(1, len(inputs)), BATCH)
         return np.concatenate(
             [self.batch_features(inputs[start : start + BATCH]) for start in starts]
