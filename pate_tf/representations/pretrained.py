@@ -200,9 +200,7 @@ class ModelPart(Part):
                 bar.update(len(batch))
         raw = np.concatenate(outputs)
         raw[~np.isfinite(raw).all(axis=1)] = 0.0
-        mean = raw.mean(axis=0, dtype=np.float64)
-        centered = (raw - mean).astype(np.float32)
-        self.view.find(mean, (centered.T @ centered) / len(raw))
+        self.view.find_in(raw.copy())
         return np.asarray(self.view(tf.constant(raw)))
 
     def raw(self, inputs: tf.Tensor) -> tf.Tensor:
