@@ -11,6 +11,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import glob
 import hashlib
 import io
 import itertools
@@ -190,7 +191,8 @@ class TableSource:
             ValueError: if private records have no label.
         """
         self._pattern, self._schema, self.dataset = pattern, dataset.schema, dataset
-        self._form = text_form(files.public or pathlib.Path(pattern), self._schema)
+        first = files.public or pathlib.Path(min(glob.glob(pattern), default=pattern))
+        self._form = text_form(first, self._schema, header_alone=files.public is None)
         self._label = files.label or self._schema.label
         self._owner = (files.owner or self._schema.owner) if is_private else None
         self._is_private = is_private
