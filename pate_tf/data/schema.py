@@ -833,7 +833,7 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
         if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
             doubts.append("every record has a number of its own: an identifier?")
         if column.thousands or column.unit or column.decimal == ",":
-            numbers = set(distinct) - set(column.gap_words)
+            numbers = [text for text in distinct if text not in column.gap_words]
             example = max(numbers, key=lambda text: (column.decimal in text, len(text)))
             doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
         if any(re.match(r"0\d", text) for text in distinct):
