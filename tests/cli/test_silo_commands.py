@@ -1,17 +1,22 @@
 """`pate silo`, `aggregator` and `coordinator` as typed: processes on loopback, over TLS."""
 
 import json
+import os
 import pathlib
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 
+import network_hosts
 import numpy as np
 import pytest
 from command_helpers import AGE
 from script_processes import run_script, start_script
 
+from pate_tf.cli.demo import demonstrate_silos
+from pate_tf.core.artifacts import only_writer
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Member, Policy, SiloRoster
 from pate_tf.silos.silo import SiloAccount
@@ -139,6 +144,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
         (("--epsilon=1", "--least_silos=3"), "least_silos: expected at most 2, got 3"),
     ):
         assert expected in refused("coordinator", *flags, *others)
+    with only_writer(tmp_path / "run"):
+        assert "run: expected no other process at work" in refused("coordinator", *flags)
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--method=feature_sums")
     assert "roster: expected clinic" in refused("silo", *serve)
     assert "data: expected a .npz file" in refused("silo", *serve, f"--roster={roster}")
@@ -159,6 +166,29 @@ def test_the_demonstration(tmp_path):
     assert (report["method"], report["unit"]) == ("feature_sums", "record")
     assert report["student_accuracy"] > 0.5 and report["label_accuracy"] > 0.5
     assert len(report["epsilon_per_silo"]) == 5 and report["seconds_per_round"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_hosts_that_lose_packets_and_cables_give_the_same_labels(tmp_path, monkeypatch):
+    """One silo's cable is out for a while, an aggregator's is cut for good."""
+    epsilon = 1e3  # the noise changes no label
+    alone = threading.Thread(
+        target=demonstrate_silos, args=(tmp_path / "alone",), kwargs={"epsilon": epsilon}
+    )
+    alone.start()
+    events = network_hosts.demonstrate(tmp_path / "hosts", epsilon=epsilon)
+    alone.join()
+    assert events == ["silo-1 is cut off", "silo-1 is back", "aggregator-4 is cut off for good"]
+    labels = [np.load(tmp_path / name / "released" / "labels.npz") for name in ("hosts", "alone")]
+    np.testing.assert_array_equal(*(arrays["labels"] for arrays in labels))
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "hosts" / "state"))
+    for number in range(1, 6):
+        name = f"silo-{number}"
+        folder = tmp_path / "hosts" / name / "sensitive"
+        account = SiloAccount(folder, silo=name, epsilon_budget=epsilon, delta=1e-5)
+        assert account.charges.total() == 1
+        account.close()
 
 
 def test_a_student_of_silos_without_any_public_record(tmp_path):
