@@ -396,11 +396,6 @@ class FeatureSums:
             if not isinstance(value, kind):
                 raise ValueError(f"{name}: expected data.{name}, got {type(value).__name__}")
         encoder = self.encoder_for(private.dataset, pool)
-        if not pool and encoder.num_features > MOST_OF_MOMENTS:
-            raise ValueError(
-                f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
-                f"inputs, as every product of two is released, got {encoder.num_features:,}"
-            )
         sensitive = self._run.sensitive
         digests, owners = record_digests(private.inputs), None
         key = private_digest(sensitive, RECORD_KEY).encode()
@@ -536,7 +531,13 @@ class FeatureSums:
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
         with self.reporting.clock("training the representation"):
-            return encoder_of(pool, self._name, self._seed)
+            encoder = encoder_of(pool, self._name, self._seed)
+        if not pool and encoder.num_features > MOST_OF_MOMENTS:
+            raise ValueError(
+                f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
+                f"inputs, as every product of two is released, got {encoder.num_features:,}"
+            )
+        return encoder
 
     def described(
         self, encoder: Encoder, records: Sequence[str], *, has_owners: bool

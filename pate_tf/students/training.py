@@ -153,10 +153,10 @@ def replica_share(loss: tf.Tensor) -> tf.Tensor:
 
 STEPS_AN_EPOCH = 50  # twice as many with a full stop set; of a small one inputs come more often
 UNFINISHED = "unfinished_student"
-# Stabilizing predictions (Bloodgood and Vijay-Shanker, CoNLL 2009): training ends once successive
-# models agree on unlabeled inputs, the stop set, by a mean Cohen's kappa of 0.99 over three pairs.
-# All figures are the paper's. The stop set is public: the rule sees no private record, and no true
-# label.
+# Stabilizing predictions (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
+# figures: training ends once successive models agree on unlabeled inputs, the stop set, by a mean
+# Cohen's kappa of 0.99 over three pairs. The stop set is public: the rule sees no private record,
+# and no true label.
 STABLE_KAPPA, PAIRS, STOP_SET_SIZE = 0.99, 3, 2_000
 
 
