@@ -40,11 +40,6 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
     return tf.math.divide_no_nan(roots, tf.norm(roots, axis=1, keepdims=True))
 
 
-def characters_of_texts(texts: tf.Tensor, length: int) -> tf.Tensor:
-    """Returns code points int32 `[batch, length]` of UTF-8 strings `[batch]`, then zeros."""
-    return tf.strings.unicode_decode(texts, "UTF-8").to_tensor(shape=[None, length])
-
-
 def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
     """Returns strings `[batch]` of code points, of any type, `[batch, length]`."""
     points = tf.RaggedTensor.from_tensor(tf.cast(characters, tf.int32), padding=0)
@@ -52,9 +47,10 @@ def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
 
 
 def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
-    """Returns inputs `[batch, *input_shape]` of UTF-8 strings: characters, or hashed n-grams."""
+    """Returns inputs `[batch, *input_shape]` of UTF-8 strings: code points, or hashed n-grams."""
     if dataset.input_type == "int32":
-        return characters_of_texts(texts, dataset.input_shape[0])
+        points = tf.strings.unicode_decode(texts, "UTF-8")
+        return points.to_tensor(shape=[None, dataset.input_shape[0]])  # filled up with zeros
     return ngram_features(texts, dataset.input_shape[0])
 
 
