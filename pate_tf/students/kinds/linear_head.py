@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.data.preprocessing import load_graph
 from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE, record_vectors
 from pate_tf.students.kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
 
@@ -84,7 +85,7 @@ def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
             path = pathlib.Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        return LinearHead(tf.saved_model.load(folder), *facts)
+        return LinearHead(load_graph(folder), *facts)
 
 
 def of_labels(
