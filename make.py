@@ -20,6 +20,7 @@ PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
 # Each line is a step: commands that run side by side.
 DEMO = [("-m pate_tf.cli.demo",)]
 DEMO_SILOS = [("-m pate_tf.cli.demo --silos",)]
+DEMO_HOSTS = [("tests/network_hosts.py",)]
 DEMO_CLUSTER = [("tools/cluster.py",)]
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m codespell_lib")
 MYPY = "-m mypy"
@@ -83,7 +84,13 @@ def main() -> int:
     parser.add_argument(
         "job", choices=JOBS, help="; ".join(f"{name}: {job[0]}" for name, job in JOBS.items())
     )
-    _, extras, steps = JOBS[parser.parse_args().job]
+    parser.add_argument("--hosts", action="store_true", help="demo-silos: each on a host (Linux)")
+    given = parser.parse_args()
+    _, extras, steps = JOBS[given.job]
+    if given.hosts:
+        if given.job != "demo-silos":
+            parser.error("--hosts: expected with demo-silos alone")
+        steps = DEMO_HOSTS
     if sys.version_info < (3, 11):  # noqa: UP036  (older ones run this file too)
         print(f"error: expected Python 3.11 or later, got {sys.version.split()[0]}")
         return 1

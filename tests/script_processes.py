@@ -168,6 +168,7 @@ def learn_little() -> None:
     from pate_tf.representations import contrastive
     from pate_tf.students.kinds import consistency, supervised
 
+    contrastive.NETWORKS = 1
     contrastive.STEPS = 20
     contrastive.STUDENT_STEPS = 30
     for module in (consistency, supervised):

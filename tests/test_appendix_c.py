@@ -14,7 +14,7 @@ pytestmark = pytest.mark.long
 def raw(shared_data, tmp_path) -> pathlib.Path:
     for name in ("adult", "diabetes"):
         (tmp_path / "data" / name).mkdir(parents=True)
-        for file in (shared_data / "data" / name).iterdir():
+        for file in filter(pathlib.Path.is_file, (shared_data / "data" / name).iterdir()):
             shutil.copyfile(file, tmp_path / "data" / name / file.name)
     return tmp_path / "data"
 

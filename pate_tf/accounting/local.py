@@ -20,6 +20,7 @@ from pate_tf.accounting.conversions import (
     least,
 )
 from pate_tf.accounting.mechanisms.base import NoiseDraws
+from pate_tf.accounting.mechanisms.charged_once import GaussianFeatureSums, GaussianMoments
 from pate_tf.core import validation
 from pate_tf.core.validation import IntArray
 
@@ -265,7 +266,6 @@ def check_parties(num_parties: int, threshold: int) -> None:
 # Feature sums of many silos under secure aggregation: each silo adds a part of the noise.
 
 
-CHANGED: Final = 2.0  # L2 norms: by how much one record replaced moves the sums at most
 LEAST_STEPS: Final = 8.0  # scale of a silo's part of the noise, in lattice steps
 MOST_NUMBERS: Final = 2**24  # of a table of sums
 MOST_SILOS: Final = 100_000
@@ -307,9 +307,9 @@ class SecureFeatureSums(Charge):
     `least_silos` silos and nothing else, so that at least `least_silos - colluding` honest parts of
     the noise are in it, which reach sigma. A record's vector has an L2 norm of at most 1, so a
     record replaced moves the total by at most 2, as does an owner added, removed or replaced whose
-    records have a norm of at most 1 together. Holds against anyone who sees the total, all that
-    `threshold` parties and `colluding` silos know, and where silos drop out (docs/proofs/secure.md,
-    Theorems V8 and V9).
+    records have a norm of at most 1 together; with second moments, as of `GaussianMoments`, by at
+    most sqrt(2). Holds against anyone who sees the total, all that `threshold` parties and
+    `colluding` silos know, and where silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
 
     Attributes:
         sigma: standard deviation of the noise that is counted on, in L2 norms of a record.
@@ -319,6 +319,7 @@ class SecureFeatureSums(Charge):
             least 1 and fewer than `least_silos`.
         num_parties: m, at least 2 `threshold` + 2.
         threshold: how many parties may pool what they know; at least 1.
+        has_moments: whether second moments stand beside the sums, as there is no public pool.
     """
 
     sigma: float
@@ -327,6 +328,7 @@ class SecureFeatureSums(Charge):
     colluding: int
     num_parties: int
     threshold: int
+    has_moments: bool = False
     name: ClassVar[str] = "secure_feature_sums"
     answers: ClassVar[bool] = True
     releases_feature_sums: ClassVar[bool] = True
@@ -369,9 +371,20 @@ class SecureFeatureSums(Charge):
         return {"sigma": self.sigma}
 
     @property
+    def sensitivity(self) -> float:
+        """L2 norms by which one record replaced moves the total at most."""
+        kind = GaussianMoments if self.has_moments else GaussianFeatureSums
+        return sqrt(kind.squared_sensitivity)
+
+    @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """The sums have sensitivity 2; what lattice and sum add lies below all rounding."""
-        return (self.sigma / CHANGED,)
+        """Sigma over the sensitivity; what lattice and sum add lies below all rounding."""
+        return (self.sigma / self.sensitivity,)
+
+    def shape(self, num_classes: int) -> tuple[int, int]:
+        """Returns rows and columns of a table: those of sums, then those of second moments."""
+        num_rows = self.num_features + 1
+        return num_rows, num_classes + self.has_moments * num_rows
 
     @property
     def log_ratio(self) -> float:
@@ -383,14 +396,14 @@ class SecureFeatureSums(Charge):
         return sqrt(num_silos) * self.share_scale / LATTICE
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns 2 l (l+1) / sigma^2 and what the sum of several Gaussians adds, [num_moments]."""
-        gaussian = CHANGED**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
+        """Returns l (l+1) (sensitivity / sigma)^2 / 2 and what a sum of Gaussians adds."""
+        gaussian = self.sensitivity**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
         added = (2.0 * moments + 1.0) * self.log_ratio
         return np.asarray((gaussian + added) * (1.0 + SAFETY_MARGIN))
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy with the sum's part, rounded up."""
-        moved = CHANGED * number**0.5 / self.sigma
+        moved = self.sensitivity * number**0.5 / self.sigma
         validation.between(0, 1, ends="[)", delta=delta)
         smooth = gaussian_dp_epsilon(moved, delta * exp(-number * self.log_ratio))
         return (smooth + 2.0 * number * self.log_ratio) * (1.0 + SAFETY_MARGIN)
@@ -424,14 +437,17 @@ class SecureFeatureSums(Charge):
 
     def in_words(self) -> str:
         """Returns what is done with the records, in sentences for a privacy statement."""
+        added, moved = "by class", "2"
+        if self.has_moments:
+            added, moved = f"{added}, and the products of any two numbers of a vector", "sqrt(2)"
         return (
             "Each record was mapped to a vector of L2 norm at most 1 by a public function. Each "
-            "silo added the vectors up by class, added Gaussian noise of standard deviation "
+            f"silo added the vectors up {added}, added Gaussian noise of standard deviation "
             f"{self.share_scale / LATTICE:.3g} to each number, and split the result into secret "
             f"shares for {self.num_parties} aggregators, of which any {self.threshold} together "
             f"learn nothing from theirs. The aggregators opened the total of {self.least_silos} "
             f"silos or more, nothing else. The noise of {self.num_honest} of these silos together "
-            f"has standard deviation {self.sigma:.3g} (sensitivity 2)."
+            f"has standard deviation {self.sigma:.3g} (sensitivity {moved})."
         )
 
 

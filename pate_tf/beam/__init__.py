@@ -50,7 +50,7 @@ from pate_tf.core.validation import IntArray, one_of
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.named_function import Named
 from pate_tf.data.schema import Column, texts_of
-from pate_tf.data.tables import PARQUET, of_arrow, places_of, records_of, text_form
+from pate_tf.data.tables import PARQUET, named_records, of_arrow, places_of, text_form
 from pate_tf.models.encoder import record_features
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
@@ -277,8 +277,8 @@ class TableSource:
         with filesystems().open(path) as raw:
             text = io.TextIOWrapper(raw, encoding=encoding, newline="")
             try:
-                lines = (record for _, record in records_of(text, form))
-                names = [name.strip() for name in next(lines, [])]
+                lines = (record for _, record in named_records(text, form, self._wanted))
+                names = next(lines, [])
                 wanted = places_of(names, self._wanted, path)
                 number = 0
                 while records := list(itertools.islice(lines, ROWS)):

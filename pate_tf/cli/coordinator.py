@@ -4,7 +4,8 @@
         --certificates=certificates --train_dir=runs/silos
 
 With --method=feature_sums --epsilon=1 silos add up their records' features instead, each with a
-share of the noise, and their epsilon is that of one holder.
+share of the noise, and their epsilon is that of one holder. With --schema=FILE and without --public
+no public samples are needed: silos add second moments, and the student is a linear model.
 
 It need not be trusted: silos randomise their votes, or share them among the roster's aggregators
 (--sigma=40). It may be killed and started again with the same flags. Silos and aggregators dial in;
@@ -22,7 +23,7 @@ from pate_tf.core import artifacts
 from pate_tf.queries.labels import QueryConfig
 from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
 from pate_tf.silos.roster import Asking
-from pate_tf.students.kinds import StudentSettings
+from pate_tf.students.kinds import AUTO, StudentSettings
 
 FLAGS = flags.FLAGS
 OF_RECORDS = ("svhn_extra", "source_name", "owners_file")
@@ -42,12 +43,16 @@ def main() -> None:
     """Reads the flags, runs, prints a table."""
     importlib.import_module("pate_tf.run.student")  # brings TensorFlow
     queries = own_flags.read(QueryConfig, seed=FLAGS.seed)
+    are_sums = FLAGS.method == "feature_sums"
+    files, choice = own_flags.own_files(with_private=False, needs_public=not are_sums), {}
+    if files is not None and files.public is None and not FLAGS["student"].present:
+        choice = {"student": AUTO}
     run = own_flags.read(
         CoordinatorRun,
         asking=own_flags.read(Asking),
         queries=queries,
-        student=own_flags.read(StudentSettings),
-        files=own_flags.own_files(with_private=False),
+        student=own_flags.read(StudentSettings, **choice),
+        files=files,
     )
     report = coordinate(run, on_event=lambda event: print(event, flush=True))
     epsilons = [

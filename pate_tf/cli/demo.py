@@ -19,6 +19,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 
 from pate_tf.cli import main
 
@@ -40,17 +41,30 @@ def command(name: str, /, *arguments: str, **flags: object) -> list[str]:
     return [sys.executable, "-m", "pate_tf.cli.main", name, *arguments, *values]
 
 
-def shown(arguments: list[str], **settings: object) -> str:
+def shown(arguments: list[str], on_host: Sequence[str] = (), **settings: object) -> str:
     """Prints a command, runs it to its end, returns its output; exits with its code if it fails."""
     print(f"\n$ pate {' '.join(arguments[3:])}", flush=True)
-    ended = subprocess.run(arguments, text=True, **settings)  # type: ignore[call-overload]
+    ended = subprocess.run([*on_host, *arguments], text=True, **settings)  # type: ignore[call-overload]
     if ended.returncode:
         raise SystemExit(ended.returncode)
     return str(ended.stdout)
 
 
-def demonstrate_silos(folder: pathlib.Path) -> None:
-    """Runs the demonstration of silos in a folder, which is empty or of this demonstration."""
+def demonstrate_silos(
+    folder: pathlib.Path,
+    *,
+    on_host: Callable[[str], Sequence[str]] = lambda name: (),
+    address: str = "",
+    epsilon: float = EPSILON,
+) -> None:
+    """Runs the demonstration of silos in a folder, which is empty or of this demonstration.
+
+    Args:
+        folder: of all of it; each process has one of its own there, and `NAME.log`.
+        on_host: what starts a command on the host of a silo, an aggregator or the coordinator.
+        address: `HOST:PORT` of the coordinator; by default a free port of this machine.
+        epsilon: for each record.
+    """
     import numpy as np
 
     from pate_tf.core import artifacts
@@ -68,13 +82,14 @@ def demonstrate_silos(folder: pathlib.Path) -> None:
     silos = [f"silo-{number}" for number in range(1, NUM_SILOS + 1)]
     aggregators = [f"aggregator-{number}" for number in range(1, NUM_AGGREGATORS + 1)]
     write_demo_certificates(folder / "certificates", [*silos, *aggregators])
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    if not address:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
     sums: dict[str, object] = {"method": "feature_sums"}
     roster = {"roster": folder / "roster.toml", "certificates": folder / "certificates"}
     entries = [f'run = "demo-silos"\ndelta = {DELTA!r}\n']
-    processes = []
+    processes = {}
     private = catalogue.load_private("digits")
     parts = np.array_split(np.arange(len(private)), NUM_SILOS)
     for name, rows in zip(silos, parts, strict=True):
@@ -82,29 +97,30 @@ def demonstrate_silos(folder: pathlib.Path) -> None:
         records = {"inputs": private.inputs[rows], "labels": private.labels[rows]}
         artifacts.write_arrays(data, records, private=True)
         policy: dict[str, object] = {"name": name, "coordinator": address, "delta": DELTA, **sums}
-        shown(command("silo", "init", silo_dir=folder / name, epsilon_budget=EPSILON, **policy))
+        shown(command("silo", "init", silo_dir=folder / name, epsilon_budget=epsilon, **policy))
         made = command("silo", "keys", silo_dir=folder / name)
         entries.append(shown(made, stdout=subprocess.PIPE))
         options = {**sums, **roster, "data": data, "representation": "raw"}
-        processes.append(command("silo", "serve", silo_dir=folder / name, **options))
+        processes[name] = command("silo", "serve", silo_dir=folder / name, **options)
     for name in aggregators:
         made = command("aggregator", name=name, aggregator_dir=folder / name)
         entries.append(shown(made, stdout=subprocess.PIPE))
         options = {**roster, "aggregator_dir": folder / name}
-        processes.append(command("aggregator", coordinator=address, **options))
+        processes[name] = command("aggregator", coordinator=address, **options)
     (folder / "roster.toml").write_text("\n".join(entries))
     # The demonstration begins anew each time; outside of it a silo's ledger is permanent.
     environment = {**os.environ, STATE_VARIABLE: str(folder / "state")}
     with contextlib.ExitStack() as started:
-        for place, arguments in enumerate(processes, 1):
-            log = started.enter_context(open(folder / f"process-{place}.log", "w"))
-            child = started.enter_context(
-                subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        for name, arguments in processes.items():
+            log = started.enter_context(open(folder / f"{name}.log", "w"))
+            process = subprocess.Popen(
+                [*on_host(name), *arguments], stdout=log, stderr=subprocess.STDOUT, env=environment
             )
+            child = started.enter_context(process)
             started.callback(child.kill)
-        options = {**sums, **roster, "representation": "raw", "epsilon": EPSILON}
+        options = {**sums, **roster, "representation": "raw", "epsilon": epsilon}
         options |= {"least_silos": LEAST_SILOS, "address": address, "train_dir": folder}
-        shown(command("coordinator", max_steps=600, **options))
+        shown(command("coordinator", max_steps=600, **options), on_host("coordinator"))
     report = json.loads((folder / "report.json").read_text())
     epsilon = max(report["epsilon_per_silo"].values())
     print(f"\n{folder / 'report.json'}: epsilon {epsilon:.3f} for each {report['unit']}")

@@ -137,8 +137,12 @@ def define_data_flags(*, with_private: bool) -> None:
     define(FileSource, group="data", without=() if with_private else OF_PRIVATE)
 
 
-def own_files(*, with_private: bool) -> FileSource | None:
+def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | None:
     """Returns the files that the flags name; None for none.
+
+    Args:
+        with_private: whether private records may be opened, and have to be named.
+        needs_public: whether public ones have to be named where no private ones are.
 
     Raises:
         ValueError: if flags are missing that belong together, or --dataset is given too.
@@ -147,7 +151,7 @@ def own_files(*, with_private: bool) -> FileSource | None:
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
     if not given:
         return None
-    for name in ("private",) if with_private else ("public",):
+    for name in ("private",) if with_private else ("public",) * needs_public:
         if not given.get(name):
             raise ValueError(f"{name}: expected it with --{next(iter(given))}, got none")
     for name in ("dataset", "data_dir"):

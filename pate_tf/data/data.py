@@ -61,12 +61,17 @@ def draft_schema(
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
     if public is not None:
-        table = tables.read_table(public, tables.text_form(public))
-        text = schema.draft(table.fields, label=label, owner=owner, left_out=table.left_out)
+        form = tables.text_form(public)
+        table = tables.read_table(public, form)
+        table.report({})
+        names = () if form.has_header else form.names
+        text = schema.draft(
+            table.fields, label=label, owner=owner, left_out=table.left_out, names=names
+        )
     elif private is not None:
-        names, form = tables.header_of(private)
+        columns, form = tables.header_of(private)
         fields = {"delimiter": form.delimiter, "encoding": form.encoding}
-        text = schema.draft_of_names(names, label=label, owner=owner, **fields)
+        text = schema.draft_of_names(columns, label=label, owner=owner, **fields)
     else:
         raise ValueError("public: expected a file of public records, or `private`, got none")
     artifacts.write_text(target, text)
@@ -527,7 +532,7 @@ class Data:
     def from_folders(
         cls,
         private: str | os.PathLike[str],
-        public: str | os.PathLike[str],
+        public: str | os.PathLike[str] | None = None,
         *,
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
@@ -536,7 +541,7 @@ class Data:
         on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Takes two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
+        """Takes one or two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
 
         They are turned as their EXIF entries say, laid on a background where transparent, and
         gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
@@ -546,12 +551,13 @@ class Data:
             private: with a folder for each class. SENSITIVE. An image's teacher follows from its
                 file's name: give each a name of its own that says nothing of others.
             public: with the same folders, or with images outside of them, which have no label.
+                Default: none; images become gray then, and feature sums need no pool.
             classes: names of the classes in the order of their numbers. Default: the names of the
-                folders in `public`, sorted.
+                folders in `public`, sorted, or those in `private`, which are public then.
             augmentation: what leaves an image's label as it is; see `Dataset`.
             image_size: height and width that each image is scaled to, by a bilinear filter that
                 averages where it becomes smaller. Default: that of the public images, which must
-                all have one.
+                all have one. Needed without these.
             background: "white", "black" or "gray", which transparent images are laid on.
             on_bad_record: "refuse" if a private image that is broken is an error; "skip" if it is
                 left out, by itself alone, whatever the others are.
@@ -562,17 +568,25 @@ class Data:
             ValueError: if there are no images, some are broken, public ones differ in size or are
                 all alike, or classes are not known. The message names no private file.
         """
-        samples = image_folders.load_public(
-            pathlib.Path(public),
-            classes=classes,
-            augmentation=augmentation,
-            size=image_size,
-            background=background,
-            private=pathlib.Path(private) if on_bad_record == tables.REFUSE else None,
-        )
-        records = image_folders.load_private(
-            pathlib.Path(private), samples, on_bad_record=on_bad_record
-        )
+        folder = pathlib.Path(private)
+        if public is None:
+            samples = image_folders.without_public(
+                folder,
+                classes=classes,
+                augmentation=augmentation,
+                size=image_size,
+                background=background,
+            )
+        else:
+            samples = image_folders.load_public(
+                pathlib.Path(public),
+                classes=classes,
+                augmentation=augmentation,
+                size=image_size,
+                background=background,
+                private=folder if on_bad_record == tables.REFUSE else None,
+            )
+        records = image_folders.load_private(folder, samples, on_bad_record=on_bad_record)
         records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 

@@ -28,7 +28,8 @@ class FileSource(Settings):
     private: pathlib.Path | None = setting(
         None,
         help="Private records, instead of --dataset: a file of comma-separated values or Parquet, "
-        "or a folder with a folder of images for each class. --public goes with it.",
+        "with --schema, or a folder with a folder of images for each class. Without --public the "
+        "method is feature_sums; images take --image_size then.",
     )
     owner: str | None = setting(
         None,
@@ -52,7 +53,8 @@ class FileSource(Settings):
     image_size: str | None = setting(
         None,
         help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
-        "that averages where it becomes smaller. Default: all have one size, the public images'.",
+        "that averages where it becomes smaller. Default: all have one size, the public images'. "
+        "Without public images all become gray.",
     )
     background: str = setting(
         BACKGROUND,
@@ -103,20 +105,23 @@ class FileSource(Settings):
         return tables.read_table(self.public, form, self._schema, self.label)
 
     def load_public(self) -> PublicExamples:
-        """Returns the public samples; none of a table without a public file.
+        """Returns the public samples; none where there is no public file or folder.
 
         Raises:
             ValueError: if they can't be read, or don't fit the schema.
         """
-        if self.public is None:
-            return PublicExamples.none_of(self._schema.dataset(self._table_name, 0))
-        if self.public.is_dir():
+        place = self.public or self.private
+        if place is not None and place.is_dir():
             for name in ("schema", "label", "owner"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}: expected with tables alone, got it with images")
             size = image_folders.size_of(self.image_size)
+            if self.public is None:
+                return image_folders.without_public(
+                    place, name=self.name, size=size, background=self.background
+                )
             return image_folders.load_public(
-                self.public,
+                place,
                 name=self.name,
                 size=size,
                 background=self.background,
@@ -124,6 +129,8 @@ class FileSource(Settings):
             )
         if self.image_size is not None:
             raise ValueError("image_size: expected with folders of images alone, got it with files")
+        if self.public is None:
+            return PublicExamples.none_of(self._schema.dataset(self._table_name, 0))
         table = self._public_table
         by = self._schema.with_decimals(table.fields)
         return table.public(by, name=self._table_name, label=self.label)
@@ -145,7 +152,7 @@ class FileSource(Settings):
                 f"the pool is public, and part of what is released"
             )
         public = self.load_public() if public is None else public
-        is_folder = self.public is not None and self.public.is_dir()
+        is_folder = (self.public or self.private).is_dir()
         if is_folder != self.private.is_dir():
             raise ValueError("private: expected two folders of images or two files, got one")
         if is_folder:

@@ -110,6 +110,48 @@ def load_public(
     return PublicExamples(dataset, inputs, labels)
 
 
+def without_public(
+    private: pathlib.Path,
+    *,
+    size: tuple[int, int] | None,
+    classes: Sequence[str] | None = None,
+    augmentation: str = IMAGE_AUGMENTATION,
+    name: str | None = None,
+    background: str = BACKGROUND,
+) -> PublicExamples:
+    """Returns no public images of a data set that is declared: gray ones of a size.
+
+    Of the private folder the names of the folders in it are read alone, which are public: as empty
+    ones count too, they do not depend on any image.
+
+    Args:
+        private: the private folder.
+        size: height and width that images are scaled to.
+        classes: the names of the classes. Default: those of the folders, sorted.
+        augmentation: as of `Dataset`.
+        name: of the data set. Default: the folder's.
+        background: color of `BACKGROUNDS` that transparent images are laid on.
+
+    Raises:
+        ValueError: if there is no size, or the folders are no classes.
+    """
+    if size is None:
+        raise ValueError("image_size: expected a size of all images without public ones, got none")
+    names = tuple(classes or _class_names(private))
+    dataset = Dataset(
+        name=name or private.resolve().name,
+        kind="image",
+        input_shape=(*size, 1),
+        value_range=(0.0, 255.0),
+        num_classes=len(names),
+        class_names=names,
+        augmentation=augmentation,
+        pool_size=0,
+        background=background,
+    )
+    return PublicExamples.none_of(dataset)
+
+
 def load_private(
     folder: pathlib.Path, public: PublicExamples, *, on_bad_record: str = REFUSE
 ) -> PrivateExamples:

@@ -273,6 +273,7 @@ class Schema:
         delimiter: what stands between the fields of a file; None as the public file has it.
         encoding: of a file's text; None as the public file has it.
         decimal: "." or ",", in numbers; None as the public file has it.
+        names: of the columns of a file that doesn't name them, in their order; empty if it does.
 
     Raises:
         ValueError: if they don't stand together.
@@ -287,6 +288,7 @@ class Schema:
     delimiter: str | None = None
     encoding: str | None = None
     decimal: str | None = None
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -372,6 +374,7 @@ class Schema:
                 if getattr(self, name) is not None
             ),
             f"classes = {_quoted(self.classes)}",
+            *([f"names = {_quoted(self.names)}"] if self.names else []),
         ]
         for column in self.columns:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column)]
@@ -439,7 +442,7 @@ MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left o
 TEXT_FEATURES = 2048  # as `preprocessing.NUM_FEATURES`
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
 _FORM = ("delimiter", "encoding", "decimal")
-_KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
+_KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", "names", *_FORM}
 _COLUMN_KEYS = {
     *("low", "high", "categories", "other", "missing", "text", "characters", "date"),
     *("gaps", "decimal", "thousands"),
@@ -474,9 +477,10 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
     ):
         raise ValueError("columns: expected a table [columns.NAME] for each column, got none")
     read, faults = list[TableColumn](), list[str]()
-    classes: tuple[str, ...] = ()
+    classes, columns_of_files = tuple[str, ...](), tuple[str, ...]()
     try:
         classes = _texts(values.get("classes"), "classes")
+        columns_of_files = _texts(values["names"], "names") if "names" in values else ()
     except ValueError as error:
         faults.append(str(error))
     for name, entries in columns.items():
@@ -492,6 +496,7 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
             name: _typed(values.get(name), str, name) for name in ("label", "owner", "name", *_FORM)
         },
         pool_size=_typed(values.get("pool_size"), int, "pool_size"),
+        names=columns_of_files,
     )
 
 
@@ -609,6 +614,7 @@ def draft(
     label: str | None = None,
     owner: str | None = None,
     left_out: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
 
@@ -619,17 +625,25 @@ def draft(
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
         left_out: columns that could not be read by a name of their own.
+        names: that columns were called as the file doesn't name them; empty if it does.
 
     Raises:
         ValueError: if no column can be used, or the label's has another spelling.
     """
+    if names and label is not None and label not in names:
+        raise ValueError(
+            f"label: expected one of {', '.join(names)}, as the first line of the file is a "
+            f"record and names no columns; got {label}"
+        )
     doubts = _check_roles(fields, label=label, owner=owner)
     labels = texts_of(fields[label] if label and label in fields else [])
     spelled = sorted(set(labels.to_pylist()) - {""}, key=lambda text: (len(text), text))
     classes = sorted({_as_number(text): text for text in reversed(spelled)}.values())
     listed = _quoted(classes) if len(classes) > 1 else ""
-    if names := [name for name in fields if re.fullmatch(number_pattern(), name)]:
-        doubts.append(f"the first line has numbers ({', '.join(names)}): does it name the columns?")
+    if numbers := [name for name in fields if re.fullmatch(number_pattern(), name)]:
+        doubts.append(
+            f"the first line has numbers ({', '.join(numbers)}): does it name the columns?"
+        )
     if num_unnamed := left_out.count(""):
         doubts.append(f"{num_unnamed} columns without a name are left out")
     doubts += [
@@ -644,6 +658,10 @@ def draft(
         *(f"# {doubt}" for doubt in doubts),
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
+        *(
+            [f"names = {_quoted(names)}  # of the columns: the file's first line is a record"]
+            * bool(names)
+        ),
         *([f"owner = {json.dumps(owner)}"] if owner else []),
     ]
     for name, column in draft_columns(fields, without=(label, owner)).items():
@@ -670,8 +688,17 @@ def draft_of_names(
     Raises:
         ValueError: if there is no column `label` or `owner`.
     """
+    if 2 * sum(bool(re.fullmatch(number_pattern(), name)) for name in names) >= len(names):
+        raise ValueError(
+            "private: expected names of columns in the first line, got numbers: a record? Then "
+            "write a schema by hand, with names = [...] of all columns"
+        )
     doubts = _check_roles(names, label=label, owner=owner)
-    doubts += [f"no column {name}" for name in (label, owner) if name and name not in names]
+    if lacking := [name for name in (label, owner) if name and name not in names]:
+        raise ValueError(
+            f"private: expected a column {lacking[0]} in the first line, got none: does it name "
+            f"the columns?"
+        )
     lines = [
         "# Drafted from the names of columns; no record was read. State what is publicly known of",
         "# each: never the lowest and highest value that private records have.",
@@ -757,7 +784,7 @@ def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableCo
         # number about a quarter of the range away.
         if has_gaps or gaps:
             places = 1 - math.floor(math.log10(high - low))
-            missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
+            missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places) + 0.0
         return dataclasses.replace(column, low=low, high=high, missing=repr(missing))
     if len(values) > MOST_CATEGORIES:
         is_text = np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT

@@ -30,6 +30,7 @@ from pate_tf.data.schema import Column, Schema, field_text, nearest, number_patt
 
 PARQUET = (".parquet", ".pq")
 HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
+FIRST, LAST = "first", "last"
 REFUSE, SKIP = "refuse", "skip"  # what becomes of a file, or a record, that does not fit
 
 
@@ -38,12 +39,37 @@ class TextForm:
     """How the text of a file of separated values is written.
 
     Attributes:
-        delimiter: between the fields of a line.
+        delimiter: between the fields of a line; of blanks any number.
         encoding: as Python names it; a byte order mark of UTF-8 is skipped.
+        is_quoted: whether quotation marks stand around fields; else they are part of them.
+        has_blanks: whether blanks stand before fields, and are no part of them.
+        names: of the columns; empty if they are not looked at yet.
+        has_header: whether a line names the columns.
+        unnamed: FIRST or LAST if a field of each record there has no name; else empty.
     """
 
     delimiter: str = ","
     encoding: str = "utf-8"
+    is_quoted: bool = True
+    has_blanks: bool = False
+    names: tuple[str, ...] = ()
+    has_header: bool = True
+    unnamed: str = ""
+
+    def named(self, header: Sequence[str]) -> list[str]:
+        """Returns a name for each field of a record, by the line that names the columns."""
+        names = [name.strip() for name in header]
+        return {FIRST: ["", *names], LAST: [*names, ""]}.get(self.unnamed, names)
+
+    def reader(self, lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str]]:
+        """Returns a reader of `csv`, which has the number of its line."""
+        return csv.reader(
+            lines,
+            strict=strict,
+            delimiter=self.delimiter,
+            quoting=csv.QUOTE_MINIMAL if self.is_quoted else csv.QUOTE_NONE,
+            skipinitialspace=self.has_blanks,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,12 +182,12 @@ class TextTable:
         # Texts come last: they need TensorFlow, which a file that is refused does without.
         for column in sorted(schema.columns, key=lambda column: bool(column.text)):
             if column.text and on_bad_record == REFUSE:
-                self._report(misfits, on_bad_record, is_private=is_private)
+                self.report(misfits, on_bad_record, is_private=is_private)
             features, fits = column.encode(self.fields[column.name])
             parts[column.name] = features
             misfits[f"{column.name}: expected {column.expected}"] = ~fits
         kept = ~np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
-        self._report(misfits, on_bad_record, is_private=is_private)
+        self.report(misfits, on_bad_record, is_private=is_private)
         if not kept.any():
             raise ValueError(f"{self.what}: expected at least one record, got none")
         inputs = np.concatenate([parts[column.name] for column in schema.columns], axis=1)
@@ -192,8 +218,12 @@ class TextTable:
             lacking.append("the first line has numbers: expected the names of the columns there")
         raise_all(self.what, lacking)
 
-    def _report(
-        self, misfits: Mapping[str, npt.NDArray[np.bool_]], on_bad_record: str, *, is_private: bool
+    def report(
+        self,
+        misfits: Mapping[str, npt.NDArray[np.bool_]],
+        on_bad_record: str = REFUSE,
+        *,
+        is_private: bool = False,
     ) -> None:
         """Refuses records that do not fit, or warns that they are left out, if there are some."""
         is_bad = np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
@@ -225,7 +255,7 @@ class TextTable:
                 yield from (f"record {row + 1}: {text}" for text in some)
             return
         row, names = -1, list[str]()
-        for line, record in _records(pathlib.Path(self.what), self.form):
+        for line, record in _records(pathlib.Path(self.what), self.form, self.fields):
             if not names:
                 names = record
             elif len(record) != len(names):
@@ -267,7 +297,10 @@ def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = Non
 
 
 DELIMITERS = (",", ";", "\t", "|")
+BLANK: Final = " "  # the delimiter where no other is
+CONSISTENT: Final = 0.9  # share of lines with one number of fields
 LOOKED_AT: Final = 200  # lines of a file whose form is to be found
+ABOVE_HEADER: Final = 20  # of these in front of which the names of columns may stand
 SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # a first line of Excel's that is no record
 BLOCK: Final = 2**24  # bytes that are parsed at a time
 LARGEST_BLOCK: Final = 2**31 - 2**16  # the longest record
@@ -275,6 +308,8 @@ NOT_TEXT: Final = {
     b"PK\x03\x04": "an Excel workbook or another archive; save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
     b"PAR1": "Parquet; give it the suffix .parquet",
+    **dict.fromkeys((b"@rel", b"@REL", b"@Rel"), "ARFF; save it as CSV"),
+    **dict.fromkeys((b"<!DO", b"<!do", b"<htm"), "a page of the web; save the file behind it"),
 }
 
 
@@ -284,8 +319,9 @@ def text_form(
     """Returns how files are written: as a schema says, else as one of them is, a PUBLIC one.
 
     The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of
-    `DELIMITERS` with which all first lines have the same number of fields, above 1, else that
-    with which the first line has most.
+    `DELIMITERS`, or else blanks, with which first lines have the same number of fields, above 1;
+    else that with which the first line has most. Lines that name the data are passed over, and a
+    first line whose fields come again below is a record: the columns have numbers for names then.
 
     Args:
         path: of the file; Parquet is not looked at.
@@ -296,17 +332,68 @@ def text_form(
         ValueError: if the file can't be read.
     """
     encoding, delimiter = (by.encoding, by.delimiter) if by is not None else (None, None)
-    if path.suffix.lower() in PARQUET or (encoding and delimiter):
-        return TextForm(encoding=encoding or "utf-8", delimiter=delimiter or ",")
+    names = () if by is None else by.names
+    if path.suffix.lower() in PARQUET:
+        return TextForm()
     if header_alone:
         _, form = header_of(path)
-        return TextForm(encoding=encoding or form.encoding, delimiter=delimiter or form.delimiter)
+        form = dataclasses.replace(form, names=names, has_header=not names)
+        return dataclasses.replace(
+            form, encoding=encoding or form.encoding, delimiter=delimiter or form.delimiter
+        )
     if encoding is None:
         with open_bytes(path) as file:
             encoding = _encoding(iter(functools.partial(file.read, BLOCK), b""))
     with open_text(path, TextForm(encoding=encoding)) as text:
         lines = list(itertools.islice(text, LOOKED_AT))
-    return TextForm(delimiter=delimiter or _delimiter(lines), encoding=encoding)
+    form = _form_of(lines, encoding, delimiter)
+    if by is None:
+        return form
+    return dataclasses.replace(form, names=names or form.names, has_header=not names)
+
+
+def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) -> TextForm:
+    """Returns how the first lines of a file are written."""
+    delimiter = delimiter or _delimiter(lines)
+    starts_quoted = [
+        field.endswith('"')
+        for line in lines
+        for field in line.rstrip().split(delimiter)
+        if field.startswith('"')
+    ]
+    form = TextForm(
+        delimiter=delimiter,
+        encoding=encoding,
+        # Between tabulators, marks are quotation marks where fields begin and end with them.
+        is_quoted=delimiter != "\t" or (bool(starts_quoted) and all(starts_quoted)),
+        has_blanks=delimiter == BLANK
+        or any(re.search(f'{re.escape(delimiter)} +"', line) for line in lines),
+    )
+    records = [record for _, record in records_of(lines, form, strict=False)]
+    if not records:
+        return form
+    width, _ = Counter(map(len, records)).most_common(1)[0]
+    place = next(place for place, record in enumerate(records) if len(record) == width)
+    header, others = records[place], [each for each in records[place + 1 :] if len(each) == width]
+    if _is_record(header, others):
+        if not place or not 1 < len(records[place - 1]) == width - 1:
+            names = tuple(f"column_{number + 1}" for number in range(width))
+            return dataclasses.replace(form, names=names, has_header=False)
+        is_last = not any(record[-1] for record in [header, *others])
+        form = dataclasses.replace(form, unnamed=LAST if is_last else FIRST)
+        header = records[place - 1]
+    return dataclasses.replace(form, names=tuple(form.named(header)))
+
+
+def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether fields of the first line come again below in their columns, as names do not."""
+    names = [name for name in header if name]
+    if names in ([str(start + place) for place in range(len(names))] for start in (0, 1)):
+        return False  # numbers of columns
+    columns = zip(*others, strict=True)
+    num_again = sum(name in column for name, column in zip(header, columns, strict=False) if name)
+    is_numbers = all(re.fullmatch(number_pattern(), name) for name in names)
+    return 2 * num_again >= len(header) or (is_numbers and num_again > 0)
 
 
 def header_of(path: pathlib.Path) -> tuple[list[str], TextForm]:
@@ -329,9 +416,8 @@ def header_of(path: pathlib.Path) -> tuple[list[str], TextForm]:
     encoding = _encoding([content])
     codec = "utf-8-sig" if encoding == "utf-8" else encoding
     lines = content.decode(codec, errors="ignore").splitlines(keepends=True)
-    form = TextForm(delimiter=_delimiter(lines), encoding=encoding)
-    _, names = next(records_of(lines, form), (0, list[str]()))
-    return [name.strip() for name in names], form
+    form = _form_of(lines, encoding)
+    return list(form.names), form
 
 
 def _delimiter(lines: Sequence[str]) -> str:
@@ -339,12 +425,21 @@ def _delimiter(lines: Sequence[str]) -> str:
     if lines and (match := SEPARATOR.fullmatch(lines[0])):
         return match[1]
 
-    def width(delimiter: str) -> tuple[bool, int]:
-        widths = [len(record) for record in csv.reader(lines, delimiter=delimiter) if record]
-        first = widths[0] if widths else 0
-        return first > 1 and len(set(widths)) == 1, first
+    def widths(delimiter: str) -> tuple[float, int, int]:
+        form = TextForm(
+            delimiter=delimiter, is_quoted=delimiter != "\t", has_blanks=delimiter == BLANK
+        )
+        numbers = [len(record) for _, record in records_of(lines, form, strict=False)]
+        width, count = Counter(numbers or [0]).most_common(1)[0]
+        return (count / len(numbers) if width > 1 else 0.0), width, max(numbers[:1], default=0)
 
-    return max(DELIMITERS, key=width)
+    best = max(DELIMITERS, key=widths)
+    if widths(best)[0] < CONSISTENT:
+        best = max(DELIMITERS, key=lambda delimiter: widths(delimiter)[2])
+        is_blank = widths(BLANK)[0] >= CONSISTENT
+        if is_blank and (len(lines) > 1 or widths(best)[1] < 2):
+            return BLANK
+    return best
 
 
 @contextlib.contextmanager
@@ -393,19 +488,57 @@ def _encoding(contents: Iterable[bytes]) -> str:
     return "utf-8"
 
 
-def records_of(text: Iterable[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
+def records_of(
+    text: Iterable[str], form: TextForm, *, strict: bool = True
+) -> Iterator[tuple[int, list[str]]]:
     """Yields records that are not empty, each with the number of its last line."""
-    reader = csv.reader(text, strict=True, delimiter=form.delimiter)
+    reader: Any = form.reader(text, strict=strict)
     for record in filter(None, reader):
         line = form.delimiter.join(record)
         if reader.line_num > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-            yield reader.line_num, record
+            is_ended = form.delimiter == BLANK and not record[-1]  # by blanks
+            yield reader.line_num, record[:-1] if is_ended else record
 
 
-def _records(path: pathlib.Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
-    """Yields the records of a file, names first, each with the number of its last line."""
+def named_records(
+    text: Iterable[str], form: TextForm, wanted: Collection[str | None] | None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the names of columns, then the records, each with the number of its last line.
+
+    Of the first records the first one with most of the `wanted` names names the columns, where a
+    line does; what stands above it is passed over.
+    """
+    records = records_of(text, form)
+    if not form.has_header:
+        yield 0, list(form.names)
+        yield from records
+        return
+    wanted = set(form.names if wanted is None else wanted)
+    start = list(itertools.islice(records, ABOVE_HEADER))
+    named = [(line, form.named(record)) for line, record in start]
+    places = range(len(start))
+    place = max(places, key=lambda place: len(wanted & set(named[place][1])), default=0)
+    yield from named[place : place + 1]
+    yield from start[place + 1 :]
+    yield from records
+
+
+def _records(
+    path: pathlib.Path, form: TextForm, wanted: Collection[str | None] | None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields names and records of a file, as `named_records`."""
     with open_text(path, form) as text:
-        yield from records_of(text, form)
+        yield from named_records(text, form, wanted)
+
+
+@contextlib.contextmanager
+def _open_plain(path: pathlib.Path, form: TextForm, names: Collection[str]) -> Iterator[Any]:
+    """Opens the records of a file as usual text, where blanks stand before its fields."""
+    text = io.StringIO(newline="")
+    records = _records(path, form, names)
+    next(records, None)
+    csv.writer(text).writerows(record for _, record in records)
+    yield io.BytesIO(text.getvalue().encode())
 
 
 def read_table(
@@ -432,8 +565,7 @@ def read_table(
         wanted = {*(column.name for column in by.columns), by.label, by.owner, *others}
     if path.suffix.lower() in PARQUET:
         return _read_parquet(path, wanted)
-    line, names = next(_records(path, form), (0, []))
-    names = [name.strip() for name in names]
+    line, names = next(_records(path, form, wanted), (0, []))
     places = places_of(names, wanted, str(path))
     # Numbers that are written in the usual way are read as such, which is faster.
     columns = [column for column in (by.columns if by else ()) if column.name in places]
@@ -479,10 +611,14 @@ def _parsed(
         for name, place in places.items()
     }
     block = BLOCK
+    opened: Any = functools.partial(open_bytes, path)
+    if form.has_blanks:
+        opened = functools.partial(_open_plain, path, form, list(places))
+        form, first_line = TextForm(), 0
     while True:
         misshapen.clear()
         try:
-            with open_bytes(path) as file:
+            with opened() as file:
                 table = pyarrow.csv.read_csv(
                     file,
                     pyarrow.csv.ReadOptions(
@@ -493,7 +629,10 @@ def _parsed(
                         encoding="utf8" if form.encoding == "utf-8" else form.encoding,
                     ),
                     pyarrow.csv.ParseOptions(
-                        delimiter=form.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                        delimiter=form.delimiter,
+                        quote_char='"' if form.is_quoted else False,
+                        newlines_in_values=form.is_quoted,
+                        invalid_row_handler=skip,
                     ),
                     pyarrow.csv.ConvertOptions(
                         column_types=kinds,

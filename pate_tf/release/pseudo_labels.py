@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pathlib
+import tempfile
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -41,6 +43,8 @@ from pate_tf.representations.regression import (
     regress_sums,
     standardisation,
 )
+from pate_tf.students.kinds.linear_head import LinearHead
+from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 SHRINKAGES = (LEAST_VARIANCE, 10.0 * LEAST_VARIANCE, 1e6)  # of a frozen encoder's directions
@@ -147,6 +151,15 @@ def labels_from_sums(
     views = pool_features_by_name(pool, representation, seed)
     regression = regress_sums(neighbourhood_averages(views), sums)
     return labels_of(class_probabilities(regression)), weights
+
+
+def linear_head_of(encoder: Encoder, weights: npt.NDArray[np.float64]) -> LinearHead:
+    """Returns a student: an encoder, and weights `[width, num_classes]` from vectors to logits."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_encoder(pathlib.Path(folder), encoder)
+        loaded = SavedEncoder(pathlib.Path(folder), encoder.dataset).loaded
+    scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
+    return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
 def linear_model(

@@ -30,7 +30,7 @@ from pate_tf.representations.raw import with_norm_one
 
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
 MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
-PATCHES = 60_000  # that filters are found from
+PATCHES, PATCHES_AN_IMAGE = 60_000, 100  # at most, that filters are found from
 PASSES = 15  # of k-means over them
 # All pixels' range counts as 1. What varies less than that is flat, and says nothing.
 LEAST_DEVIATION, LEAST_CONTRAST = 0.02, 0.01
@@ -123,15 +123,16 @@ class PatchPart(encoder.ImagePart):
         random = np.random.default_rng(self._seed)
         low, high = self._low, self._high
         side, (height, width, _) = self._side, pool.dataset.input_shape
-        # Patches of random images at random places, `[PATCHES, pixels of a patch]`.
-        images: IntArray = random.integers(len(pool), size=PATCHES)
-        rows = random.integers(height - side + 1, size=PATCHES)[:, None, None]
-        columns = random.integers(width - side + 1, size=PATCHES)[:, None, None]
+        # Patches of random images at random places, `[number, pixels of a patch]`.
+        number = min(PATCHES, PATCHES_AN_IMAGE * len(pool))
+        images: IntArray = random.integers(len(pool), size=number)
+        rows = random.integers(height - side + 1, size=number)[:, None, None]
+        columns = random.integers(width - side + 1, size=number)[:, None, None]
         rows = rows + np.arange(side)[:, None]
         columns = columns + np.arange(side)
         drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
         scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
-        patches = scaled.reshape(PATCHES, -1)
+        patches = scaled.reshape(number, -1)
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
         patches = patches[deviations[:, 0] > LEAST_DEVIATION]

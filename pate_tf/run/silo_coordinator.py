@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import pathlib
 import time
 from collections.abc import Callable
@@ -113,6 +114,8 @@ def coordinate(
     public = run.load_public(QUIET)
     split = public.split(public.dataset.pool_size)
     pool, are_sums = split.pool, run.method == "feature_sums"
+    if not pool and not are_sums:
+        raise ValueError("method: expected feature_sums without public inputs, got pate")
     if not are_sums:
         check_queries(run.queries, pool)
     released = run.folder / artifacts.RELEASED
@@ -211,20 +214,25 @@ def _mechanism_of_sums(
         num_parties=number,
         threshold=run.threshold,
     )
-    mechanism_of(num_features=1)  # raises before anything is trained
-    name = run.representation or representations.default_of_sums(pool.dataset)
+    mechanism_of(num_features=1, has_moments=not pool)  # raises before anything is trained
+    has_pool, num_classes = len(pool) > 0, pool.dataset.num_classes
+    name = run.representation or representations.default_of_sums(pool.dataset, has_pool=has_pool)
+    representations.check_representation(name, pool.dataset, has_pool=has_pool)
     representation = representations.Representation(name).fit(pool)
     encoder = representation.encoder_
-    path = artifacts.RunDirectory(run.folder).released / ENCODER
-    if representations.is_known(name):  # else silos have the file or function that it is from
-        representations.save_encoder(encoder, path)
-    on_event(f"encoder {encoder.digest[:DIGITS]}, for silos: {path}")
-    mechanism: SecureFeatureSums = mechanism_of(num_features=encoder.num_features)
-    size = 8 * (encoder.num_features + 1) * pool.dataset.num_classes * number
+    where = "from the schema"
+    if has_pool and representations.is_known(name):  # else silos have what it is from
+        where = str(artifacts.RunDirectory(run.folder).released / ENCODER)
+        representations.save_encoder(encoder, pathlib.Path(where))
+    on_event(f"encoder {encoder.digest[:DIGITS]}, for silos: {where}")
+    mechanism: SecureFeatureSums = mechanism_of(
+        num_features=encoder.num_features, has_moments=not has_pool
+    )
+    size = 8 * math.prod(mechanism.shape(num_classes)) * number
     if size > Limits().message_bytes - 2**20:
         raise ValueError(
             f"representation: expected fewer features than {encoder.num_features:,}: with "
-            f"{pool.dataset.num_classes:,} classes a silo would send {size:,} bytes"
+            f"{num_classes:,} classes a silo would send {size:,} bytes"
         )
     noise = mechanism.total_sigma(len(roster.members))
     on_event(f"noise of standard deviation {noise:.3g} on each number")

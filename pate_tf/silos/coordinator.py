@@ -168,10 +168,11 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
     """Checks that an opened total can be one of records' vectors. Public.
 
     All vectors have the same constant as their last number, so the length of a class's sum is at
-    most that of its number of records. A silo that lies by less is not noticed.
+    most that of its number of records, and so of a column of second moments, which adds up vectors
+    times numbers that are not negative. A silo that lies by less is not noticed.
 
     Args:
-        total: `[num_features + 1, num_classes]`, in L2 norms of a record.
+        total: `[num_features + 1, num_columns]`, in L2 norms of a record.
         noise: standard deviation on each number.
 
     Raises ValueError if it can't.
@@ -181,14 +182,14 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
     ratio = (1.0 - CONSTANT_SHARE) ** 0.5 / CONSTANT
     lengths = np.linalg.norm(total[:-1], axis=0)
     of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MOST_DEVIATIONS)
-    # Vectors were cut off to whole steps, by less than a thousandth.
-    excess = lengths - (1.001 * ratio * total[-1] + of_noise)
+    # Constants were cut off to whole steps of 2^-10, by less than half a percent.
+    excess = lengths - (1.005 * ratio * total[-1] + of_noise)
     if (excess > 0.0).any():
-        of_class = int(excess.argmax())
+        column = int(excess.argmax())
         raise ValueError(
-            f"silos: expected a total of records' features, got one that no records have (class "
-            f"{of_class}: length {lengths[of_class]:.3g} of about "
-            f"{total[-1, of_class] / CONSTANT:.3g} records): a silo shared something else, and the "
+            f"silos: expected a total of records' features, got one that no records have (column "
+            f"{column}: length {lengths[column]:.3g} of about "
+            f"{total[-1, column] / CONSTANT:.3g} records): a silo shared something else, and the "
             "labels would be useless; ask other silos in a new run"
         )
 
@@ -323,11 +324,11 @@ class Coordinator(contextlib.ExitStack):
         A total that opened before is taken from the journal, and no silo is charged again.
 
         Args:
-            pool: public inputs.
+            pool: public inputs; without any, the mechanism `has_moments`.
             representation: fitted `pate_tf.Representation`, the one that silos have.
 
         Returns:
-            `pate_tf.Labels` of the whole pool, with the cost.
+            `pate_tf.Labels` of the whole pool, with the cost, and the linear model that follows.
 
         Raises:
             ValueError: if the mechanism is another, or fewer silos than `least_silos` shared their
@@ -337,9 +338,11 @@ class Coordinator(contextlib.ExitStack):
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.release.noisy_sums import ReleasedSums
-        from pate_tf.release.pseudo_labels import labels_from_sums, released_with
+        from pate_tf.release.pseudo_labels import labels_from_sums, linear_head_of, released_with
 
         encoder = representation.encoder_
+        if getattr(self.asking.mechanism, "has_moments", False) is (len(pool) > 0):
+            raise ValueError("mechanism: expected has_moments if there is no pool, and then alone")
         round_ = self.open_total(pool, encoder)
         values = self.result_of_sums(round_)
         replies = self.journal.replies(round_.number).values()
@@ -354,16 +357,18 @@ class Coordinator(contextlib.ExitStack):
         noise = charge.total_sigma(num_silos)
         check_total(values / LATTICE, noise)
         vectors = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
-        labels, _ = labels_from_sums(
+        labels, weights = labels_from_sums(
             pool,
             vectors,
             values[np.newaxis],
             noise,
+            groups=encoder.groups,
             representation=representation.source,
             seed=representation.seed,
         )
         released = ReleasedSums(values=values, cost=self.cost(), ledger_rows=(), secure_noise=True)
-        return released_with(labels, pool, released, labeller=self)
+        linear_head = None if weights is None else linear_head_of(encoder, weights)
+        return released_with(labels, pool, released, labeller=self, linear_head=linear_head)
 
     def open_total(self, pool: Pool, encoder: Any) -> Round:
         """Returns the round whose total is that of an encoder; asks silos where there is none.
@@ -386,9 +391,12 @@ class Coordinator(contextlib.ExitStack):
         return round_
 
     def result_of_sums(self, round_: Round) -> IntArray | None:
-        """Returns an opened total, int64 `[num_features + 1, num_classes]`; None if none did."""
+        """Returns an opened total, int64 of the mechanism's `shape`; None if none did."""
         values = self.journal.results.get(round_.number)
-        return None if values is None else values.reshape(-1, round_.num_classes)
+        charge = next(iter(round_.mechanisms.values()))
+        if values is None or not isinstance(charge, SecureFeatureSums):
+            return None
+        return values.reshape(charge.shape(round_.num_classes))
 
     def spending(self) -> tuple[SiloSpending, ...]:
         """Returns what each silo's answers in this run cost it, for its whole content."""

@@ -16,7 +16,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from math import prod, sqrt
 from typing import Final
 
 import numpy as np
@@ -291,7 +291,7 @@ class BatchTerms:
         """
         mechanism, num_classes = batch.mechanism, batch.num_classes
         if isinstance(mechanism, SecureFeatureSums):
-            num_classes *= mechanism.num_features + 1
+            num_classes = prod(mechanism.shape(num_classes))
         elif isinstance(mechanism, SecureHistogram):
             silos = ()
         else:

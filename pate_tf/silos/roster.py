@@ -18,8 +18,9 @@ TITLE: Final = """\
 # What this silo allows. pate silo refuses what goes beyond it, before anything is charged.
 # randomised_response: each vote is randomised here; no other organisation has to be trusted.
 # secure_histogram: votes go as secret shares to aggregators, which add them up and add noise.
-# secure_feature_sums: no teacher votes; sums of the records' features with noise of this silo go
-#   as secret shares to aggregators, which open the total of many silos.
+# secure_feature_sums: no teacher votes; sums of the records' features (and, without a public pool,
+#   second moments) with noise of this silo go as secret shares to aggregators, which open the
+#   total of many silos.
 
 """
 

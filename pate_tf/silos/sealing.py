@@ -96,9 +96,9 @@ def seal_sums(
     """Returns a silo's feature sums with its noise in shares, each sealed to its aggregator.
 
     Args:
-        sums: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE. Sensitive. Numbers
-            beyond `terms.largest_sum` are cut off, so that a total can't wrap around; that takes
-            sums no further apart.
+        sums: int64, of the mechanism's `shape`, in steps of 1 / LATTICE. Sensitive. Numbers beyond
+            `terms.largest_sum` are cut off, so that a total can't wrap around; that takes sums no
+            further apart.
         terms: of the batch.
         keys: of the silo, which the terms name.
         noise: entropy; None for the operating system's.

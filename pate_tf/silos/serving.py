@@ -173,14 +173,17 @@ def make_sums(run: SiloRun) -> SiloSums:
     from pate_tf.representations import catalogue as representations
 
     dataset = examples.dataset
+    no_pool = None
     if run.encoder is not None:
         encoder = representations.load_encoder(run.encoder, dataset)
     else:
         public = run.load_public(QUIET) if public is None else public
-        name = run.representation or representations.default_of_sums(dataset)
-        encoder = representations.encoder_of(public.split(dataset.pool_size).pool, name, 0)
+        pool = public.split(dataset.pool_size).pool
+        no_pool = None if pool else pool
+        name = run.representation or representations.default_of_sums(dataset, has_pool=bool(pool))
+        encoder = representations.encoder_of(pool, name, 0)
     return SiloSums(
-        values=sums_of_records(examples, encoder, Summands.of(encoder, None)),
+        values=sums_of_records(examples, encoder, Summands.of(encoder, no_pool)),
         representation=encoder.digest,
         unit="record" if examples.owners is None else "owner",
         num_records=len(examples),

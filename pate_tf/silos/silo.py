@@ -203,7 +203,7 @@ class SiloSums:
 
     Attributes:
         values: sums of its records by class, exact, int64 `[num_features + 1, num_classes]`, in
-            steps of 1 / LATTICE.
+            steps of 1 / LATTICE; with second moments beside them where there is no public pool.
         representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
         unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
         source: that the records are of; None where it is not known.
@@ -449,7 +449,7 @@ class Silo(contextlib.ExitStack):
             raise RefusedError(Reason.MALFORMED)
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
             query = sums_query(content.representation, content.unit)
-            shape = (charge.num_features + 1, batch.num_classes)
+            shape = charge.shape(batch.num_classes)
             if not np.array_equal(batch.queries, query) or content.values.shape != shape:
                 raise RefusedError(Reason.OTHER_SUMS)
 

@@ -269,6 +269,7 @@ class LabelsStatement(PrivacyStatement):
             "votes": self.method == "pate",
             "adaptive": self.is_adaptive,
             "pool": self.num_queries > 0,
+            "linear": not self.num_queries,
             "several charges": self.charged_before or self.epsilon_ledger > self.epsilon,
             "late plan": self.sanitised is not None and not self.sanitised.plan_was_fixed,
             "registered": is_registered,

@@ -184,10 +184,13 @@ class SilosStatement(PrivacyStatement):
         table = [head, *((", ".join(silos), *row) for row, silos in names.items())]
         secure = next((each for each in self.charges if isinstance(each, SecureHistogram)), None)
         shared: Any = self.sums or secure
+        has_moments = self.sums is not None and self.sums.has_moments
         names_shared = ("threshold", "num_parties", "num_honest", "colluding", "least_silos")
         return {
             self.unit: True,
             "sums": self.sums is not None,
+            "pool": not has_moments,
+            "linear": has_moments,
             "votes": self.sums is None,
             "local": self.sums is None and secure is None,
             "secure votes": self.sums is None and secure is not None,

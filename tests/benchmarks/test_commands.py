@@ -25,7 +25,7 @@ COMMANDS = {
     "paper, students": (
         "paper/__main__.py",
         ("--quick", "--only", *(set(paper.EXPERIMENTS) - {*FAST})),
-        2 + 1 + 1 + 1 + 4 + 1 + 1 + 24 + 2,
+        2 + 1 + 1 + 1 + 4 + 1 + 1 + 17 + 1,
         LONG,
     ),
     "instead": (

@@ -20,7 +20,7 @@ from analysis_helpers import (
 from script_processes import run_fresh
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
+from pate_tf.accounting.mechanisms import GaussianNoisyMax
 from pate_tf.analysis.votes import read_votes_file
 from pate_tf.ledger import Ledger
 
@@ -87,16 +87,6 @@ def test_gives_the_table_of_the_design(succeed, tmp_path, name, epsilons):
         assert 0.998 * epsilon < report["bounds"][bound]["epsilon"] < 1.03 * epsilon
     assert report["epsilon_data_dependent"] == report["bounds"]["exact"]["epsilon"]
     assert 2.1 < report["epsilon_data_independent"] < 2.15
-
-
-def test_a_file_of_labels_and_its_parts(succeed, tmp_path):
-    labels = random_labels(40, 50)
-    flag = f"--counts_file={save(tmp_path / 'labels.npy', labels)}"
-    indices = save(tmp_path / "indices.npy", np.arange(10, 30))
-    assert succeed(flag).report["queries"] == 50
-    assert succeed(flag, f"--indices_file={indices}", "--max_examples=7").report["queries"] == 7
-    profile = succeed(flag, RELEASE).report["plan"]["profile"]
-    assert "10 classes" in profile
 
 
 def test_the_first_line_says_how_many_teachers_queries_and_classes(succeed, run, tmp_path):
@@ -386,15 +376,6 @@ def test_a_run_is_charged_once_and_only_when_asked_to(succeed, script, capsys, t
     with Ledger.read(folder) as ledger:
         kinds = [row.kind for row in ledger.history()]
     assert kinds == ["opened", "debit", "answers", "debit", "released"]
-
-
-def test_a_threshold_is_accounted_but_not_released(succeed, run, tmp_path):
-    mechanism = ConfidentGaussianNoisyMax(threshold=150.0, sigma_threshold=60.0, sigma=30.0)
-    release_labels(tmp_path / "run/sensitive", golden_counts("H3", 20), mechanism=mechanism)
-    ended = succeed(f"--train_dir={tmp_path}/run")
-    assert set(ended.report["bounds"]) == {"paper", "two_sided"}
-    asked = run(f"--train_dir={tmp_path}/run", RELEASE)
-    assert asked.code == 1 and "answers every query" in asked.err
 
 
 def test_missing_or_damaged_ledgers_and_votes_get_one_line(run, tmp_path):

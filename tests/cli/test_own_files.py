@@ -50,13 +50,9 @@ def clinic(tmp_path_factory):
     ("flags", "told"),
     [
         (["--private=patients.csv"], "schema: expected a file that states"),
-        (["--public=visits.csv"], "private: expected it with --public, got none"),
         (["--schema=schema.toml"], "private: expected it with --schema, got none"),
-        (["--private=patients.csv", "--public=visits.csv"], "schema: expected a file that states"),
         (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --private"),
         (["--private=patients.csv", *FILES, "--label=nosuch"], "expected a column nosuch"),
-        (["--private=patients.csv", *FILES, "--owner=nosuch"], "expected a column nosuch"),
-        (["--private=nosuch.csv", *FILES], "nosuch.csv: expected a file that can be read"),
         (["--private=.", *FILES], "expected two folders of images or two files"),
         (["--private=unlabelled.csv", *FILES], "unlabelled.csv: expected a column diagnosis"),
         (["--private=.", "--public=.", "--schema=schema.toml"], "schema: expected with tables"),

@@ -39,7 +39,7 @@ def folder(tmp_path):
     ("command", "told"),
     [
         (["schema", "--schema=new.toml", "--public=sheet.csv"], ["Excel"]),
-        (["schema", "--schema=new.toml", "--public=private.csv", "--label=Ill"], ["there is ill"]),
+        (["schema", "--schema=new.toml", "--public=public.csv", "--label=Age"], ["there is age"]),
         (["run", "--epsilon=1", "--private=private.csv", *FILES], [*FAULTS, "line 4: expected 3"]),
         (["run", "--epsilon=1", "--private=public.csv", *FILES], ["another file than the private"]),
         (

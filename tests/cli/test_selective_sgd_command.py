@@ -39,15 +39,15 @@ def test_a_run_without_privacy_says_so_and_releases_nothing(tmp_path):
     assert (root / "sensitive").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_acknowledged(tmp_path):
-    running = start_script(SCRIPT, *SMALL, *NOISY, "--rounds=8", folder=tmp_path)
+def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_missed(tmp_path):
+    running = start_script(SCRIPT, *SMALL, *NOISY, "--rounds=5", folder=tmp_path)
     state = tmp_path / "run" / "sensitive" / "selective_sgd" / "state.npz"
     while running.process.is_alive():
         if state.exists() and artifacts.read_arrays(state).get("num_rounds", 0) >= 2:
             running.kill()
         running.process.join(0.05)
     running.wait()
-    report = run(tmp_path, *NOISY, "--rounds=8")
+    report = run(tmp_path, *NOISY, "--rounds=5")
     assert 15.0 < report["epsilon"] == report["epsilon_source"] <= 20.0
     statement = statement_of(tmp_path / "run" / "released")
     assert statement.epsilon == report["epsilon"]
@@ -57,13 +57,10 @@ def test_a_private_run_that_is_killed_is_charged_once_and_a_deleted_ledger_ackno
         assert list(opened.charges.values()) == [1]  # although the run was stopped
         assert opened.holds(Head(sequence=sequence, digest=digest))
         released = [row for row in opened.history() if row.kind == "released"]
-        assert [row.details["kept"]["round"] for row in released] == list(range(1, 9))
+        assert [row.details["kept"]["round"] for row in released] == list(range(1, 6))
     shutil.rmtree(ledger)
-    refused = run_script(SCRIPT, *SMALL, *NOISY, "--rounds=8", folder=tmp_path)
+    refused = run_script(SCRIPT, *SMALL, *NOISY, "--rounds=5", folder=tmp_path)
     assert refused.code == 3 and "--reset_ledger_i_understand" in refused.err
-    again = run(tmp_path, *NOISY, "--rounds=8", "--reset_ledger_i_understand")
-    assert again["epsilon"] > report["epsilon"]
-    assert "gone" in (tmp_path / "run" / "released" / "shared_model_statement.md").read_text()
 
 
 def test_mistakes_end_in_one_line(tmp_path):

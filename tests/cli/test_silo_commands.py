@@ -1,17 +1,21 @@
 """`pate silo`, `aggregator` and `coordinator` as typed: processes on loopback, over TLS."""
 
 import json
+import os
 import pathlib
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 
+import network_hosts
 import numpy as np
 import pytest
 from command_helpers import AGE
 from script_processes import run_script, start_script
 
+from pate_tf.cli.demo import demonstrate_silos
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Member, Policy, SiloRoster
 from pate_tf.silos.silo import SiloAccount
@@ -159,3 +163,67 @@ def test_the_demonstration(tmp_path):
     assert (report["method"], report["unit"]) == ("feature_sums", "record")
     assert report["student_accuracy"] > 0.5 and report["label_accuracy"] > 0.5
     assert len(report["epsilon_per_silo"]) == 5 and report["seconds_per_round"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_hosts_that_lose_packets_and_cables_give_the_same_labels(tmp_path, monkeypatch):
+    """One silo's cable is out for a while, an aggregator's is cut for good."""
+    epsilon = 1e3  # the noise changes no label
+    alone = threading.Thread(
+        target=demonstrate_silos, args=(tmp_path / "alone",), kwargs={"epsilon": epsilon}
+    )
+    alone.start()
+    events = network_hosts.demonstrate(tmp_path / "hosts", epsilon=epsilon)
+    alone.join()
+    assert events == ["silo-1 is cut off", "silo-1 is back", "aggregator-4 is cut off for good"]
+    labels = [np.load(tmp_path / name / "released" / "labels.npz") for name in ("hosts", "alone")]
+    np.testing.assert_array_equal(*(arrays["labels"] for arrays in labels))
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "hosts" / "state"))
+    for number in range(1, 6):
+        name = f"silo-{number}"
+        folder = tmp_path / "hosts" / name / "sensitive"
+        account = SiloAccount(folder, silo=name, epsilon_budget=epsilon, delta=1e-5)
+        assert account.charges.total() == 1
+        account.close()
+
+
+def test_a_student_of_silos_without_any_public_record(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    tls = f"--certificates={tmp_path / 'tls'}"
+    write_demo_certificates(tmp_path / "tls", (*NAMES, *AGGREGATORS))
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    roster, entries, started = tmp_path / "roster.toml", ['run = "r"\ndelta = 1e-6\n'], []
+    of_aggregators = [f"--aggregator_dir={tmp_path / name}" for name in AGGREGATORS]
+    for name, folder in zip(AGGREGATORS, of_aggregators, strict=True):
+        entries.append(said("aggregator", f"--name={name}", folder))
+    for place, name in enumerate(NAMES):
+        said("silo", *init_flags(tmp_path, name, address), "--method=feature_sums")
+        policy = tmp_path / name / "policy.toml"
+        policy.write_text(policy.read_text().replace("least_silos = 3", "least_silos = 2"))
+        entries.append(said("silo", "keys", f"--silo_dir={tmp_path / name}"))
+        write_table(tmp_path / f"{name}.csv", ("age", "pressure", "ill"), seed=place, number=3_000)
+    roster.write_text("\n".join(entries))
+    common = ("--method=feature_sums", f"--schema={tmp_path / 'schema.toml'}")
+    common = (*common, f"--roster={roster}", tls)
+    try:
+        for name in NAMES:
+            flags = (f"--silo_dir={tmp_path / name}", f"--private={tmp_path / name}.csv", *common)
+            started.append(start_script(MAIN, "silo", "serve", *flags, folder=tmp_path))
+        for folder in of_aggregators:
+            flags = (folder, f"--coordinator={address}", f"--roster={roster}", tls)
+            started.append(start_script(MAIN, "aggregator", *flags, folder=tmp_path))
+        flags = (f"--address={address}", f"--train_dir={tmp_path / 'run'}", "--epsilon=8")
+        flags = (*flags, "--least_silos=2", "--round_seconds=300", *common)
+        printed = said("coordinator", *flags)
+        ended = [each.wait() for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    assert [each.code for each in ended] == [0] * 6, ended
+    assert "epsilon of clinic" in printed and "not measured" in printed
+    statement = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
+    assert (statement["unit"], statement["num_queries"]) == ("record", 1)
+    assert (tmp_path / "run/released/student/1/saved_model.pb").exists()

@@ -23,8 +23,6 @@ from script_processes import (
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts
 from pate_tf.core.tensorboard import TAGS
-from pate_tf.data import catalogue
-from pate_tf.ledger import Ledger
 
 SCRIPT = "train_student.py"
 OF_ALL = (f"--nb_teachers={NUM_TEACHERS}", "--teachers_dir=run", "--queries=30")
@@ -217,28 +215,3 @@ def test_help_says_what_each_flag_is_and_needs_no_tensorflow(script, repository,
     for described in ended.out.split("\n  --")[1:]:
         name, _, text = described.partition("Default:")[0].partition("\n")
         assert len(text.split()) >= 3, f"--{name} says too little: {text!r}"
-
-
-def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
-    public = catalogue.load_public("digits")
-    votes = np.tile(public.labels[:40], (60, 1))
-    np.save(tmp_path / "votes.npy", votes)
-    flags = ("--teachers=votes.npy", "--queries=40", *FOREST, "--lap_scale=5")
-    flags = (*flags, "--nb_teachers=60")
-    refused = run_script(SCRIPT, *flags, folder=tmp_path)
-    assert_one_line(refused)
-    assert "teachers: expected their run folder as well" in refused.err
-    assert not list(tmp_path.rglob("ledger.sqlite3"))
-    labels = []
-    for name in ("one", "two"):
-        ended = run_script(
-            SCRIPT, *flags, "--teachers_dir=their", f"--train_dir={name}", folder=tmp_path
-        )
-        assert ended.code == 0, ended.err
-        with np.load(tmp_path / name / "released" / "labels.npz") as released:
-            labels.append(released["labels"])
-    # Noise of scale 5 on 60 votes: drawn afresh, some of 40 answers would differ now and then, but
-    # what proves it is the ledger, which was charged once.
-    np.testing.assert_array_equal(*labels)
-    with Ledger.read(tmp_path / "their" / "sensitive") as ledger:
-        assert ledger.spent().num_queries == 40

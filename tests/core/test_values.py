@@ -37,13 +37,9 @@ def test_counts_keep_their_values_as_read_only_int64(values):
     [
         np.ones((2, 2), np.bool_),
         np.ones((2, 2), np.complex128),
-        np.array([["1", "2"]]),
         np.array([[1, None]], dtype=object),
-        np.array([["2020-01-01"]], dtype="datetime64[D]"),
         np.full((1, 2), np.iinfo(np.uint64).max),
-        np.int64(3),
         np.ones(4, np.int64),
-        np.ones((2, 2, 2), np.int64),
         np.ones((2, 0), np.int64),
         [[True, False]],
     ],

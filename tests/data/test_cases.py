@@ -20,6 +20,9 @@ def table(header="age,pressure,smoker,ill", *records, delimiter=","):
     return "\n".join(lines) + "\n"
 
 
+LONG = table("age,pressure,smoker,ill", *RECORDS * 4)
+
+
 def with_columns(header, *fields):
     """A table with some more columns in front."""
     names = f"{header},age,pressure,smoker,ill"
@@ -65,15 +68,42 @@ def with_word(word):
         table().replace("\n", "\r\n"),
         gzip.compress(table().encode()),
         table().encode("utf-16"),
+        "# of 2020, all\nA title\n\n" + LONG,
+        LONG.replace("\n", ",\n").replace("ill,", "ill"),
+        re.sub(r"\n(?=.)", "\n7,", LONG),
+        table("age pressure  smoker ill ", *RECORDS, delimiter="   "),
+        table().replace("yes", '"yes"').replace(",", ", "),
+        table(delimiter="\t", header="age\tpressure\tsmoker\till\tnote")
+        .replace("no\n", 'no\t"open\n')
+        .replace("yes\n", "yes\tclosed\n"),
     ],
 )
 def test_how_a_table_is_written_changes_no_value(tmp_path, content):
     # A column that the schema doesn't use is not looked at.
     note = re.compile(r"\[columns\.note\]\n(.+\n)*")
     data, _ = bring(tmp_path, content, edit=lambda text: note.sub("", text))
-    np.testing.assert_array_equal(data.private.inputs[:, :2], np.transpose([AGES, PRESSURES]))
-    assert data.private.labels.tolist() == LABELS
-    assert data.dataset.name == "private"
+    np.testing.assert_array_equal(data.private.inputs[:3, :2], np.transpose([AGES, PRESSURES]))
+    assert data.private.labels[:3].tolist() == LABELS
+    assert len(data.private) in (3, 12) and data.dataset.name == "private"
+
+
+@pytest.mark.parametrize(("delimiter", "label"), [(" ", "column_4"), ("\t", "column_1")])
+def test_a_file_without_names_is_read_by_numbers_of_its_columns(tmp_path, delimiter, label):
+    fields = [record[::-1] if label == "column_1" else record for record in RECORDS * 3]
+    for name in ("public", "private"):
+        lines = "\n".join(delimiter.join(record) for record in fields)
+        (tmp_path / f"{name}.csv").write_text(lines + "\n")
+    files = [tmp_path / f"{name}.csv" for name in ("private", "public")]
+    with pytest.raises(ValueError, match=r"label: expected one of column_1, .*names no columns"):
+        draft_schema(files[1], tmp_path / "schema.toml", label="ill")
+    text = draft_schema(files[1], tmp_path / "schema.toml", label=label)
+    (tmp_path / "schema.toml").write_text(text.replace(label, "ill"))  # a name of one's own
+    data = Data.from_csv(*files, schema=tmp_path / "schema.toml")
+    assert data.private.labels.tolist() == LABELS * 3
+    assert sorted(data.private.inputs.max(axis=0)) == [0, 1, 1, 61, 180]
+    if delimiter == " ":
+        with pytest.raises(ValueError, match=r"does it name the columns|got numbers: a record"):
+            draft_schema(None, tmp_path / "new.toml", private=files[0], label="column_1")
 
 
 @pytest.mark.parametrize("word", ["", "NA", "?", "null"])
@@ -162,7 +192,7 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
 @pytest.mark.parametrize(
     ("header", "label", "comment"),
     [
-        ("30,100,y,no", None, "the first line has numbers (30, 100): does it name the columns?"),
+        ("30,100,a,b", None, "the first line has numbers (30, 100): does it name the columns?"),
         ("age,,smoker,ill", "ill", "1 columns without a name are left out"),
         ("age,a,a,ill", "ill", "left out: 'a' is the name of several columns"),
         ("age,pressure,smoker,ill", "ill", 'do "NO" and "no" mean the same?'),

@@ -10,7 +10,7 @@ import pytest
 from code_blocks import README, blocks
 from script_processes import learn_little, run_script
 
-PAGES = (README, "index.md", "tutorials/first_student.md", "tutorials/python.md")
+PAGES = (README, "tutorials/python.md")
 
 
 def programs() -> dict[str, str]:

@@ -35,7 +35,7 @@ TASKS = {
     "train together with other hospitals": ("tutorials/silos.md", "coordinator"),
     "records that do not fit on one machine": ("how-to/beam.md", "pipelines.sums"),
     "come from the first release": ("how-to/first_release.md", "All teachers train in one"),
-    "what was never tested": ("explanation/limitations.md", "few records"),
+    "what was never tested": ("explanation/alternatives.md#limitations", "few records"),
 }
 
 

@@ -49,19 +49,6 @@ def test_the_seed_alone_decides_the_weights(name):
             assert not np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("name", ["cnn", "deeper", "architectures_for_tests:failing"])
-def test_the_callers_random_numbers_are_left_alone(name):
-    random.seed(7)
-    before_numpy = np.random.get_state()[1].copy()
-    expected = random.Random(7).random()
-    try:
-        catalogue.build(name, DIGITS, seed=3)
-    except ValueError:
-        assert name.endswith("failing")
-    assert random.random() == expected
-    np.testing.assert_array_equal(np.random.get_state()[1], before_numpy)
-
-
 @pytest.mark.parametrize(
     "name",
     [

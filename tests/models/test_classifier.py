@@ -115,18 +115,6 @@ def test_what_is_not_fitted_or_answers_names_is_refused():
         classifier.Estimator(names).predict(QUERIES)
 
 
-@pytest.mark.parametrize(
-    ("queries", "words"),
-    [
-        (np.zeros((2, 5), np.float32), "inputs: expected 4 features, got 5"),
-        (np.full((2, 4), np.inf, np.float32), "inputs: expected finite numbers"),
-    ],
-)
-def test_queries_that_do_not_fit_are_refused(queries, words):
-    with pytest.raises(ValueError, match=words):
-        classifier.from_arrays(fit("scaled_logistic")).predict(queries)
-
-
 def as_array(content: bytes) -> np.ndarray:
     return np.frombuffer(content, np.uint8)
 

@@ -81,13 +81,13 @@ def audit(folder, mechanism, num_queries):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_audit_finds_no_more_loss_than_is_claimed_and_most_of_it(tmp_path, mechanism):
     claimed, _ = mechanism.data_independent_epsilon(num_queries=1, delta=DELTA)
-    found = audit(tmp_path, mechanism, 30_000)
+    found = audit(tmp_path, mechanism, 12_000)  # which find a third
     assert 0.2 * claimed <= found <= claimed
 
 
 def test_the_audit_catches_noise_of_half_the_scale(tmp_path):
     claimed, _ = PermuteAndFlip(gamma=0.5).data_independent_epsilon(num_queries=1, delta=DELTA)
-    assert audit(tmp_path, PermuteAndFlip(gamma=1.0), 50_000) > claimed
+    assert audit(tmp_path, PermuteAndFlip(gamma=1.0), 30_000) > claimed
 
 
 def found_distance(folder, mechanism, num_queries):
@@ -108,7 +108,7 @@ def test_the_audit_of_a_histogram_finds_its_distance_and_no_more(tmp_path):
 
 def test_the_audit_catches_a_histogram_of_half_the_noise(tmp_path):
     claimed = math.sqrt(2.0) / 2.0
-    assert found_distance(tmp_path, GaussianHistogram(sigma=1.0), 20_000) > claimed
+    assert found_distance(tmp_path, GaussianHistogram(sigma=1.0), 5_000) > claimed
 
 
 # Large enough that openings are counted by the hundred.
@@ -152,5 +152,5 @@ class TwiceAsOften(StabilityGate):
 
 
 def test_the_audit_catches_a_gate_that_opens_too_often():
-    assert gate_delta(TwiceAsOften(epsilon=0.5, delta=0.01), 20_000) > GATE.delta
-    assert gate_epsilon(StabilityGate(epsilon=1.0, delta=0.01), 20_000) > GATE.epsilon
+    assert gate_delta(TwiceAsOften(epsilon=0.5, delta=0.01), 10_000) > GATE.delta
+    assert gate_epsilon(StabilityGate(epsilon=1.0, delta=0.01), 10_000) > GATE.epsilon

@@ -289,8 +289,8 @@ def test_a_ledger_knows_the_sums_that_it_is_of(parts, tmp_path):
 def hasty_network():
     """Networks hardly learn."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("STEPS", "STUDENT_STEPS"):
-            patch.setattr(contrastive, name, 2)
+        for name, value in (("NETWORKS", 1), ("STEPS", 2), ("STUDENT_STEPS", 2)):
+            patch.setattr(contrastive, name, value)
         yield
 
 

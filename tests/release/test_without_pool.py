@@ -5,10 +5,12 @@ import re
 import numpy as np
 import pyarrow
 import pytest
+from PIL import Image
 
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.audit.run import PASSED, audit_run
+from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import schema_of
 from pate_tf.release.accuracy import estimate_accuracy
 from pate_tf.release.feature_sums import FeatureSums
@@ -181,8 +183,26 @@ def test_texts_need_no_pool(tmp_path):
     assert np.mean(fitted.student.predict(["a great thing", "an awful thing"]) == [0, 1]) == 1.0
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_images_need_no_pool(tmp_path, channels):
+def in_folders(folder, images, labels):
+    """Data of images in folders, of which nothing but names of folders and a size is declared."""
+    for number, (image, label) in enumerate(zip(images[..., 0], labels, strict=True)):
+        path = folder / ("lying", "standing")[label] / f"{number:05}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    for files, message in (
+        (FileSource(private=folder), "image_size: expected a size"),
+        (FileSource(private=folder, image_size="16", label="ill"), "label: expected with tables"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pate_tf.Data.of(DataSource(files=files))
+    data = pate_tf.Data.from_folders(folder, image_size=(16, 18))
+    by_flags = pate_tf.Data.of(DataSource(files=FileSource(private=folder, image_size="16x18")))
+    assert by_flags.dataset == data.dataset and data.dataset.class_names == ("lying", "standing")
+    return data
+
+
+@pytest.mark.parametrize(("channels", "are_files"), [(1, False), (3, False), (1, True)])
+def test_images_need_no_pool(tmp_path, channels, are_files):
     """Bars that lie or stand, in cells of an image whose side seven does not divide."""
     random = np.random.default_rng(1)
     labels = random.integers(0, 2, 2_000)
@@ -190,12 +210,15 @@ def test_images_need_no_pool(tmp_path, channels):
     for image, label, place in zip(images, labels, random.integers(1, 13, 2_000), strict=True):
         bar = image[:, place : place + 2] if label else image[place : place + 2]
         bar += 200.0
-    data = pate_tf.Data.from_arrays(images.astype(np.uint8), labels, num_classes=2)
+    images = images.astype(np.uint8)
+    data = pate_tf.Data.from_arrays(images, labels, num_classes=2)
+    if are_files:
+        data = in_folders(tmp_path / "images", images, labels)
     fitted = pate_tf.fit(data, epsilon=20.0, directory=tmp_path)
     features = FeatureSums.load(tmp_path).features(data.private.inputs[:50])
     assert (features >= 0.0).all()
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, rtol=1e-5)
-    assert fitted.student.evaluate(data.private.inputs, labels) > 0.9
+    assert fitted.student.evaluate(data.private.inputs, data.private.labels) > 0.9
 
 
 def test_a_plan_without_a_pool(capsys):

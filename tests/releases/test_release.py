@@ -518,29 +518,15 @@ def test_a_plan_takes_what_was_fixed_and_describes_its_profile():
         {"release": "by mail"},
         {"bound": "exact"},
         {"moment": 0.0},
-        {"moment": np.nan},
-        {"smoothness": -0.1},
         {"smoothness": np.inf},
         {"sigma": 0.0},
-        {"sigma": 1e5},
-        {"failure": 0.0},
         {"failure": 0.5},
         {"num_queries": 0},
-        {"num_queries": 1.5},
     ],
 )
 def test_plans_refuse_what_is_out_of_range(changes):
     with pytest.raises(ValueError, match="expected"):
         plan_by_hand(**changes)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"num_teachers": 0}, {"num_classes": 0}, {"num_queries": 0}, {"delta": 0.0}]
-)
-def test_plans_refuse_impossible_questions(changes):
-    public = {"num_queries": 10, "num_teachers": 25, "num_classes": 10, "delta": 1e-5}
-    with pytest.raises(ValueError, match="expected"):
-        plan_release(LaplaceNoisyMax(gamma=0.1), **(public | changes))
 
 
 # ---- refusals --------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ def centred(model, pool, inputs):
 @pytest.fixture(scope="module", autouse=True)
 def few_steps():
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "NETWORKS", 1)
         patch.setattr(contrastive, "STEPS", 3)
         patch.setattr(contrastive, "STUDENT_STEPS", 3)
         yield

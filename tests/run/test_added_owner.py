@@ -195,6 +195,7 @@ def representation_of_pool(tmp_path_factory):
     """What is learnt of the pool alone is learnt before, with what that says."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(contrastive, "NETWORKS", 1)
         patch.setattr(contrastive, "STEPS", 20)
         patch.setattr(contrastive, "STUDENT_STEPS", 5)
         encoder_of(POOL, default_of_teachers(IMAGES), 0)

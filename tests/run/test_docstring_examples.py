@@ -28,6 +28,7 @@ MODULES = (
 def quick() -> Iterator[None]:
     """A representation is trained in few steps."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "NETWORKS", 1)
         patch.setattr(contrastive, "STEPS", 30)
         patch.setattr(contrastive, "STUDENT_STEPS", 30)
         yield

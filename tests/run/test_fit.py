@@ -14,10 +14,10 @@ INSECURE = {"insecure_seed": 7}
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    steps = contrastive.STEPS, contrastive.STUDENT_STEPS
+    before = contrastive.NETWORKS, contrastive.STEPS, contrastive.STUDENT_STEPS
     learn_little()
     yield
-    contrastive.STEPS, contrastive.STUDENT_STEPS = steps
+    contrastive.NETWORKS, contrastive.STEPS, contrastive.STUDENT_STEPS = before
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,8 @@ def test_a_forecast_of_noise_stops_before_the_charge(tmp_path, method, epsilon, 
     data = pate_tf.Data.from_arrays(*records, inputs[200:], num_classes=2, **public)
     teachers = pate_tf.Teachers("ridge", num_teachers=10, directory=tmp_path)
     settings = {"epsilon": epsilon, "method": method, "directory": tmp_path}
-    settings["source"] = teachers if method == "pate" else None
+    if method == "pate":
+        settings |= {"source": teachers, "mechanism": pate_tf.mechanisms.GaussianHistogram}
     with pytest.raises(pate_tf.ForecastError, match=r"pool has (.|\n)*What helps(.|\n)*`accept_f"):
         pate_tf.fit(data, **settings)
     classifier = pate_tf.PateClassifier(epsilon=0.05, method=method, num_teachers=10)

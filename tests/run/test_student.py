@@ -209,25 +209,6 @@ def test_a_budget_stands_and_raising_it_is_stated(tmp_path):
     assert raised.statement.budget_was_raised is True
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_queries": 0}, "num_queries: expected"),
-        ({"query_strategy": "random", "query_rounds": 2}, "rounds: expected 1"),
-        ({"num_queries": 401}, "num_queries: expected from 1 to the pool's 400"),
-        ({"model": "nosuch"}, "model: expected"),
-        ({"mechanism": mechanisms.LaplaceNoisyMax(gamma=1e-12)}, "expected"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_what_does_not_fit_leaves_nothing_behind(tmp_path, change, message):
-    ensemble = FakeEnsemble(table(90))
-    with pytest.raises(ValueError, match=message):
-        run(tmp_path, ensemble, **change)
-    assert ensemble.asked == 0
-    assert not list(tmp_path.rglob("*.sqlite3")) and not (tmp_path / "released").exists()
-
-
 def test_a_ledger_belongs_to_one_ensemble_of_one_data_set(tmp_path):
     quick(tmp_path, FakeEnsemble(table(90)), num_queries=1)
     with pytest.raises(LedgerError, match="another ensemble"):

@@ -25,7 +25,7 @@ from pate_tf.silos.protocol import Keys
 NAMES = ("a", "b", "c", "d", "e")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
 ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
-POOL = types.SimpleNamespace(dataset=types.SimpleNamespace(num_classes=silo_helpers.NUM_CLASSES))
+POOL = silo_helpers.pool(1)
 OTHERS = {"num_features": 3, "least_silos": 4, "colluding": 1, "num_parties": 4, "threshold": 1}
 RELEASE = SecureFeatureSums.for_epsilon(0.5, delta=1e-6, **OTHERS)
 MECHANISMS = {"votes": None, "secret votes": silo_helpers.SECURE, "sums": RELEASE}

@@ -110,6 +110,13 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
     rate = rates[1]
     kind_of(student).train(*asked, folder=tmp_path, callbacks=[count])
     assert epochs == ([2] if rates[0] == rates[1] else [0, 1, 2])
+    if rates[0] != rates[1]:  # nor does another one, or another seed, take it away
+        epochs.clear()
+        other = dataclasses.replace(asked[0], seed=2)
+        kind_of(student).train(other, *asked[1:], folder=tmp_path, callbacks=[count])
+        rate = rates[0]
+        kind_of(student).train(*asked, folder=tmp_path, callbacks=[count])
+        assert epochs == [0, 1, 2, 2]
 
 
 def test_every_student_keeps_the_contract():

@@ -1,5 +1,6 @@
 """Real worker processes on loopback, one of them killed in the middle."""
 
+import ctypes
 import functools
 import json
 import os
@@ -7,6 +8,7 @@ import socket
 import time
 import types
 
+import network_hosts
 import pytest
 import tensorflow as tf
 from script_processes import run_script, start_script
@@ -15,6 +17,7 @@ from pate_tf.teachers import cluster
 from pate_tf.teachers.kinds import load_ensemble
 
 SCRIPT = "train_teachers.py"
+CLONE_NEWNET = 0x40000000
 FLAGS = ("--nb_teachers=12", "--max_steps=200")
 
 
@@ -24,8 +27,12 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def set_tf_config(config):
+def set_up(config, namespace):
+    """Tells a process who it is, and moves it to a host."""
     os.environ["TF_CONFIG"] = json.dumps(config)
+    if namespace is not None:
+        with open(f"/run/netns/{namespace}") as of_network:
+            assert ctypes.CDLL(None).setns(of_network.fileno(), CLONE_NEWNET) == 0
 
 
 def wait_until(condition, seconds):
@@ -36,24 +43,25 @@ def wait_until(condition, seconds):
     raise TimeoutError(f"nothing after {seconds} s")
 
 
-def test_a_killed_worker_changes_nothing(tmp_path):
-    addresses = {"worker": [free_address() for _ in range(2)], "chief": [free_address()]}
+def assert_same_as_alone(tmp_path, addresses, disturb, namespaces=(None, None, None)):
+    """Trains on two workers and a chief, and in one process; returns what the chief shows."""
     flags = (*FLAGS, f"--train_dir={tmp_path / 'cluster'}", "--verbosity=0")
     started = []
+    tasks = (("worker", 0, ()), ("worker", 1, ()), ("chief", 0, flags))
     try:
-        for task, index, given in (("worker", 0, ()), ("worker", 1, ()), ("chief", 0, flags)):
+        for (task, index, given), namespace in zip(tasks, namespaces, strict=True):
             config = {"cluster": addresses, "task": {"type": task, "index": index}}
-            setup = functools.partial(set_tf_config, config)
+            setup = functools.partial(set_up, config, namespace)
             started.append(start_script(SCRIPT, *given, folder=tmp_path, setup=setup))
         _, doomed, chief = started
         # The strategy says so once all workers are connected; training begins then.
         wait_until(lambda: chief.err.exists() and "GPUs on workers" in chief.err.read_text(), 120)
         time.sleep(1)
         assert chief.process.is_alive(), "the chief ended before a worker could be killed"
-        doomed.kill()
+        disturb(doomed)
         ended = chief.wait()
         assert ended.code == 0, ended.err[-2000:]
-        assert "/job:worker/replica:0/task:1" in ended.out + ended.err
+        shown = ended.out + ended.err
     finally:
         for running in started:
             running.kill()
@@ -65,6 +73,30 @@ def test_a_killed_worker_changes_nothing(tmp_path):
         for name in ("cluster", "alone")
     )
     assert together.digest == alone.digest
+    return shown
+
+
+def test_a_killed_worker_changes_nothing(tmp_path):
+    addresses = {"worker": [free_address() for _ in range(2)], "chief": [free_address()]}
+    shown = assert_same_as_alone(tmp_path, addresses, lambda doomed: doomed.kill())
+    assert "/job:worker/replica:0/task:1" in shown
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_host_that_is_cut_off_for_a_while_changes_nothing(tmp_path):
+    """Two hosts, packets that are late or lost, and a cable that is out for 20 seconds."""
+    with network_hosts.Network(["first", "second"]) as network:
+        first, second = network.addresses.values()
+        addresses = {"worker": [f"{first}:2222", f"{second}:2222"], "chief": [f"{first}:2223"]}
+
+        def pull(doomed):
+            network.pull("second")
+            time.sleep(network_hosts.PULLED)
+            network.plug("second")
+
+        hosts = map(network.host, ("first", "second", "first"))
+        assert_same_as_alone(tmp_path, addresses, pull, hosts)
 
 
 class Promise:

@@ -1,0 +1,113 @@
+"""Silos without a public pool: second moments add up beside sums, and a linear model follows."""
+
+import dataclasses
+
+import five_silos
+import numpy as np
+import pyarrow
+import pytest
+from five_silos import NAMES, OTHERS, open_silo
+from silo_helpers import Silent, answer_until
+
+import pate_tf
+from pate_tf.accounting.local import SecureFeatureSums
+from pate_tf.data.schema import schema_of
+from pate_tf.release.feature_sums import FeatureSums
+from pate_tf.release.moments import weights_of_moments
+from pate_tf.serving.served import ServedStudent
+from pate_tf.silos import SiloSums
+from pate_tf.silos.messages import Reason, Refusal, SealedShares, sums_query
+
+COLUMNS = {"age": {"low": 0, "high": 100}, "ward": {"categories": ["a", "b"], "other": True}}
+SCHEMA = schema_of({"label": "ill", "classes": ["no", "yes"], "columns": COLUMNS})
+
+
+def data_of(start=0, stop=2_000):
+    random = np.random.default_rng(0)
+    age, ward = random.uniform(0, 100, 2_000), random.choice(["a", "b", "c"], 2_000)
+    ill = np.where(age + 40 * (ward == "a") > 75, "yes", "no")
+    table = pyarrow.table({"age": age, "ward": ward, "ill": ill})
+    return pate_tf.Data.from_dataframe(table.slice(start, stop - start), label="ill", schema=SCHEMA)
+
+
+def sums_of(folder, *part):
+    data = data_of(*part)
+    return FeatureSums(directory=folder).fit(data.private, data.pool)
+
+
+@pytest.fixture
+def setting(tmp_path, monkeypatch):
+    """Sums of all records, those of each silo, and the mechanism."""
+    whole = sums_of(tmp_path / "whole")
+    parts = {
+        name: SiloSums.of(sums_of(tmp_path / f"of {name}", 400 * place, 400 * place + 400))
+        for place, name in enumerate(NAMES)
+    }
+    fields = OTHERS | {"num_features": whole.encoder.num_features, "has_moments": True}
+    release = SecureFeatureSums.for_epsilon(1.0, delta=1e-6, **fields)
+    monkeypatch.setitem(five_silos.MECHANISMS, "moments", release)
+    return whole, parts, release
+
+
+def labels_of(folder, parts, **changes):
+    """Labels and the student of five silos."""
+    data = data_of()
+    representation = pate_tf.Representation("bins").fit(data.pool)
+    silos = [open_silo(folder, name, sums=parts[name], **changes) for name in NAMES]
+    running, _ = five_silos.coordinator(folder, silos, kind="moments")
+    with running:
+        labels = running.label_from_sums(data.pool, representation)
+        student = pate_tf.Student().fit(data.pool, labels)
+        published = student.publish(folder / "released")
+    for silo in silos:
+        assert silo.account.charges == {five_silos.MECHANISMS["moments"]: 1}
+        silo.close()
+    return labels, student, published
+
+
+def test_without_noise_the_total_and_the_student_are_those_of_one_holder(
+    tmp_path, setting, monkeypatch
+):
+    whole, parts, release = setting
+    monkeypatch.setattr("pate_tf.silos.sealing.SystemNoise", Silent)
+    labels, student, published = labels_of(tmp_path, parts)
+    assert np.array_equal(labels.released.noisy_sums, whole.table)
+    data, noise = data_of(), release.total_sigma(5)
+    vectors = whole.vectors(data.private.inputs)
+    groups = whole.summands.groups
+    weights = weights_of_moments(whole.table, 2, noise, groups=groups)
+    assert np.array_equal(student.predict(data.private.inputs), (vectors @ weights).argmax(axis=1))
+    served = ServedStudent(published.student_folder).classify(data.private.inputs)
+    assert (served == data.private.labels).mean() > 0.9
+    assert labels.cost.epsilon <= 1.0 and release.sensitivity == 2**0.5
+    page = (published.folder / "privacy_statement.md").read_text()
+    assert "(sensitivity sqrt(2))" in page and "no public records took part" in page
+    assert "public pool" not in page and "are public knowledge" in page
+
+
+def test_a_silo_is_charged_before_anything_leaves_and_gives_what_its_policy_allows(
+    tmp_path, setting
+):
+    whole, parts, release = setting
+    query = sums_query(whole.representation_digest, "record")
+    batch = five_silos.batch(mechanism=release, query=query, num_classes=2)
+    sums = dataclasses.replace(batch, mechanism=dataclasses.replace(release, has_moments=False))
+    with open_silo(tmp_path, "a", sums=parts["a"]) as silo:
+        refusal = silo.answer(sums)
+        assert isinstance(refusal, Refusal) and refusal.reason is Reason.OTHER_SUMS
+        assert answer_until(silo, batch, "silo_debited") is None
+        assert silo.account.charges == {release: 1} and not silo.account.sealed
+    with open_silo(tmp_path, "a", sums=parts["a"]) as silo:
+        reply = silo.answer(batch)
+        assert isinstance(reply, SealedShares) and silo.account.charges == {release: 1}
+        assert silo.answer(dataclasses.replace(batch, batch_id="b")).reason is Reason.BUDGET_SPENT
+
+
+@pytest.mark.parametrize("column", [0, -1])
+def test_a_silo_that_lies_of_sums_or_moments_is_noticed(tmp_path, setting, column):
+    _, parts, _ = setting
+    table = parts["b"].values.copy()
+    table[0, column] = 2**50
+    parts["b"] = dataclasses.replace(parts["b"], values=table)
+    with pytest.raises(ValueError, match="silos: expected a total of records' features"):
+        labels_of(tmp_path, parts)
