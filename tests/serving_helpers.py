@@ -1,7 +1,9 @@
 """Requests to a served student."""
 
+import pathlib
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
@@ -35,3 +37,18 @@ def serialized_example(raw: Any, dataset: Dataset) -> bytes:
 def _serialized(name: str, feature: tf.train.Feature) -> bytes:
     features = tf.train.Features(feature={name: feature})
     return tf.train.Example(features=features).SerializeToString()
+
+
+def assert_warms_up(folder: pathlib.Path) -> None:
+    """A version has a request for each signature, as TensorFlow Serving reads and makes them."""
+    apis = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    signatures = tf.saved_model.load(str(folder)).signatures
+    path = folder / "assets.extra" / "tf_serving_warmup_requests"
+    warmed = set()
+    for record in tf.data.TFRecordDataset(str(path)):
+        request = apis.PredictionLog.FromString(record.numpy()).predict_log.request
+        inputs = {name: tf.constant(tf.make_ndarray(each)) for name, each in request.inputs.items()}
+        answer = signatures[request.model_spec.signature_name](**inputs)
+        assert answer["label"].shape == (1,) and request.model_spec.name == folder.parent.name
+        warmed.add(request.model_spec.signature_name)
+    assert warmed == set(signatures)

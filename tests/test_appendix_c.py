@@ -25,7 +25,10 @@ def run_both(folder: pathlib.Path, dataset: str) -> tuple[dict, dict]:
         ("train_teachers.py", ("--model=random_forest", "--report_file=teachers.json")),
         (
             "train_student.py",
-            ("--queries=500", "--student=random_forest", "--report_file=student.json"),
+            (
+                *("--queries=500", "--delta=1e-5"),
+                *("--student=random_forest", "--report_file=student.json"),
+            ),
         ),
     ):
         ended = run_script(script, *common, *flags, folder=folder)

@@ -502,7 +502,7 @@ class Forecast(NamedTuple):
         high: upper end.
         num_labels: expected labels.
         is_measured: whether it was measured on labels of the pool, so that the range is its
-            uncertainty; else the range is that of other data sets.
+            uncertainty, of images up to the best of other data sets; else the range is theirs.
         is_noise: whether the noise alone, at half the assumed margin, leaves no more correct labels
             than guesses do, by two standard deviations of these.
     """

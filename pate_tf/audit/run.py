@@ -38,7 +38,7 @@ ALLOWED_FILES: Final = re.compile(
     rf"({LOGS}/)?events\.out\.tfevents\.\d+\.host\.[0-9a-f]+(\.v2)?|"
     rf"{VERSION}((saved_model|fingerprint)\.pb|variables/variables\.(index|data-\d+-of-\d+)|"
     r"assets/\w+|assets\.extra/(digests\.json|privacy_statement\.json|dataset\.json|schema\.toml|"
-    r"student\.(keras|onnx|tflite)))"
+    r"student\.(keras|onnx|tflite)|tf_serving_warmup_requests))"
 )
 ALLOWED_FOLDERS: Final = re.compile(
     rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"

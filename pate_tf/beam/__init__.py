@@ -11,6 +11,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import glob
 import hashlib
 import io
 import itertools
@@ -190,7 +191,8 @@ class TableSource:
             ValueError: if private records have no label.
         """
         self._pattern, self._schema, self.dataset = pattern, dataset.schema, dataset
-        self._form = text_form(files.public or pathlib.Path(pattern), self._schema)
+        first = files.public or pathlib.Path(min(glob.glob(pattern), default=pattern))
+        self._form = text_form(first, self._schema, header_alone=files.public is None)
         self._label = files.label or self._schema.label
         self._owner = (files.owner or self._schema.owner) if is_private else None
         self._is_private = is_private
@@ -622,7 +624,7 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[int, Any]]:
     summands, num_classes, key = job.summands, job.summands.num_classes, job.work.read(KEY)
     encoder = _encoder(job.work.folder, json.dumps(job.source.dataset.to_dict()))
     partial = _Partial(
-        np.zeros((summands.num_rows, num_classes), np.int64),
+        np.zeros((summands.num_rows, summands.num_columns), np.int64),
         np.zeros(4, np.uint64),
         _weight(span.number),
     )
@@ -630,7 +632,7 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[int, Any]]:
         records = record_digests(block.inputs)
         owners = None if block.owners is None else owner_digests(block.owners, key)
         lanes = keyed_sum(key, records, block.labels, owners)
-        sums, receipt = np.zeros((summands.num_rows, num_classes), np.int64), 0
+        sums, receipt = np.zeros((summands.num_rows, summands.num_columns), np.int64), 0
         if owners is None:
             for rows, features in record_features(encoder, block.inputs, digests=records):
                 sums += summands.of_records(features, block.labels[rows])
@@ -673,7 +675,7 @@ def _sum_owners(job: _Job, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Part
 def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
     import apache_beam as beam
 
-    sums = np.zeros((job.summands.num_rows, job.summands.num_classes), np.int64)
+    sums = np.zeros((job.summands.num_rows, job.summands.num_columns), np.int64)
     nothing = _Partial(sums, np.zeros(4, np.uint64), 0)
 
     def sum_span(span: Span) -> Iterator[Any]:
@@ -726,7 +728,8 @@ def sums(
     processor for that: TensorFlow rounds differently on others.
 
     Args:
-        data: where private records and public samples lie.
+        data: where private records and public samples lie. Without public ones second moments
+            stand beside the sums; records have no owners then.
         directory: the run folder.
         representation: of the pool; None for the default of the kind of data.
         seed: of the representation.
@@ -754,6 +757,8 @@ def sums(
     spans = source.spans()
     run = artifacts.RunDirectory(pathlib.Path(directory))
     pool = public.split(pool_size or public.dataset.pool_size).pool
+    if source.has_owners and not pool:
+        raise ValueError("owner: expected none without public records, got some")
     summed = FeatureSums(directory=directory, representation=representation, seed=seed)
     summed.reporting = reporting
     encoder = summed.encoder_for(source.dataset, pool)

@@ -23,6 +23,8 @@ from pate_tf.core.validation import ITEM
 from pate_tf.ledger import LedgerError
 
 LONGEST_MESSAGE = 900
+LINE_SECONDS = 30  # between lines of progress where there is no terminal
+LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
 USER_ERROR, FLAG_ERROR, LEDGER_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 3, 4, 130
 # Flags of the first release that a command does not have any more.
 GONE = (
@@ -269,8 +271,14 @@ def warn(text: str) -> None:
 
 
 def reporting(*, verbose: bool = False) -> Reporting:
-    """Returns how a command shows its progress: bars on a terminal, `verbose` for Keras' too."""
-    bars: Any = {"clock": clock, "progress_bar": tqdm} if sys.stderr.isatty() else {}
+    """Returns how a command shows its progress: bars on a terminal, `verbose` for Keras' too.
+
+    Elsewhere a line every half minute, of what takes longer.
+    """
+    bars: Any = {"clock": clock, "progress_bar": tqdm}
+    if not sys.stderr.isatty():
+        seldom = dict.fromkeys(("mininterval", "maxinterval", "delay"), LINE_SECONDS)
+        bars = {"progress_bar": functools.partial(tqdm, bar_format=LINE, leave=False, **seldom)}
     return Reporting(**bars, note=note, warn=warn, verbose=verbose)
 
 

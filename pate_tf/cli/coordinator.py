@@ -54,7 +54,8 @@ def main() -> None:
         student=own_flags.read(StudentSettings, **choice),
         files=files,
     )
-    report = coordinate(run, on_event=lambda event: print(event, flush=True))
+    with artifacts.only_writer(run.folder):  # a second command is refused at its start
+        report = coordinate(run, on_event=lambda event: print(event, flush=True))
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")
         for name, epsilon in report["epsilon_per_silo"].items()

@@ -211,6 +211,9 @@ def main() -> None:
         )
         if is_renewed:
             private = data.load_private(reporting) if private is None else private
+            epsilon, rounds = labels_settings.epsilon, labels_settings.num_rounds
+            if epsilon is not None:
+                source.choose_representation(private, public.pool, epsilon, budget.delta, rounds)
             source.fit(private, public.pool, flags=data.flags)
         else:
             source = FeatureSums.load(origin)

@@ -39,6 +39,11 @@ class Pool:
         """Share of the most frequent class among those labeled; None if none has a label."""
         return None if self.true_labels is None else majority_share(self.true_labels)
 
+    @property
+    def num_labeled(self) -> int:
+        """How many inputs have a true label."""
+        return 0 if self.true_labels is None else int((self.true_labels != UNKNOWN).sum())
+
     def __len__(self) -> int:
         return len(self.inputs)
 

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import pathlib
 import warnings
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -603,6 +604,16 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
     Raises:
         ValueError: if it is none.
     """
+    fields = {}
+    columns, left_out = _columns(frame)
+    for name, values in columns.items():
+        as_list = getattr(values, "to_pylist", None) or values.to_list
+        fields[name] = pyarrow.array([_text(value) for value in as_list()], pyarrow.string())
+    return tables.TextTable(fields=fields, num_records=len(frame), what=what, left_out=left_out)
+
+
+def _columns(frame: Any) -> tuple[dict[str, Any], list[str]]:
+    """Returns the columns of a data frame by name, and the names that several have."""
     if hasattr(frame, "collect"):
         raise ValueError(
             f"expected a data frame with its records, got {type(frame).__name__}: call its "
@@ -612,13 +623,11 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
     names = getattr(frame, "columns", None) if names is None else names
     if names is None:
         raise ValueError(f"expected a data frame with columns, got {type(frame).__name__}")
-    fields = {}
-    for name in names:
-        values = frame[name]
-        as_list = getattr(values, "to_pylist", None) or values.to_list
-        texts = [_text(value) for value in as_list()]
-        fields[str(name)] = pyarrow.array(texts, pyarrow.string())
-    return tables.TextTable(fields=fields, num_records=len(frame), what=what)
+    numbers = Counter(map(str, names))
+    return (
+        {str(name): frame[name] for name in names if numbers[str(name)] == 1},
+        [name for name, number in numbers.items() if number > 1],
+    )
 
 
 def _text(value: Any) -> str:
@@ -646,8 +655,7 @@ def drafted_schema(
         ValueError: if no column can be used, or nothing says what the classes are.
     """
     codes = set(categories)
-    for name in table.fields:
-        column = public[name]
+    for name, column in _columns(public)[0].items():
         kind = str(column.dtype if hasattr(column, "dtype") else column.type).lower()
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)

@@ -60,6 +60,7 @@ class TableColumn:
             `GAPS`.
         decimal: "." or ",", in numbers; empty as the schema has it.
         thousands: what may stand between thousands of a number, such as ","; empty for nothing.
+        unit: what may stand before or after a number, such as "$" or "%"; empty for nothing.
 
     Raises:
         ValueError: if range and categories don't stand together.
@@ -77,6 +78,7 @@ class TableColumn:
     gaps: tuple[str, ...] = ()
     decimal: str = ""
     thousands: str = ""
+    unit: str = ""
 
     def __post_init__(self) -> None:
         expected = ""
@@ -135,8 +137,8 @@ class TableColumn:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a number that is written with a point, and nothing between thousands."""
-        return self.is_number and self.decimal in ("", ".") and not self.thousands
+        """Whether it is a number that is written with a point, and nothing else."""
+        return self.is_number and self.decimal in ("", ".") and not (self.thousands or self.unit)
 
     @property
     def gap_words(self) -> list[str]:
@@ -201,6 +203,11 @@ class TableColumn:
             texts = texts_of(values)
             pattern = number_pattern(self.decimal or ".", self.thousands)
             is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
+            if self.unit:
+                unit = re.escape(self.unit)
+                texts = pc.replace_substring_regex(
+                    texts, rf"^([-+]?)\s*{unit}\s*|\s*{unit}$", r"\1"
+                )
             is_number = pc.match_substring_regex(texts, f"^(?:{pattern})$")
             if self.thousands:
                 texts = pc.replace_substring(texts, self.thousands, "")
@@ -390,19 +397,21 @@ class Schema:
     ) -> npt.NDArray[np.int64]:
         """Returns labels as numbers of classes, int64 `[num_records]`; -2 for what is no class.
 
-        A label that is no class as it is written is one that is the same number.
+        A label that is no class as it is written is the only one that is the same number, or
+        differs in case or a period at the end.
 
         Args:
             values: of the label's column.
             may_be_empty: whether an empty one is -1.
         """
         numbers = {name: place for place, name in enumerate(self.classes)}
-        equal = {_as_number(name): place for place, name in enumerate(self.classes)}
+        spellings = [_spelling(name) for name in self.classes]
+        equal = {text: place for place, text in enumerate(spellings) if spellings.count(text) == 1}
         if may_be_empty:
             numbers = {"": -1, **numbers}
         distinct, places = distinct_of(texts_of(values))
         found = [
-            numbers[text] if text in numbers else equal.get(_as_number(text), -2)
+            numbers[text] if text in numbers else equal.get(_spelling(text), -2)
             for text in distinct
         ]
         return np.array(found, np.int64)[places]
@@ -429,6 +438,11 @@ def _as_number(text: str) -> float | str:
     return float(text) if re.fullmatch(number_pattern(), text) else text
 
 
+def _spelling(text: str) -> float | str:
+    """Returns what two spellings of a label have in common."""
+    return _as_number(text.casefold().rstrip("."))
+
+
 def field_text(value: Any) -> str:
     """Returns a field as text, as a file of comma-separated values would have it."""
     return "" if value is None else str(value).strip()
@@ -445,7 +459,7 @@ _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", "names", *_FORM}
 _COLUMN_KEYS = {
     *("low", "high", "categories", "other", "missing", "text", "characters", "date"),
-    *("gaps", "decimal", "thousands"),
+    *("gaps", "decimal", "thousands", "unit"),
 }
 
 
@@ -525,7 +539,7 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     }
     if "categories" in entries:
         values["categories"] = _texts(entries["categories"], f"{what}.categories")
-    for key in ("decimal", "thousands"):
+    for key in ("decimal", "thousands", "unit"):
         values[key] = _typed(entries.get(key, ""), str, f"{what}.{key}")
     if "gaps" in entries:
         values["gaps"] = _texts(entries["gaps"], f"{what}.gaps")
@@ -554,7 +568,7 @@ def _column_lines(column: TableColumn) -> list[str]:
         missing = column.missing if column.is_number else _quoted(column.missing)
         lines.append(f"missing = {missing}  # stands for an empty field")
     lines += [f"gaps = {_quoted(column.gaps)}"] if column.gaps else []
-    for key in ("decimal", "thousands"):
+    for key in ("decimal", "thousands", "unit"):
         lines += [f"{key} = {_quoted(getattr(column, key))}"] if getattr(column, key) else []
     return lines
 
@@ -759,6 +773,9 @@ SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for 
     -1.0,
     -9.0,
 }
+DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
+UNIT = re.compile(r"[-+]?([^\w\s.,'+-]?)\s*[-+]?[\d.,' ]*\d\s*([^\W\d_]{0,3}|[^\w\s.,'+-])")
+NUMBERS_PER_WORD = 20  # from which on a draft takes a word among numbers for a gap
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 
 
@@ -768,13 +785,27 @@ def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableCo
     has_gaps, values = "" in distinct, sorted(set(distinct) - {""})
     gaps = tuple(sorted(GAPS & set(values)))
     numbers = [text for text in values if text not in GAPS]
+    for form in DATES if numbers else ():
+        days = [_days(text, form) for text in numbers]
+        if np.isfinite(days).all():
+            column = TableColumn(name=name, low=min(days), high=max(days) + 1.0, date=form)
+            return dataclasses.replace(column, missing=str(column.example), gaps=gaps)
+    words = [text for text in numbers if not re.search(r"\d", text.partition(" ")[0])]
+    if words and NUMBERS_PER_WORD * len(words) < len(numbers):
+        gaps = (*gaps, *words)
+        numbers = [text for text in numbers if text not in words]
+    units = {"".join(match.groups()) if (match := UNIT.fullmatch(text)) else "" for text in numbers}
+    unit = units.pop() if len(units) == 1 else ""
     for decimal, thousands in FORMS if may_be_numbers and numbers else ():
-        pattern = re.compile(number_pattern(decimal, thousands))
-        if not all(map(pattern.fullmatch, numbers)):
-            continue
         column = TableColumn(
-            name=name, decimal="" if decimal == "." else decimal, thousands=thousands, gaps=gaps
+            name=name,
+            decimal="" if decimal == "." else decimal,
+            thousands=thousands,
+            gaps=gaps,
+            unit=unit,
         )
+        if np.isnan(column.numbers(numbers)).any():
+            continue
         found = column.numbers(texts)
         found = found[np.isfinite(found)]
         low, high = float(found.min()), float(found.max())
@@ -802,7 +833,9 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     if len(distinct) == 1:
         doubts.append("constant: every public record has the same value")
     if column.is_number:
-        found = np.unique(column.numbers(texts))
+        values = dataclasses.replace(column, missing=None).numbers(texts)
+        values = values[np.isfinite(values)]  # gaps are none
+        found = np.unique(values)
         for extreme, others in ((found[-1:], found[:-1]), (found[:1], found[1:])):
             is_word = len(others) > 1 and extreme[0] in SENTINELS
             if is_word and abs(extreme[0] - others).min() > np.ptp(others):
@@ -810,10 +843,12 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
         is_whole = np.array_equal(found, np.rint(found))
         if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
             doubts.append("every record has a number of its own: an identifier?")
-        if column.thousands or column.decimal == ",":
-            example = max(distinct, key=lambda text: (column.decimal in text, len(text)))
+        if column.thousands or column.unit or column.decimal == ",":
+            numbers = [text for text in distinct if text not in column.gap_words]
+            example = max(numbers, key=lambda text: (column.decimal in text, len(text)))
             doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
-        values = column.numbers(texts)
+        if any(re.match(r"0\d", text) for text in distinct):
+            doubts.append("some begin with 0: codes of categories?")
         if values.min() < 0.0 <= np.quantile(values, 0.01):
             doubts.append(f"of 100 values 99 are not below 0: is {values.min():g} possible?")
     return doubts + _alike(column.categories)

@@ -236,7 +236,11 @@ class TextTable:
         }
         faults = list(itertools.islice(self._faults(texts), MOST_FAULTS))
         if on_bad_record == REFUSE:
-            what = f"{self.what} (line numbers are sensitive)" if is_private else self.what
+            what = (
+                f"{self.what} (line numbers are sensitive; `on_bad_record` can skip)"
+                if is_private
+                else self.what
+            )
             raise_all(what, faults, number)
         secret = "sensitive, for the data holder alone: " if is_private else ""
         num_bad = len(self.misshapen) + int(is_bad.sum())

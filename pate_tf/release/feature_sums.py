@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE, default_delta
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.planning import Forecast, cluster_numbers, planned_sums
+from pate_tf.accounting.planning import WITHOUT_NOISE, Forecast, cluster_numbers, planned_sums
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
-from pate_tf.core.public import Pool, PublicExamples
+from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, owner_partition
 from pate_tf.core.source import (
@@ -40,7 +40,6 @@ from pate_tf.core.source import (
     record_digests,
 )
 from pate_tf.core.validation import IntArray
-from pate_tf.data.data import Data
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import Encoder, nearest_centres, record_features, record_vectors
@@ -317,28 +316,31 @@ class FeatureSums:
         self._name = source_of(representation)
 
     def choose_representation(
-        self, data: Data, epsilon: float, delta: float | None, num_rounds: int | None = None
+        self,
+        private: PrivateExamples,
+        pool: Pool,
+        epsilon: float,
+        delta: float | None,
+        num_rounds: int | None = None,
     ) -> None:
-        """Takes the representation of a table that labels its pool best in a trial.
+        """Takes the representation that labels the pool best in a trial.
 
-        Bins, raw features and, of narrow tables, pairs label each third of the pool's labeled
-        samples from noisy sums of the others (`trial_accuracy`); the best accuracy is the
+        Of tables bins, raw features and, of narrow tables, pairs label each third of the pool's
+        labeled samples from noisy sums of the others (`trial_accuracy`); the best accuracy is the
         `forecast`. It costs no privacy: the labels and, without owners, the number of private
         records are public. A representation that is named, that of stored sums, and that of texts
-        are tried alone. Nothing is tried of images, if owners are protected or fewer than
+        or images are tried alone. Nothing is tried if owners are protected or fewer than
         `FEWEST_LABELED` samples have a label.
 
         Args:
-            data: private records, whose number alone is used, and the public pool with labels.
+            private: records, whose number alone is used.
+            pool: public, with labels.
             epsilon: what the sums will cost.
             delta: of epsilon; None for the default.
             num_rounds: as of `Labeller`.
         """
-        self._settle(data.dataset)
-        private, pool = data.private, data.pool
-        samples = PublicExamples(pool.dataset, pool.inputs, pool.true_labels).labelled()
-        is_tried = private.owners is None and pool.dataset.kind != "image"
-        if not is_tried or samples is None or len(samples) < FEWEST_LABELED:
+        self._settle(pool.dataset)
+        if private.owners is not None or pool.num_labeled < FEWEST_LABELED:
             return
         number = len(private)
         target = Target(epsilon=epsilon, delta=default_delta(number) if delta is None else delta)
@@ -353,12 +355,16 @@ class FeatureSums:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with self.reporting.clock("trying representations on labeled samples of the pool"):
             accuracies = {
-                name: trial_accuracy(samples, encoder, mechanism, number)
+                name: trial_accuracy(pool, encoder, mechanism, number)
                 for name, encoder in encoders.items()
             }
         self._name = max(encoders, key=lambda name: accuracies[name])
-        num_tried = min(len(samples), MOST_LABELED)
+        num_tried = min(pool.num_labeled, MOST_LABELED)
         self.forecast = Forecast.measured(accuracies[self._name], num_tried, len(pool))
+        if pool.dataset.kind == "image" and not encoders[self._name].is_frozen:
+            # Labels follow from neighborhoods: a linear model is the least that is expected.
+            high = max(self.forecast.high, WITHOUT_NOISE[1])
+            self.forecast = self.forecast._replace(high=high)
         shown = ", ".join(f"{name_of(name)} {value:.1%}" for name, value in accuracies.items())
         self.reporting.note(f"Representation, by labels of the pool: {shown}.")
 
@@ -390,11 +396,6 @@ class FeatureSums:
             if not isinstance(value, kind):
                 raise ValueError(f"{name}: expected data.{name}, got {type(value).__name__}")
         encoder = self.encoder_for(private.dataset, pool)
-        if not pool and encoder.num_features > MOST_OF_MOMENTS:
-            raise ValueError(
-                f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
-                f"inputs, as every product of two is released, got {encoder.num_features:,}"
-            )
         sensitive = self._run.sensitive
         digests, owners = record_digests(private.inputs), None
         key = private_digest(sensitive, RECORD_KEY).encode()
@@ -530,7 +531,13 @@ class FeatureSums:
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
         self._run.check(files=[], folders=[artifacts.SENSITIVE, folder])
         with self.reporting.clock("training the representation"):
-            return encoder_of(pool, self._name, self._seed)
+            encoder = encoder_of(pool, self._name, self._seed)
+        if not pool and encoder.num_features > MOST_OF_MOMENTS:
+            raise ValueError(
+                f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
+                f"inputs, as every product of two is released, got {encoder.num_features:,}"
+            )
+        return encoder
 
     def described(
         self, encoder: Encoder, records: Sequence[str], *, has_owners: bool

@@ -18,7 +18,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.accounting.planning import Forecast
-from pate_tf.core.public import Pool, PoolLabels, PublicExamples
+from pate_tf.core.public import UNKNOWN, Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder, nearest_centres, record_vectors
@@ -206,31 +206,37 @@ def accuracy_without_noise(pool: Pool) -> Forecast | None:
 
     None of images, whose features take long, and of fewer than `FEWEST_LABELED` labels.
     """
-    samples = PublicExamples(pool.dataset, pool.inputs, pool.true_labels).labelled()
-    if samples is None or len(samples) < FEWEST_LABELED or pool.dataset.kind == "image":
+    number = pool.num_labeled
+    if number < FEWEST_LABELED or pool.dataset.kind == "image":
         return None
     encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
-    accuracy = trial_accuracy(samples, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE)
-    return Forecast.measured(accuracy, min(len(samples), MOST_LABELED), len(pool))
+    accuracy = trial_accuracy(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE)
+    return Forecast.measured(accuracy, min(number, MOST_LABELED), len(pool))
 
 
 def trial_accuracy(
-    samples: PublicExamples, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
+    pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
 ) -> float:
-    """Returns the accuracy of labels of a table, each fold from sums of the others.
+    """Returns the accuracy of labels by a linear model, each fold from sums of the others.
 
     The noise is as large beside the sums of the samples as it will be beside those of the private
     records. It comes from a seed, as labeled samples are public: this is no release.
 
     Args:
-        samples: public, all with a label; the first `MOST_LABELED` take part.
+        pool: public; of its samples with a true label the first `MOST_LABELED` take part.
         encoder: of their features.
         mechanism: that will release sums of the private records' vectors.
         num_records: private records; public.
     """
-    pool = Pool(samples.dataset, samples.inputs[:MOST_LABELED])
-    labels, noise = np.asarray(samples.labels)[:MOST_LABELED], SeededNoise(0)
-    vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)
+    true_labels = np.asarray(pool.true_labels)
+    rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
+    labels, noise = true_labels[rows], SeededNoise(0)
+    if encoder.is_frozen:  # it remembers the features of the pool
+        features = encoder.features(pool.inputs)[rows]
+    else:
+        features = encoder.features(pool.inputs[rows])
+    pool = Pool(pool.dataset, pool.inputs[rows])
+    vectors = record_vectors(features, encoder.scale)
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
     inferred = np.empty_like(labels)
@@ -246,7 +252,13 @@ def trial_accuracy(
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
         answers, _ = labels_from_sums(
-            pool, vectors, values, deviation, moments=moments, num_records=num_records
+            pool,
+            vectors,
+            values,
+            deviation,
+            moments=moments,
+            num_records=num_records,
+            is_frozen=True,  # a linear model of images, too
         )
         inferred[~is_other] = answers.labels[~is_other]
     return float(np.mean(inferred == labels))

@@ -283,6 +283,59 @@ class WaveletPart(encoder.ImagePart):
 CELLS = 7  # along each side of an image
 ORIENTATIONS = 8
 SHARPNESS = 8.0  # power of the cosine between a gradient and a direction
+SPREAD = 0.25  # standard deviation of a posed image's gradients, over its side
+MOST_SCALED = 2.0  # factor by which a side is scaled at most
+
+Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+def _gradients(gray: tf.Tensor) -> Gradients:
+    """Returns differences across and along images `[batch, height, width, 1]`, and their length."""
+    padded = tf.pad(gray, [[0, 0], [1, 1], [1, 1], [0, 0]], "SYMMETRIC")
+    across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
+    along = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
+    return across, along, tf.sqrt(tf.square(across) + tf.square(along))
+
+
+def _posed(gray: tf.Tensor) -> tf.Tensor:
+    """Returns images that are shifted, sheared and scaled so that their gradients lie alike.
+
+    Each by its own gradients' mean and covariance, which are the same for dark on bright and bright
+    on dark: deskewing (LeCun, Bottou, Bengio and Haffner 1998).
+    """
+    _, height, width, _ = gray.shape
+    length = _gradients(gray)[2]
+    share = length / (tf.reduce_sum(length, axis=[1, 2, 3], keepdims=True) + 1e-6)
+    ys = tf.linspace(-0.5, 0.5, height)[None, :, None, None]
+    xs = tf.linspace(-0.5, 0.5, width)[None, None, :, None]
+
+    def mean(values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(share * values, axis=[1, 2, 3], keepdims=True)
+
+    y, x = mean(ys), mean(xs)
+    tiny = 1e-4  # of gradients on one line
+    variance, covariance = mean(tf.square(ys - y)) + tiny, mean((ys - y) * (xs - x))
+    shear = tf.clip_by_value(covariance / variance, -1.0, 1.0)
+    across = tf.maximum(mean(tf.square(xs - x)) - shear * covariance, tiny)
+    scale_y, scale_x = (
+        tf.clip_by_value(tf.sqrt(each) / SPREAD, 1.0 / MOST_SCALED, MOST_SCALED)
+        for each in (variance, across)
+    )
+    # Rows of the map from output to input coordinates, in pixels.
+    high, wide = height - 1.0, width - 1.0
+    slant = shear * scale_y * (wide / high)
+    x0 = (x + 0.5 - 0.5 * scale_x) * wide - 0.5 * slant * high
+    y0 = (y + 0.5 - 0.5 * scale_y) * high
+    zero = tf.zeros_like(x0)
+    rows = [scale_x, slant, x0, zero, scale_y, y0, zero, zero]
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=gray,
+        transforms=tf.concat(rows, axis=1)[:, :, 0, 0],
+        output_shape=[height, width],
+        interpolation="BILINEAR",
+        fill_mode="NEAREST",
+        fill_value=0.0,
+    )
 
 
 class GradientPart(encoder.Part):
@@ -290,7 +343,7 @@ class GradientPart(encoder.Part):
 
     Histograms of oriented gradients (Dalal and Triggs 2005), of the mean of all channels, in cells
     that overlap by a half. No number is negative. Nothing is learned: the range of the images says
-    all.
+    all. Images whose label small affine changes keep, by declaration, are posed before.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -298,26 +351,25 @@ class GradientPart(encoder.Part):
         super().__init__()
         dataset = pool.dataset
         low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
-        self._low, self._range = encoder.constants(low, high - low)
         height, width, _ = dataset.input_shape
+        self._is_posed = dataset.augmentation == "affine" and min(height, width) > 1
+        spread = np.array(SPREAD * self._is_posed)
+        self._low, self._range, self._spread = encoder.constants(low, high - low, spread)
         self._strides = [-(-height // CELLS), -(-width // CELLS)]
         rows, columns = (-(-height // self._strides[0]), -(-width // self._strides[1]))
         self.widths = (rows * columns * ORIENTATIONS,)
 
     @property
     def learnt(self) -> list[Any]:
-        """The images' range."""
-        return [self._low, self._range]
+        """The images' range, and to which spread they are posed."""
+        return [self._low, self._range, self._spread]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
         gray = tf.reduce_mean((inputs - self._low) / self._range, axis=3, keepdims=True)
-        padded = tf.pad(gray, [[0, 0], [1, 1], [1, 1], [0, 0]], "SYMMETRIC")
-        across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
-        along = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
+        across, along, length = _gradients(_posed(gray) if self._is_posed else gray)
         angles = (2.0 * np.pi / ORIENTATIONS * np.arange(ORIENTATIONS)).astype(np.float32)
         turned = across * np.cos(angles) + along * np.sin(angles)
-        length = tf.sqrt(tf.square(across) + tf.square(along))
         share = tf.math.divide_no_nan(tf.nn.relu(turned), length)
         strength = length * share**SHARPNESS
         sides = [stride + stride // 2 for stride in self._strides]

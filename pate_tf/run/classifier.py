@@ -161,7 +161,8 @@ def fit(
     student = student or Student(seed=seed, verbose=verbose)
     student.check(data.pool, labels_whole_pool=method == "feature_sums")
     if isinstance(source, FeatureSums) and epsilon is not None:
-        source.choose_representation(data, epsilon, delta, budget.get("num_rounds"))
+        rounds = budget.get("num_rounds")
+        source.choose_representation(data.private, data.pool, epsilon, delta, rounds)
         if source.forecast is not None and not budget.get("accept_forecast"):
             source.forecast.check(data.pool.majority_share)
     source.fit(data.private, data.pool)

@@ -95,7 +95,8 @@ class Student:
                 better.
             model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
                 logits, or a name; "random_forest" has one of its own.
-            steps: training steps.
+            steps: training steps at most; training ends once predictions on the pool are stable,
+                but of "gan".
             batch_size: labeled inputs a step.
             learning_rate: of Adam, before the schedule.
             seed: fixes initial weights, shuffling and augmentation.
@@ -261,7 +262,7 @@ class Student:
                 pool,
                 folder=folder,
                 callbacks=callbacks,
-                show_progress=reporting(self._verbose).verbose,
+                progress_bar=reporting(self._verbose).progress_bar,
             )
         self.kind, self._fitted, self._config = config.student, (model, labels), config
         self._estimate = None

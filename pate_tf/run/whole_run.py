@@ -144,8 +144,11 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
         source = feature_sums.FeatureSums(
             directory=folder, representation=settings.representation, verbose=reporting
         )
-        source.choose_representation(data, settings.epsilon, delta)
-        forecast = source.forecast or comparison.forecast(method, NUM_FEATURES)
+        forecast = comparison.forecast(method, NUM_FEATURES)
+        # Noise is refused before features of images are learned.
+        if settings.accept_forecast or forecast is None or not forecast.is_noise:
+            source.choose_representation(data.private, data.pool, settings.epsilon, delta)
+            forecast = source.forecast or forecast
     else:
         folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")
         features = settings.representation

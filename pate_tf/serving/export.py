@@ -40,6 +40,7 @@ ENCODED_IMAGES = "encoded_images"
 PNG = b"\x89PNG"  # how such a file begins
 IMAGE_BYTES = "image_bytes"  # the one input of ENCODED_IMAGES
 GRAY = (19595, 38470, 7471)  # of red, green and blue, in 65,536ths: ITU-R BT.601, as in Pillow
+WARM_UP = "tf_serving_warmup_requests"
 OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
 
 
@@ -285,6 +286,68 @@ def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
     return list(model.variables)
 
 
+def warm_up_inputs(dataset: Dataset) -> dict[str, dict[str, Any]]:
+    """Returns inputs of a batch of one by signature: zeros, or the first that the schema allows."""
+    raw = {dataset.input_name: tf.zeros([1, *dataset.input_shape], dataset.input_type)}
+    content: dict[str, Any] = {dataset.input_name: raw[dataset.input_name].numpy().ravel()}
+    if dataset.input_type == "uint8":
+        content = {dataset.input_name: content[dataset.input_name].tobytes()}
+    by_name: dict[str, dict[str, Any]] = {SERVING_DEFAULT: raw}
+    schema: Schema | None = dataset.schema
+    if dataset.kind == "text":
+        content = {TEXT: b""}
+        by_name = {SERVING_DEFAULT: {TEXT: [""]}, FEATURES: raw}
+    elif schema is not None:
+        content = {
+            column.name: [float(column.low)]
+            if column.is_number
+            else datetime.date.fromordinal(math.ceil(column.low)).strftime(ISO_DATE).encode()
+            if column.date
+            else "".join(column.categories[:1]).encode()
+            for column in schema.columns
+        }
+        columns = {
+            name: value if isinstance(value := content[column], list) else [value]
+            for column, name in schema.input_names().items()
+        }
+        by_name = {SERVING_DEFAULT: columns, FEATURES: raw}
+    elif dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
+        picture = tf.io.encode_png(tf.zeros(dataset.input_shape, tf.uint8))
+        by_name[ENCODED_IMAGES] = {IMAGE_BYTES: [picture.numpy()]}
+    features = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        if isinstance(value, bytes)
+        else tf.train.Feature(float_list=tf.train.FloatList(value=value))
+        for name, value in content.items()
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    by_name[SERIALIZED_EXAMPLES] = {EXAMPLES: [example.SerializeToString()]}
+    return by_name
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Returns a field of a protocol buffer that has a length."""
+    size, length = len(content), bytearray()
+    while size > 127:
+        length.append(size % 128 + 128)
+        size //= 128
+    return bytes([8 * number + 2, *length, size]) + content
+
+
+def write_warm_up(folder: pathlib.Path, model: str, dataset: Dataset) -> None:
+    """Writes a request for each signature that TensorFlow Serving makes before it is ready.
+
+    They are `PredictionLog`s with a `PredictLog`, a `PredictRequest` and its `ModelSpec`.
+    """
+    with tf.io.TFRecordWriter(str(folder / WARM_UP)) as writer:
+        for signature, inputs in warm_up_inputs(dataset).items():
+            request = _field(1, _field(1, model.encode()) + _field(3, signature.encode()))
+            for name, value in inputs.items():
+                tensor = tf.make_tensor_proto(value).SerializeToString()
+                request += _field(2, _field(1, name.encode()) + _field(2, tensor))
+            writer.write(_field(6, _field(1, request)))
+
+
 def student_digest(model: keras.Model | tf.Module) -> str:
     """SHA-256 of a student's weights: the `student_digest` of its privacy statement."""
     return artifacts.digest_arrays(variable.numpy() for variable in _variables(model))
@@ -302,10 +365,10 @@ def export_student(
     """Writes the next version below `folder`, whole or not at all.
 
     A version is what TensorFlow Serving loads: `signatures`, and in
-    `assets.extra` the privacy statement, `student.keras` where the student is
-    a Keras model, `dataset.json`, `schema.toml` where a table has a schema, what `formats` asks
-    for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every other file,
-    and their `seal`.
+    `assets.extra` the privacy statement, `student.keras` where the student is a Keras model,
+    requests to warm up with, `dataset.json`, `schema.toml` where a table has a schema, what
+    `formats` asks for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every
+    other file, and their `seal`.
 
     Args:
         model: from raw inputs to logits.
@@ -336,6 +399,7 @@ def export_student(
                 extra.mkdir()
                 artifacts.write_json(extra / STATEMENT, statement)
                 artifacts.write_json(extra / DATASET, dataset.to_dict())
+                write_warm_up(extra, folder.name, dataset)
                 if dataset.schema is not None:
                     artifacts.write_text(extra / SCHEMA, dataset.schema.to_toml())
                 if isinstance(model, keras.Model):

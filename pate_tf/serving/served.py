@@ -312,13 +312,19 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     column = label or (schema.label if schema is not None else None) or "label"
     if column not in fields:
         raise ValueError(f"inputs: expected labels in a column {column}, got none")
-    number = {"": -1, **{name: place for place, name in enumerate(published.class_names)}}
-    if strange := set(fields[column]) - set(number):
+    names = {"": -1, **{name: place for place, name in enumerate(published.class_names)}}
+    if schema is not None:
+        numbers = schema.labels(fields[column], may_be_empty=True)
+    else:
+        numbers = np.array([names.get(name, -2) for name in fields[column]], np.int64)
+    if strange := {
+        name for name, number in zip(fields[column], numbers, strict=True) if number < -1
+    }:
         raise ValueError(
             f"inputs: expected labels of {', '.join(published.class_names[:12])} in {column}, got "
             f"{sorted(strange)[0]!r}"
         )
-    truth = np.array([number[name] for name in fields[column]], np.int64)
+    truth = numbers
     has_label = truth >= 0
     if not has_label.any():
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")

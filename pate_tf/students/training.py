@@ -153,10 +153,10 @@ def replica_share(loss: tf.Tensor) -> tf.Tensor:
 
 STEPS_AN_EPOCH = 50  # twice as many with a full stop set; of a small one inputs come more often
 UNFINISHED = "unfinished_student"
-# Stabilizing predictions (Bloodgood and Vijay-Shanker, CoNLL 2009): training ends once successive
-# models agree on unlabeled inputs, the stop set, by a mean Cohen's kappa of 0.99 over three pairs.
-# All figures are the paper's. The stop set is public: the rule sees no private record, and no true
-# label.
+# Stabilizing predictions (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
+# figures: training ends once successive models agree on unlabeled inputs, the stop set, by a mean
+# Cohen's kappa of 0.99 over three pairs. The stop set is public: the rule sees no private record,
+# and no true label.
 STABLE_KAPPA, PAIRS, STOP_SET_SIZE = 0.99, 3, 2_000
 
 
@@ -294,6 +294,7 @@ def fit_student(
 
     def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
         del epoch, logs
+        bar.update(steps_an_epoch)
         if inputs is not None:
             latest = outputs(averaged_or_own(student), inputs).argmax(axis=1)
             predictions.assign(np.vstack([predictions.numpy()[1:], latest]))
@@ -311,17 +312,20 @@ def fit_student(
     first_epoch = backup.restore()
     if are_stable(predictions.numpy()):  # it was stopped after its last epoch
         num_epochs = first_epoch
-    student.fit(
-        tf.data.Dataset.range(first_epoch * steps_an_epoch, num_epochs * steps_an_epoch)
-        .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
-        .prefetch(tf.data.AUTOTUNE),
-        initial_epoch=first_epoch,
-        epochs=num_epochs,
-        steps_per_epoch=steps_an_epoch,
-        callbacks=callbacks,
-        shuffle=False,  # the batches are shuffled already, by the seed
-        verbose=1 if options.show_progress else 0,
-    )
+    total, done = num_epochs * steps_an_epoch, first_epoch * steps_an_epoch
+    steps = {"total": total, "initial": done, "unit": "step"}
+    with options.progress_bar(desc="training the student, at most", **steps) as bar:
+        student.fit(
+            tf.data.Dataset.range(done, total)
+            .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
+            .prefetch(tf.data.AUTOTUNE),
+            initial_epoch=first_epoch,
+            epochs=num_epochs,
+            steps_per_epoch=steps_an_epoch,
+            callbacks=callbacks,
+            shuffle=False,  # the batches are shuffled already, by the seed
+            verbose=0,
+        )
     if path is not None:  # the run is complete
         path.unlink(missing_ok=True)
         if not any(path.parent.iterdir()):

@@ -127,6 +127,19 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
             summed(source, tmp_path / "run", here / "records-0.parquet")
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_moments_without_a_public_file_are_those_of_one_process(here, data, tmp_path):
+    files = dataclasses.replace(data.files, public=None, name="table")
+    source = dataclasses.replace(data, files=files)
+    one = FeatureSums(directory=tmp_path / "one")
+    one.fit(helpers.examples(source, ROWS, owners=False), files.load_public().split(0).pool)
+    several = summed(source, tmp_path / "several", here / "records-*.csv")
+    assert_same(several, one)
+    assert several.table.shape[1] == 3 + len(several.table)
+    with pytest.raises(ValueError, match="owner: expected none without public records"):
+        summed(of_owners(source), tmp_path / "owners", here / "records-*.csv")
+
+
 BAD = (
     [1.0, 0.0, "A"],  # too few fields
     [1.0, 0.0, "A", "no", "x", "more"],

@@ -16,6 +16,7 @@ from command_helpers import AGE
 from script_processes import run_script, start_script
 
 from pate_tf.cli.demo import demonstrate_silos
+from pate_tf.core.artifacts import only_writer
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Member, Policy, SiloRoster
 from pate_tf.silos.silo import SiloAccount
@@ -143,6 +144,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
         (("--epsilon=1", "--least_silos=3"), "least_silos: expected at most 2, got 3"),
     ):
         assert expected in refused("coordinator", *flags, *others)
+    with only_writer(tmp_path / "run"):
+        assert "run: expected no other process at work" in refused("coordinator", *flags)
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--method=feature_sums")
     assert "roster: expected clinic" in refused("silo", *serve)
     assert "data: expected a .npz file" in refused("silo", *serve, f"--roster={roster}")

@@ -9,7 +9,7 @@ import pytest
 
 from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.data.data import Data, draft_schema
-from pate_tf.data.schema import read_schema
+from pate_tf.data.schema import read_schema, schema_of
 
 RECORDS = [("30.5", "100", "y", "no"), ("61", "180", "n", "yes"), ("45", "90", "y", "yes")]
 AGES, PRESSURES, LABELS = [30.5, 61, 45], [100, 180, 90], [0, 1, 1]
@@ -140,13 +140,43 @@ def test_decimal_marks_and_thousands_are_those_of_each_column(tmp_path):
     assert "# 1.100,0 is read as 1100" in text
 
 
-def test_labels_that_are_equal_numbers_are_equal(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "fields", "values"),
+    [
+        ("a currency", ["$1,234.50", "-$5.00", "$ 7"], [1234.5, -5, 7]),
+        ("a unit", ["1,5 %", "20%", "-3 %"], [1.5, 20, -3]),
+        ("dates", ["31.12.1999", "1.1.2000", "3.1.2000"], [730119, 730120, 730122]),
+        ("a total", ["1", "2", "Total 3"], [1, 2, None]),
+        ("large", [str(2**60), "1.5e3", "-2E-1"], [2.0**60, 1500, -0.2]),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(tmp_path, name, fields, values):
+    more = [str(number) for number in range(60)] if name == "a total" else []
+    records = [(f'"{field}"', "no") for field in [*fields, *more]]
+    data, text = bring(tmp_path, table("x,ill", *records, ("", "yes")), edit=str)
+    (column,) = data.schema.columns
+    numbers = data.private.inputs[:3, 0].tolist()
+    missing = numbers[2] if column.date else float(column.missing)
+    assert numbers == pytest.approx([missing if x is None else x for x in values])
+    assert "Total" not in text or 'gaps = ["Total 3"]' in text
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels"),
+    [(("0", "1"), ("0.0", "1.0")), (("no", "yes"), ("No", "YES.")), (("<5", ">5"), ("<5.", ">5."))],
+)
+def test_labels_that_are_equal_but_for_their_spelling_are_equal(tmp_path, classes, labels):
     public, private = (
-        table().replace("no", no).replace("yes", yes) for no, yes in (("0", "1"), ("0.0", "1.0"))
+        table().replace("no", no).replace("yes", yes) for no, yes in (classes, labels)
     )
     data, _ = bring(tmp_path, public, private)
-    assert data.dataset.class_names == ("0", "1")
+    assert data.dataset.class_names == classes
     assert data.private.labels.tolist() == LABELS
+
+
+def test_a_label_that_two_classes_are_like_is_none():
+    schema = schema_of({"classes": ["a", "A"], "columns": {"x": {"low": 0, "high": 1}}})
+    assert schema.labels(["a", "A", "A."]).tolist() == [0, 1, -2]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +265,9 @@ def test_all_faults_of_a_private_file_are_told_at_once_by_place_alone(tmp_path):
     with pytest.raises(ValueError, match=r"private\.csv") as caught:
         bring(tmp_path, table(), private, edit=strict)
     first, *lines = str(caught.value).split("\n")
-    assert first.endswith("private.csv (line numbers are sensitive):") and lines[:4] == [
+    assert first.endswith("(line numbers are sensitive; `on_bad_record` can skip):") and lines[
+        :4
+    ] == [
         "- line 5: age: expected a finite number",
         "- line 6: ill: expected a class, no, yes",
         "- line 7: expected 4 fields, got 2",

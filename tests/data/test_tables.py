@@ -137,6 +137,15 @@ def test_a_data_frame_without_public_labels_needs_classes():
         as_inputs(lazy, data.dataset)
 
 
+def test_columns_of_one_name_are_not_looked_at_unless_they_are_used():
+    columns = [[1, 2, 3], [1, 2, 3], [2, 0, 4], ["a", "b", "a"]]
+    frame = pyarrow.table([pyarrow.array(values) for values in columns], list("xxzy"))
+    data = Data.from_dataframe(frame, frame, label="y")
+    assert data.private.inputs.tolist() == [[2], [0], [4]]
+    with pytest.raises(ValueError, match="private: expected one column x, got several"):
+        Data.from_dataframe(frame, frame, label="x", classes=["1", "2"])
+
+
 def test_columns_with_too_many_texts_are_left_out_with_a_warning():
     many = pyarrow.table(
         {"text": [f"{n} words" for n in range(40)], "age": range(40), "y": ["a", "b"] * 20}

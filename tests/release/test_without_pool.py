@@ -221,6 +221,21 @@ def test_images_need_no_pool(tmp_path, channels, are_files):
     assert fitted.student.evaluate(data.private.inputs, data.private.labels) > 0.9
 
 
+def test_posed_images_have_the_features_of_shifted_and_stretched_ones():
+    """An L in two places and sizes; undeclared, they differ."""
+    images = np.zeros((2, 24, 24, 1), np.uint8)
+    for image, (top, size) in zip(images, ((2, 12), (6, 14)), strict=True):
+        image[top : top + size, 4:7] = image[top + size - 3 : top + size, 4 : 4 + size // 2] = 200
+    alike = {}
+    for augmentation in ("affine", "shift"):
+        data = pate_tf.Data.from_arrays(
+            images, [0, 1], num_classes=2, augmentation=augmentation, name=augmentation
+        )
+        features = pate_tf.Representation("gradients").fit(data.pool).transform(images)
+        alike[augmentation] = features[0] @ features[1]
+    assert alike["affine"] > alike["shift"] + 0.2
+
+
 def test_a_plan_without_a_pool(capsys):
     plan = pate_tf.plan(1.0, num_records=30_000, num_classes=2, pool_size=0)
     assert plan.method == "feature_sums" and plan.mechanism.name == "gaussian_moments"

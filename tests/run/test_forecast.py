@@ -1,5 +1,6 @@
 """What is expected of labels before anything is charged."""
 
+import numpy as np
 import pytest
 
 import pate_tf
@@ -23,3 +24,23 @@ def test_a_forecast_is_a_range_that_more_epsilon_raises(method):
         assert more.low > forecast(method, epsilon=3.0, num_features=2_000).low
     # Votes don't depend on how many records there are.
     assert (forecast(method, num_records=None) is None) == (method == "feature_sums")
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_what_pictures_tell_beyond_the_most_frequent_class_is_measured(tmp_path, tells):
+    random = np.random.default_rng(0)
+    labels = (random.uniform(size=700) > 0.85).astype(int)
+    images = random.uniform(0, 0.3, size=(700, 8, 8, 1)).astype(np.float32)
+    shown = labels if tells else random.permutation(labels)
+    images[shown == 1, :, 3:5] += 0.6  # a bar
+    public = {"y_public": labels[400:], "value_range": (0.0, 1.0), "num_classes": 2}
+    data = pate_tf.Data.from_arrays(images[:400], labels[:400], images[400:], **public)
+    sums = pate_tf.FeatureSums(directory=tmp_path, representation="gradients")
+    sums.choose_representation(data.private, data.pool, epsilon=8.0, delta=1e-5)
+    majority = data.pool.majority_share
+    if tells:
+        sums.forecast.check(majority)
+        assert sums.forecast.low > majority > 0.785
+    else:
+        with pytest.raises(pate_tf.ForecastError, match="a constant answer"):
+            sums.forecast.check(majority)

@@ -4,7 +4,7 @@ import docstring_sentences
 import numpy as np
 import pytest
 import tensorflow as tf
-from serving_helpers import serialized_example
+from serving_helpers import assert_warms_up, serialized_example
 from sklearn.linear_model import LogisticRegression
 
 import pate_tf
@@ -64,6 +64,7 @@ def test_a_text_student_learns_and_is_served_strings(texts, data, published):
 
 def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     sentences = texts[0][:7]
+    assert_warms_up(published.student_folder)
     loaded = tf.saved_model.load(str(published.student_folder))
     examples = [serialized_example(one.encode(), data.dataset) for one in sentences]
     asked = {

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving_helpers import serialized_example
+from serving_helpers import assert_warms_up, serialized_example
 
 from pate_tf.core.public import PublicExamples
 from pate_tf.data.schema import read_schema, schema_of
@@ -73,6 +73,7 @@ def exported(tmp_path_factory):
 
 def test_raw_columns_are_answered_as_their_features_are(exported):
     _, dataset, folder = exported
+    assert_warms_up(folder)
     signatures = tf.saved_model.load(str(folder)).signatures
     assert set(signatures["serving_default"].structured_input_signature[1]) == set(NAMES)
     features = TABLE.inputs(VISITS)[0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from serving_helpers import serialized_example
+from serving_helpers import assert_warms_up, serialized_example
 
 from pate_tf.data import image_folders
 from pate_tf.serving.export import decoded_images
@@ -61,6 +61,11 @@ def test_a_malformed_example_is_refused(request, name, made, message):
     good = serialized_example(student.inputs[0], student.dataset)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         ask(student, [good, made])
+
+
+@pytest.mark.parametrize("name", ["digits", "table"])
+def test_each_signature_has_a_request_to_warm_up_with(request, name):
+    assert_warms_up(request.getfixturevalue(name).folder)
 
 
 def encoded(pixels, form: str = "PNG", **options) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.reporting import QUIET
 from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS, Settings, setting
 from pate_tf.data.named_function import Named
 
@@ -57,12 +58,12 @@ class FitOptions:
     Attributes:
         folder: logs and the state of an unfinished run lie below it; None for neither.
         callbacks: called as Keras calls them.
-        show_progress: whether a progress bar is drawn.
+        progress_bar: as of `Reporting`.
     """
 
     folder: pathlib.Path | None = None
     callbacks: Sequence[Any] = ()
-    show_progress: bool = False
+    progress_bar: Callable[..., Any] = QUIET.progress_bar
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,8 @@ class StudentSettings(Settings):
         None,
         least=1,
         most=MOST_STEPS,
-        help="Training steps of the student. Default: the student's own, "
+        help="Training steps of the student at most; a Keras model, but for gan, stops once its "
+        "predictions on the pool are stable. Default: the student's own, "
         f"{StudentKind.max_steps} for supervised.",
     )
     batch_size: int | None = setting(
