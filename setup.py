@@ -57,6 +57,8 @@ setuptools.setup(
         # The same on a cluster of Dask.
         "cluster": ["apache-beam[dask]>=2.77,<3"],
         "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9"],
+        # Pre-trained encoders of keras-hub; tensorflow-text comes with it.
+        "hub": ["keras-hub>=0.32,<0.33", "safetensors>=0.5"],
         "onnx": ["tf2onnx>=1.17,<2"],
         # Silos, parties and a coordinator, or shared training, in different processes.
         "silos": [

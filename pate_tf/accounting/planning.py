@@ -97,6 +97,10 @@ HELPS: Final = (
     "What helps: more private records, a larger epsilon, fewer classes, or an encoder "
     "(docs/how-to/pretrained_encoder.md)."
 )
+ENCODER_HELPS: Final = (
+    "For photographs above 32 x 32 pixels and for texts take a pre-trained encoder, such as "
+    "--representation=EfficientNetV2B0 or hub:FOLDER (docs/how-to/pretrained_encoder.md)."
+)
 NOTHING_CHARGED: Final = ITEM.join(
     ("Nothing was charged.", HELPS, "To go on all the same: `accept_forecast`.")
 )
@@ -739,6 +743,7 @@ class Plan:
         forecasts = {} if settings.purpose else {name: self.forecast(name) for name in METHODS}
         noise = [name for name, forecast in forecasts.items() if forecast and forecast.is_noise]
         verdict = f"Not worth its cost: {NOISE}" if method in noise else "Recommended"
+        notes += [] if of_votes else [ENCODER_HELPS]
         lines += ["", f"{verdict}: {method}, {best.summary()}"]
         if method in noise:
             lines += [HELPS]

@@ -18,6 +18,7 @@ INPUT_TYPES = {
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
+LARGEST_CHARACTER = float(0x10FFFF)
 BACKGROUND = "white"
 BACKGROUNDS = {BACKGROUND: 255, "black": 0, "gray": 128}  # values of red, green and blue
 IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
@@ -124,6 +125,11 @@ class Dataset:
             )
         if not (low < high).all():
             raise ValueError(f"value_range: expected low < high, got {self.value_range}")
+
+    @property
+    def has_characters(self) -> bool:
+        """Whether inputs are the characters of texts: code points, and not hashed n-grams."""
+        return self.kind == "text" and float(np.max(self.value_range[1])) > 1.0
 
     @property
     def has_colours(self) -> bool:

@@ -21,6 +21,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import (
     BACKGROUND,
     IMAGE_AUGMENTATION,
+    LARGEST_CHARACTER,
     Dataset,
     check_inputs,
     to_input_type,
@@ -293,6 +294,7 @@ class Data:
         class_names: Sequence[str] = (),
         augmentation: str | None = None,
         name: str | None = None,
+        characters: int | None = None,
     ) -> Data:
         """Takes arrays of images, of tables or of texts.
 
@@ -338,6 +340,8 @@ class Data:
             name: public name of the private data, to which all releases from them are charged, on
                 this machine, in all run folders. Default: none; a run folder counts its own
                 releases alone.
+            characters: with "text": how many of each text's first characters are kept, in place of
+                n-grams, for a pre-trained encoder of texts. Default: n-grams.
 
         Raises:
             ValueError: if the arrays do not fit each other or the other arguments, or an input is
@@ -348,10 +352,18 @@ class Data:
                 raise ValueError("value_range: expected none for texts, got one")
             from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
-            value_range = (0.0, 1.0)
-            texts = preprocessing.as_texts([] if x_public is None else x_public, "x_public")
-            x_public = preprocessing.encode_texts(texts)
-            x_private = preprocessing.encode_texts(preprocessing.as_texts(x_private, "x_private"))
+            value_range = (0.0, LARGEST_CHARACTER if characters else 1.0)
+            x_public, x_private = (
+                preprocessing.encode_texts(
+                    preprocessing.as_texts(texts, what),
+                    characters or preprocessing.NUM_FEATURES,
+                    characters=bool(characters),
+                )
+                for what, texts in {
+                    "x_public": np.array([]) if x_public is None else np.asarray(x_public),
+                    "x_private": np.asarray(x_private),
+                }.items()
+            )
         private = np.asarray(x_private)
         public = private[:0] if x_public is None else np.asarray(x_public)
         for what, array in (("x_public", public), ("x_private", private)):
@@ -713,7 +725,9 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
         from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
         array = preprocessing.encode_texts(
-            preprocessing.as_texts(array, what), dataset.input_shape[0]
+            preprocessing.as_texts(array, what),
+            dataset.input_shape[0],
+            characters=dataset.has_characters,
         )
     if array.shape[1:] == dataset.input_shape[:-1] and dataset.input_shape[-1:] == (1,):
         array = array[..., np.newaxis]

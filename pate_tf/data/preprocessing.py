@@ -5,7 +5,9 @@ n-gram goes is the same for every text in the world. The same graph turns string
 teachers learn and when a student is served.
 """
 
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,19 +50,35 @@ def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
 
 def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     """Returns inputs `[batch, *input_shape]` of UTF-8 strings: code points, or hashed n-grams."""
-    if dataset.input_type == "int32":
-        points = tf.strings.unicode_decode(texts, "UTF-8")
-        return points.to_tensor(shape=[None, dataset.input_shape[0]])  # filled up with zeros
+    if dataset.has_characters:
+        points = tf.strings.unicode_decode(texts, "UTF-8")  # filled up with zeros
+        return tf.cast(points.to_tensor(shape=[None, dataset.input_shape[0]]), tf.float32)
     return ngram_features(texts, dataset.input_shape[0])
 
 
-def encode_texts(texts: Sequence[str], num_features: int = NUM_FEATURES) -> npt.NDArray[np.float32]:
-    """Returns `ngram_features` of texts, `[num_texts, num_features]`."""
+def encode_texts(
+    texts: Sequence[str], num_features: int = NUM_FEATURES, *, characters: bool = False
+) -> npt.NDArray[np.float32]:
+    """Returns `ngram_features` of texts, or their characters, `[num_texts, num_features]`."""
     parts = [np.zeros((0, num_features), np.float32)]
     for start in range(0, len(texts), BATCH):
         batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
+        if characters:
+            parts.append(characters_of_texts(batch, num_features).numpy().astype(np.float32))
+            continue
         parts.append(np.minimum(ngram_features(batch, num_features).numpy(), 1.0))
     return np.concatenate(parts)
+
+
+def load_graph(folder: str) -> Any:
+    """Loads a SavedModel; one with operations of tensorflow-text needs that package."""
+    try:
+        return tf.saved_model.load(folder)
+    except Exception as error:  # of several kinds
+        if "not registered" not in str(error):
+            raise
+    importlib.import_module("tensorflow_text")  # registers them
+    return tf.saved_model.load(folder)
 
 
 def as_texts(values: npt.ArrayLike, what: str) -> list[str]:

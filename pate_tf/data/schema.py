@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.compute as pc
 
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import LARGEST_CHARACTER, Dataset
 from pate_tf.core.validation import raise_all
 
 MOST_TEXT_FEATURES = 2**16
@@ -73,6 +73,7 @@ class TableColumn:
     other: bool = False
     missing: str | None = None
     text: int = 0
+    characters: bool = False
     date: str = ""
     gaps: tuple[str, ...] = ()
     decimal: str = ""
@@ -84,6 +85,8 @@ class TableColumn:
         if self.text:
             if not 1 <= self.text <= MOST_TEXT_FEATURES or self.categories or self.other:
                 expected = f"for a text from 1 to {MOST_TEXT_FEATURES} features and no categories"
+        elif self.characters:
+            expected = "characters with text alone, whose number they are"
         elif self.categories:
             if len(set(self.categories)) < len(self.categories):
                 expected = "each category once, got one twice"
@@ -128,6 +131,8 @@ class TableColumn:
     @property
     def value_range(self) -> tuple[float, float]:
         """Lowest and highest value of each of its features."""
+        if self.characters:
+            return (0.0, LARGEST_CHARACTER)
         return (0.0, 1.0) if self.categories or self.text else (self.low, self.high)
 
     @property
@@ -165,7 +170,9 @@ class TableColumn:
         if self.text:
             from pate_tf.data import preprocessing  # TensorFlow, for texts alone
 
-            encoded = preprocessing.encode_texts(texts.to_pylist(), self.text)
+            encoded = preprocessing.encode_texts(
+                texts.to_pylist(), self.text, characters=self.characters
+            )
             return encoded, np.ones(len(texts), bool)
         distinct, places = distinct_of(texts)
         if self.date:
@@ -298,6 +305,8 @@ class Schema:
             raise ValueError(
                 f"classes: expected at least 2 different ones, got {list(self.classes)}"
             )
+        if len(self.columns) > 1 and any(column.characters for column in self.columns):
+            raise ValueError("characters: expected a text that is the only column, got others")
         if self.decimal not in (None, ".", ","):
             raise ValueError(f"decimal: expected '.' or ',', got {self.decimal!r}")
         if self.delimiter is not None and len(self.delimiter) != 1:
@@ -449,7 +458,7 @@ WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", "names", *_FORM}
 _COLUMN_KEYS = {
-    *("low", "high", "categories", "other", "missing", "text", "date"),
+    *("low", "high", "categories", "other", "missing", "text", "characters", "date"),
     *("gaps", "decimal", "thousands", "unit"),
 }
 
@@ -521,7 +530,8 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
                 raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
         low, high = (entries[key].toordinal() for key in ("low", "high"))
         entries = {**entries, "date": date, "low": low, "high": high}
-    kinds = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "date": str}
+    kinds = {"low": (int, float), "high": (int, float), "text": int, "date": str}
+    kinds |= {"other": bool, "characters": bool}
     values: dict[str, Any] = {
         key: _typed(entries[key], kind, f"{what}.{key}")
         for key, kind in kinds.items()
@@ -545,6 +555,7 @@ def _column_lines(column: TableColumn) -> list[str]:
     """Returns a column's entries in TOML."""
     if column.text:
         lines = [f"text = {column.text}"]
+        lines += ["characters = true"] if column.characters else []
     elif column.categories:
         lines = [f"categories = {_quoted(column.categories)}"]
         lines += ["other = true  # one more, for what is not listed"] if column.other else []

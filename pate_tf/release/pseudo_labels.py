@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import tempfile
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +34,9 @@ from pate_tf.release.noisy_sums import (
 )
 from pate_tf.representations.catalogue import default_of_sums, encoder_of, pool_features_by_name
 from pate_tf.representations.regression import (
+    LEAST_VARIANCE,
     NoisySums,
+    Regression,
     class_probabilities,
     labels_of,
     neighbourhood_averages,
@@ -44,6 +47,7 @@ from pate_tf.students.kinds.linear_head import LinearHead
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
+SHRINKAGES = (LEAST_VARIANCE, 10.0 * LEAST_VARIANCE, 1e6)  # of a frozen encoder's directions
 MOST_LABELED = 3_000  # public samples, in the trial of a representation
 FEWEST_LABELED: Final = 50
 FOLDS = 3  # of these
@@ -142,7 +146,7 @@ def labels_from_sums(
     else:
         sums = NoisySums.of_features(vectors, total, noise)
     if pool.dataset.augmentation == "none" or is_frozen:
-        confidence, weights = linear_model(sums)
+        confidence, weights = linear_model(sums, SHRINKAGES if is_frozen else (LEAST_VARIANCE,))
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
     regression = regress_sums(neighbourhood_averages(views), sums)
@@ -158,22 +162,29 @@ def linear_head_of(encoder: Encoder, weights: npt.NDArray[np.float64]) -> Linear
     return LinearHead(loaded, encoder.dataset, scale, weights)
 
 
-def linear_model(sums: NoisySums) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def linear_model(
+    sums: NoisySums, least_variances: Sequence[float] = (LEAST_VARIANCE,)
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns how probable classes are of inputs of a table, and weights that say it of any input.
 
     Neighbors in a table need not be of one class: no averages.
 
     Args:
         sums: of features, with a constant last.
+        least_variances: as of `standardisation`; the one with most evidence is taken, so that the
+            more noise, the more is expected of the directions in which features vary most.
 
     Returns:
         Probabilities `[num_inputs, num_classes]`, and weights `[width, num_classes]` from vectors
         to logits: those of the regression, by a factor at which they are most like these.
     """
     features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
-    mean, factors = standardisation(features)
-    rows = ((features - mean) * factors).astype(np.float32)
-    regression = regress_sums([(rows, rows)], sums)
+    fits = list[tuple[Regression, Any, Any]]()
+    for least_variance in least_variances:
+        mean, factors = standardisation(features, least_variance)
+        rows = ((features - mean) * factors).astype(np.float32)
+        fits.append((regress_sums([(rows, rows)], sums), mean, factors))
+    regression, mean, factors = max(fits, key=lambda fit: fit[0].evidence)
     assumed = sums.num_of_class / sums.num_records
     weights = factors[:, None] * np.asarray(regression.weights)
     weights = np.vstack([weights, (assumed - mean @ weights) / constant])

@@ -114,6 +114,11 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
     if is_named_function(name):
         import_function(name, flag="representation")
         return
+    if dataset.has_characters:
+        raise ValueError(
+            f"representation: expected {pretrained.HUB}:FOLDER or module:function for texts that "
+            f"are kept as characters, got {name!r}"
+        )
     fitting = [each for each, kind in KINDS.items() if dataset.kind in kind.data_kinds]
     if not set(joined_names(name)) <= set(fitting):
         raise ValueError(

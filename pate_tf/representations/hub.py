@@ -66,10 +66,10 @@ def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
     """Returns mean outputs over the tokens of texts."""
-    if dataset.kind != "text" or dataset.input_type != "int32":
+    if not dataset.has_characters:
         raise ValueError(
-            "texts must be kept as characters: `characters` of Data.from_arrays, or `characters = "
-            "512` in place of `text` in the only column of a schema"
+            "texts must be kept as characters: characters=512 of Data.from_arrays, or text = 512 "
+            "and characters = true in a schema"
         )
     length = min(LONGEST_SEQUENCE, max(8, dataset.input_shape[0] // CHARACTERS_OF_TOKEN))
     tokens = hub.models.TextClassifierPreprocessor.from_preset(where, sequence_length=length)

@@ -35,7 +35,7 @@ LEAST_SIDE = 75  # that each of these networks takes
 ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # widths of MobileNets
 ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of the colors of ImageNet
 TOGETHER = 64  # inputs of one forward pass
-MOST_DIRECTIONS = 512
+MOST_DIRECTIONS = 256  # each gets as much noise
 MOST_PROJECTED = 256  # numbers that stand for an output where there is no pool
 
 Outputs = Callable[[tf.Tensor], tf.Tensor]  # from raw inputs, float32, to outputs
@@ -159,7 +159,7 @@ class ModelPart(Part):
 
     is_frozen = True
     places = TOGETHER
-    least_variance = 3.0
+    least_variance = 30.0
 
     def __init__(self, outputs: Outputs, variables: Sequence[Any], pool: Pool) -> None:
         """Takes a model; ValueError unless it maps raw inputs to numbers, as many for each."""
@@ -200,7 +200,12 @@ class ModelPart(Part):
                 bar.update(len(batch))
         raw = np.concatenate(outputs)
         raw[~np.isfinite(raw).all(axis=1)] = 0.0
-        self.view.find_in(raw.copy())
+        mean = raw.mean(axis=0, dtype=np.float64)
+        centered = raw - mean
+        unit = max(float(np.abs(centered).max()), float(np.finfo(np.float32).tiny))
+        centered = (centered / unit).astype(np.float32)
+        self.view.find(mean, (centered.T @ centered) / len(raw))
+        self.view.directions.assign(self.view.directions / unit)  # however small outputs are
         return np.asarray(self.view(tf.constant(raw)))
 
     def raw(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -232,7 +237,8 @@ class ModelPart(Part):
         raw = tf.reshape(parts.concat(), [-1, width])
         if self._projection is None:
             return [self.view(raw)]
-        projected = tf.matmul(raw, self._projection)
+        largest = tf.reduce_max(tf.abs(raw), axis=1, keepdims=True)
+        projected = tf.matmul(tf.math.divide_no_nan(raw, largest), self._projection)
         signs = tf.concat([tf.nn.relu(projected), tf.nn.relu(-projected)], axis=1)
         return [tf.math.l2_normalize(signs, axis=1)]
 

@@ -110,15 +110,18 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
     )
 
 
-def standardisation(features: npt.NDArray[np.floating]) -> tuple[FloatArray, FloatArray]:
+def standardisation(
+    features: npt.NDArray[np.floating], least_variance: float = LEAST_VARIANCE
+) -> tuple[FloatArray, FloatArray]:
     """Returns means `[num_features]`, and factors by which features vary about equally.
 
-    Less their means and times these, they have norm 1 in the mean square.
+    Less their means and times these, they have norm 1 in the mean square. The larger
+    `least_variance`, over the mean one, the more equal are the factors instead.
     """
     mean = features.mean(axis=0, dtype=np.float64)
     variance = np.square(features - mean).mean(axis=0)
     tiny = np.finfo(np.float64).tiny
-    divisors = np.sqrt(variance + max(LEAST_VARIANCE * float(variance.mean()), tiny))
+    divisors = np.sqrt(variance + max(least_variance * float(variance.mean()), tiny))
     return mean, 1.0 / divisors / np.sqrt(max(float((variance / divisors**2).sum()), tiny))
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import tempfile
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, cast
@@ -28,10 +27,11 @@ from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
 from pate_tf.data.data import as_inputs
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue as models
-from pate_tf.models.encoder import record_features
+from pate_tf.models.encoder import record_features, record_vectors
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.accuracy import EstimatedAccuracy
 from pate_tf.release.labeller import Labeller
+from pate_tf.release.pseudo_labels import linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
 from pate_tf.serving.export import check_formats, student_digest
 from pate_tf.serving.served import ServedStudent
@@ -50,8 +50,7 @@ from pate_tf.students.kinds import (
     complete,
     find_student,
 )
-from pate_tf.students.kinds.linear_head import LinearHead, of_labels
-from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
+from pate_tf.students.kinds.linear_head import LinearHead, weights_of_labels
 
 REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
 CONSTANT: Final = "constant"  # the kind of a student whose labels all are of one class
@@ -479,17 +478,10 @@ def frozen_head(labels: Labels) -> LinearHead | None:
     if config is None or config.representation is None or is_known(config.representation):
         return None
     encoder = encoder_of(pool, config.representation, config.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        save_encoder(pathlib.Path(folder), encoder)
-        loaded = SavedEncoder(pathlib.Path(folder), pool.dataset).loaded
+    vectors = record_vectors(encoder.features(pool.inputs)[taught.query_indices], encoder.scale)
     one_hot = np.eye(taught.num_classes)[taught.labels]
-    head = of_labels(
-        loaded,
-        pool.dataset,
-        encoder.scale,
-        encoder.features(pool.inputs)[taught.query_indices],
-        one_hot if taught.weights is None else taught.weights,
-    )
+    targets = one_hot if taught.weights is None else taught.weights
+    head = linear_head_of(encoder, weights_of_labels(vectors, targets))
     head.is_frozen = True
     return head
 

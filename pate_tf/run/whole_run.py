@@ -4,7 +4,14 @@ import dataclasses
 import pathlib
 
 from pate_tf.accounting.conversions import DELTA, default_delta
-from pate_tf.accounting.planning import ACCEPT_FORECAST, FEATURE_SUMS, METHODS, PATE, plan
+from pate_tf.accounting.planning import (
+    ACCEPT_FORECAST,
+    ENCODER_HELPS,
+    FEATURE_SUMS,
+    METHODS,
+    PATE,
+    plan,
+)
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, RunReport
 from pate_tf.core.validation import PublicationSettings, setting
@@ -13,6 +20,7 @@ from pate_tf.data.data_source import DataSource
 
 AUTO = "auto"
 TEACHER = "ridge"  # in closed form, on a representation: it needs few records
+SMALL_SIDE = 32  # pixels; of larger photographs the pool alone teaches little
 NUM_FEATURES = 2_000  # about that of texts and of images' representations, for a forecast
 
 
@@ -48,6 +56,13 @@ class WholeRun(DataSource, PublicationSettings):
         least=1,
         help="Number of teachers of method pate. Default: by the number of private records; with "
         "owners, whose number is private, it must be given.",
+    )
+    representation: str | None = setting(
+        None,
+        group="method",
+        help="Features that teachers or sums are of: a pre-trained encoder, such as "
+        "EfficientNetV2B0, NAME:FILE, encoder:FILE or hub:FOLDER, or another name. Default: by the "
+        "data.",
     )
     accept_forecast: bool = setting(False, group="privacy", **ACCEPT_FORECAST)
     folder: pathlib.Path | None = setting(
@@ -120,10 +135,15 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
     if method == AUTO:
         method = FEATURE_SUMS if has_owners else comparison.method
     reporting.note(f"Method {method}, by public values.")
+    is_large = dataset.has_colours and max(dataset.input_shape[:2]) > SMALL_SIDE
+    if settings.representation is None and (is_large or dataset.kind == "text"):
+        reporting.note(ENCODER_HELPS)
     source: Teachers | feature_sums.FeatureSums
     if method == FEATURE_SUMS:
         folder = settings.folder or feature_sums.default_folder(dataset.name)
-        source = feature_sums.FeatureSums(directory=folder, verbose=reporting)
+        source = feature_sums.FeatureSums(
+            directory=folder, representation=settings.representation, verbose=reporting
+        )
         forecast = comparison.forecast(method, NUM_FEATURES)
         # Noise is refused before features of images are learned.
         if settings.accept_forecast or forecast is None or not forecast.is_noise:
@@ -131,7 +151,8 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
             forecast = source.forecast or forecast
     else:
         folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")
-        source = Teachers(TEACHER, num_teachers=number, directory=folder)
+        features = settings.representation
+        source = Teachers(TEACHER, num_teachers=number, directory=folder, representation=features)
         forecast = comparison.forecast(PATE, measured=accuracy_without_noise(data.pool))
     if forecast is not None:
         majority = data.pool.majority_share

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import BACKGROUNDS, Dataset
-from pate_tf.data.preprocessing import ngram_features
+from pate_tf.data.preprocessing import ngram_features, text_inputs
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
 from pate_tf.serving.served import (
     DATASET,
@@ -99,7 +99,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
     def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, ngram_features(text, dataset.input_shape[0]))
+        return _named(model, dataset, text_inputs(text, dataset))
 
     return {SERVING_DEFAULT: serve_texts, SERIALIZED_EXAMPLES: serve_examples, FEATURES: serve}
 
@@ -215,7 +215,7 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     name, shape = dataset.input_name, dataset.input_shape
     if dataset.kind == "text":
         texts = tf.io.parse_example(examples, {TEXT: tf.io.FixedLenFeature([], tf.string)})[TEXT]
-        return ngram_features(texts, shape[0])
+        return text_inputs(texts, dataset)
     if dataset.schema is not None:
         columns: Schema = dataset.schema
         specs = {

@@ -38,14 +38,15 @@ PREDICTED = "predicted"
 
 def load_student(folder: pathlib.Path) -> Any:
     """Loads the SavedModel of a version that `export_student` wrote; ValueError if it is none."""
-    import tensorflow as tf  # files are read, and refused, without it
+    from pate_tf.data.preprocessing import load_graph  # files are refused without TensorFlow
 
     try:
-        loaded = tf.saved_model.load(str(folder))
+        loaded = load_graph(str(folder))
         # A student has both; another SavedModel need not.
         _ = loaded.signatures["serving_default"], loaded.weights
     except Exception as error:  # TensorFlow raises many kinds
-        raise ValueError(f"student: expected a SavedModel in {folder}, got none") from error
+        needs = ": it needs pip install 'pate_tf[hub]'" if isinstance(error, ImportError) else ""
+        raise ValueError(f"student: expected a SavedModel in {folder}, got none{needs}") from error
     return loaded
 
 

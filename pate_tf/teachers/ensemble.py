@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
+from pate_tf.data.preprocessing import load_graph
 from pate_tf.models import catalogue, closed_form
 from pate_tf.models.encoder import BATCH, Encoder
 from pate_tf.teachers.settings import TeacherConfig
@@ -182,7 +183,7 @@ class SavedEncoder:
         """Loads it; ValueError if there is none at `folder`, or it is broken."""
         self.dataset = dataset
         try:
-            self.loaded = tf.saved_model.load(str(folder))
+            self.loaded = load_graph(str(folder))
             self.digest = learnt_digest(self.loaded.learnt)
             shape = self.loaded.signatures["features"].structured_outputs["features"].shape
             self.num_features = int(shape[1])

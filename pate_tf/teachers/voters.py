@@ -18,6 +18,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
+from pate_tf.data.preprocessing import load_graph
 from pate_tf.teachers.settings import TeacherConfig
 
 UNITS = ("record", "owner")
@@ -233,9 +234,7 @@ class SavedModelEnsemble(Ensemble):
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
         """Loads a saved `voting_module`; raises any exception if it is missing or broken."""
-        import tensorflow as tf
-
-        self._loaded = tf.saved_model.load(str(folder))
+        self._loaded = load_graph(str(folder))
         public = getattr(self._loaded, "public_weights", ())
         weights = (*self._loaded.stacked, *public)
         super().__init__(config, artifacts.digest_arrays(weight.numpy() for weight in weights))

@@ -6,8 +6,12 @@ import pytest
 import tensorflow as tf
 
 import pate_tf
+from pate_tf.models.encoder import Encoder
 from pate_tf.representations import catalogue, contrastive
 from pate_tf.representations.catalogue import Representation
+from pate_tf.representations.pretrained import ModelPart
+from pate_tf.serving.served import ServedStudent
+from pate_tf.teachers.ensemble import SavedEncoder
 
 DIGITS = pate_tf.Data.load("digits")
 SHAPE = DIGITS.dataset.input_shape
@@ -26,6 +30,7 @@ def centred(model, pool, inputs):
     """Products of outputs less the pool's mean, divided by their norms."""
     mean = model.predict(np.asarray(pool, np.float32), verbose=0).mean(axis=0)
     outputs = model.predict(np.asarray(inputs, np.float32), verbose=0) - mean
+    outputs /= np.abs(outputs).max()
     outputs /= np.linalg.norm(outputs, axis=1, keepdims=True)
     return outputs @ outputs.T
 
@@ -129,3 +134,125 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
         assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="before transform"):
         Representation("raw").transform(DIGITS.pool)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A file of weights of a small MobileNet."""
+    path = tmp_path_factory.mktemp("weights") / "small.weights.h5"
+    keras.utils.set_random_seed(0)
+    network = keras.applications.MobileNet(alpha=0.25, weights=None, input_shape=(96, 96, 3))
+    network.save_weights(path)
+    return path
+
+
+def test_a_network_by_name_takes_its_weights_from_a_file_without_its_top(weights):
+    network = keras.applications.MobileNet(
+        alpha=0.25, weights=None, include_top=False, pooling="avg", input_shape=(96, 96, 3)
+    )
+    network.load_weights(weights)
+    images = np.repeat(DIGITS.pool.inputs * (255 / 16), 3, axis=3)
+    prepared = keras.applications.mobilenet.preprocess_input(
+        tf.image.resize(images, (96, 96), antialias=True)
+    )
+    encoder = Representation(f"MobileNet@96:{weights}").fit(DIGITS.pool)
+    features = encoder.transform(DIGITS.pool)
+    expected = centred(network, prepared, prepared)
+    np.testing.assert_allclose(features @ features.T, expected, atol=0.02)
+
+
+def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
+    monkeypatch.setattr(keras.applications, "VGG16", lambda **_: {}["network"])
+    for name, message in (
+        ("EfficientNetV2B9", "is it EfficientNetV2B"),
+        (f"mobilenet:{weights}", "is it MobileNet"),
+        ("MobileNet:none.h5", "expected a file of weights of MobileNet"),
+        ("MobileNet@big", "expected NAME@SIDE"),
+        (f"ResNet50:{weights}", "expected weights of this network"),
+        ("hub:", "expected hub:PRESET or hub:FOLDER"),
+        ("VGG16", "without a network take VGG16:FILE"),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            Representation(name).fit(DIGITS.pool)
+        assert "\n" not in str(refused.value)
+
+
+def test_each_input_is_encoded_once_and_the_student_is_encoder_and_linear_head(
+    folder, tmp_path, monkeypatch
+):
+    counts = {"pool": 0, "records": 0, "saved": 0}
+
+    def counting(name, method):
+        def call(self, inputs):
+            counts[name] += int(np.any(getattr(inputs, "inputs", inputs), axis=(1, 2, 3)).sum())
+            return method(self, inputs)
+
+        return call
+
+    for name, owner, method in (
+        ("pool", ModelPart, "fit"),
+        ("records", Encoder, "batch_features"),
+        ("saved", SavedEncoder, "batch_features"),
+    ):
+        monkeypatch.setattr(owner, method, counting(name, getattr(owner, method)))
+    catalogue.encoder_of.cache_clear()
+    name = f"encoder:{folder}/small.keras"
+    sums = pate_tf.FeatureSums(representation=name, directory=tmp_path / "sums")
+    sums.fit(DIGITS.private, DIGITS.pool)
+    with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+        labels = labeller.label(DIGITS.pool)
+        student = pate_tf.Student().fit(DIGITS.pool, labels)
+        published = student.publish(tmp_path / "released", evaluate_on=DIGITS.public)
+    distinct = len(np.unique(DIGITS.private.inputs, axis=0))
+    assert counts == {"pool": len(DIGITS.pool), "records": distinct, "saved": 0}
+    assert student.kind == "linear_head" and published.measured["student_accuracy"] > 0.85
+    served = tf.saved_model.load(str(published.student_folder)).signatures["serving_default"]
+    images = DIGITS.held_out.inputs
+    answers = served(image=tf.constant(images))["probabilities"]
+    vectors = np.asarray(sums.vectors(images), np.float32)
+    logits = vectors @ student.model._weights.numpy()
+    np.testing.assert_allclose(answers, tf.nn.softmax(logits), atol=1e-4)
+
+
+def test_without_a_pool_and_of_teachers_the_student_is_a_linear_head(folder, tmp_path):
+    name, private = f"encoder:{folder}/small.keras", DIGITS.private
+    alone = pate_tf.Data.from_arrays(
+        private.inputs, private.labels, num_classes=10, value_range=(0, 16)
+    )
+    sums = pate_tf.FeatureSums(representation=name, directory=tmp_path / "alone")
+    teachers = pate_tf.Teachers("ridge", num_teachers=40, representation=name, directory=tmp_path)
+    for source, data, least in (
+        (sums.fit(alone.private, alone.pool), alone, 0.8),
+        (teachers.fit(private, DIGITS.pool), DIGITS, 0.65),
+    ):
+        with pate_tf.Labeller(source, epsilon=20.0, delta=1e-5) as labeller:
+            student = pate_tf.Student().fit(data.pool, labeller.label(data.pool))
+        assert student.kind == "linear_head"
+        assert student.evaluate(DIGITS.held_out) > least
+
+
+def test_a_folder_of_keras_hub_encodes_texts_and_the_student_takes_strings(tmp_path):
+    hub = pytest.importorskip("keras_hub", reason="pip install 'pate_tf[hub]'")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+    hub.tokenizers.BertTokenizer(vocabulary=words).save_to_preset(tmp_path / "bert")
+    hub.models.BertBackbone(
+        vocabulary_size=len(words), num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ).save_to_preset(tmp_path / "bert")
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 900)
+    letters = [random.choice(list("abcdeefghij")[5 * label :][:6], 8) for label in labels]
+    texts = np.array([" ".join(row) for row in letters], object)
+    arrays = texts[:600], labels[:600], texts[600:], labels[600:]
+    data = pate_tf.Data.from_arrays(*arrays, num_classes=2, kind="text", characters=20)
+    sums = pate_tf.FeatureSums(representation=f"hub:{tmp_path}/bert", directory=tmp_path / "run")
+    sums.fit(data.private, data.pool)
+    with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+        student = pate_tf.Student().fit(data.pool, labeller.label(data.pool))
+        published = student.publish(tmp_path / "released", evaluate_on=data.public)
+    assert published.measured["student_accuracy"] > 0.9
+    assert published.statement.encoder.startswith("hub:bert, weights ")
+    answers = ServedStudent(published.student_folder).classify(data.held_out.inputs)
+    assert (answers == student.predict(np.array(texts[-len(answers) :], object))).all()
+    plain = pate_tf.Data.from_arrays(*arrays, num_classes=2, kind="text")
+    with pytest.raises(ValueError, match="texts must be kept as characters"):
+        Representation(f"hub:{tmp_path}/bert").fit(plain.pool)

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE, record_vectors
+from pate_tf.data.preprocessing import load_graph
+from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
 from pate_tf.students.kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
 
 EPS = float(np.finfo(np.float32).eps)
@@ -84,29 +85,22 @@ def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
             path = pathlib.Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        return LinearHead(tf.saved_model.load(folder), *facts)
+        return LinearHead(load_graph(folder), *facts)
 
 
-def of_labels(
-    encoder: Any,
-    dataset: Dataset,
-    scale: npt.NDArray[np.float64] | None,
-    features: npt.NDArray[np.float32],
-    targets: npt.NDArray[Any],
-) -> LinearHead:
-    """Returns a frozen encoder with linear functions of the least squared error to labels.
+def weights_of_labels(
+    vectors: npt.NDArray[np.float64], targets: npt.NDArray[Any]
+) -> npt.NDArray[np.float64]:
+    """Returns linear functions of the least squared error to labels, `[width, num_classes]`.
 
     The penalty is the one with the least error on each label left out. The functions are scaled as
     those of linear discriminant analysis, so that their softmax is a probability.
 
     Args:
-        encoder: as of `LinearHead`.
-        dataset: whose inputs it takes.
-        scale: as of `Encoder.scale`.
-        features: of the labeled inputs, `[num_labels, num_features]`.
+        vectors: of `record_vectors`, of the labeled inputs, `[num_labels, width]`.
         targets: of each the probability of each class, `[num_labels, num_classes]`.
     """
-    vectors = record_vectors(features, scale)[:, :-1]
+    vectors = vectors[:, :-1]
     mean, shares = vectors.mean(axis=0), targets.mean(axis=0)
     left, roots, right = np.linalg.svd(vectors - mean, full_matrices=False)
     along, best, weights = left.T @ (targets - shares), np.inf, np.zeros_like(targets)
@@ -118,9 +112,7 @@ def of_labels(
         if error < best:
             best, weights = error, right.T @ ((roots / (roots**2 + penalty))[:, None] * along)
     factor = (1.0 - 1.0 / targets.shape[1]) / max(best, EPS)
-    weights = factor * np.vstack([weights, (shares - mean @ weights) / CONSTANT])
-    width = features.shape[1]
-    return LinearHead(encoder, dataset, np.ones(width) if scale is None else scale, weights)
+    return factor * np.vstack([weights, (shares - mean @ weights) / CONSTANT])
 
 
 def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:
