@@ -43,8 +43,9 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
 
 
 def characters_of_texts(texts: tf.Tensor, length: int) -> tf.Tensor:
-    """Returns code points int32 `[batch, length]` of UTF-8 strings `[batch]`, then zeros."""
-    return tf.strings.unicode_decode(texts, "UTF-8").to_tensor(shape=[None, length])
+    """Returns code points float32 `[batch, length]` of UTF-8 strings `[batch]`, then zeros."""
+    points = tf.strings.unicode_decode(texts, "UTF-8")
+    return tf.cast(points.to_tensor(shape=[None, length]), tf.float32)
 
 
 def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
@@ -56,7 +57,7 @@ def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
 def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     """Returns inputs `[batch, *input_shape]` of UTF-8 strings: characters, or hashed n-grams."""
     if dataset.has_characters:
-        return tf.cast(characters_of_texts(texts, dataset.input_shape[0]), tf.float32)
+        return characters_of_texts(texts, dataset.input_shape[0])
     return ngram_features(texts, dataset.input_shape[0])
 
 
@@ -68,7 +69,7 @@ def encode_texts(
     for start in range(0, len(texts), BATCH):
         batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
         if characters:
-            parts.append(characters_of_texts(batch, num_features).numpy().astype(np.float32))
+            parts.append(characters_of_texts(batch, num_features).numpy())
             continue
         parts.append(np.minimum(ngram_features(batch, num_features).numpy(), 1.0))
     return np.concatenate(parts)
