@@ -108,8 +108,41 @@ class Directions(tf.Module):
         variances, vectors = scipy.linalg.eigh(  # ascending
             covariance, subset_by_index=[number - self.width, number - 1]
         )
-        along = np.maximum(variances[::-1], 0.0)
-        along /= max(float(np.trace(covariance)), np.finfo(np.float32).tiny)
+        self._take(mean, vectors, variances, np.trace(covariance))
+
+    def find_in(self, features: npt.NDArray[np.float32]) -> None:
+        """Takes the directions from a pool's features, which are centered in place.
+
+        Of fewer inputs than features, by the inputs' inner products, whose eigenvalues are the
+        same. What the pool has no variance in is left out then.
+        """
+        number, num_features = features.shape
+        mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+        features -= mean
+        if number > num_features:
+            self.find(mean, (features.T @ features) / number)
+            return
+        products = features @ features.T / number
+        width = min(self.width, number)
+        variances, of_inputs = scipy.linalg.eigh(
+            products, subset_by_index=[number - width, number - 1]
+        )
+        # At most the error of the products' own rounding: no variance.
+        has_variance = variances > number * np.finfo(np.float32).eps * variances[-1]
+        variances, of_inputs = variances[has_variance], of_inputs[:, has_variance]
+        vectors = (features.T @ of_inputs) / np.sqrt(number * variances)
+        missing = (self.width - len(variances), 0)
+        vectors, variances = np.pad(vectors, [(0, 0), missing]), np.pad(variances, missing)
+        self._take(mean, vectors, variances, np.trace(products))
+
+    def _take(
+        self,
+        mean: npt.NDArray[Any],
+        vectors: npt.NDArray[Any],
+        variances: npt.NDArray[Any],
+        total: float,
+    ) -> None:
+        along = np.maximum(variances[::-1], 0.0) / max(float(total), np.finfo(np.float32).tiny)
         self.mean.assign(mean.astype(np.float32))
         self.directions.assign(vectors[:, ::-1].astype(np.float32))
         self.variances.assign(along.astype(np.float32))
@@ -180,12 +213,6 @@ class ImagePart(Part):
         return np.concatenate(
             [compiled(tf.constant(batch, tf.float32)).numpy() for batch in batches]
         )
-
-    def find_directions(self, features: npt.NDArray[np.float32]) -> None:
-        """Takes the directions from features of a pool's images, which are centered in place."""
-        mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
-        features -= mean
-        self.view.find(mean, (features.T @ features) / len(features))
 
 
 class Encoder(tf.Module):

@@ -116,7 +116,7 @@ class PatchPart(encoder.ImagePart):
         """Finds filters and directions from a pool's images."""
         for variable, values in zip(self.fitted, self._found_filters(pool), strict=True):
             variable.assign(values)
-        self.find_directions(self.sample_features(pool))
+        self.view.find_in(self.sample_features(pool))
 
     def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
         """Returns filters `[side, side, channels, filters]` and what they answer to the mean."""
@@ -275,7 +275,7 @@ class WaveletPart(encoder.ImagePart):
         least = max(LEAST_SCALE * float(deviations.max()), float(np.finfo(np.float32).tiny))
         scale = (1.0 / (deviations + least)).astype(np.float32)
         self._scale.assign(scale)
-        self.find_directions(features * scale)
+        self.view.find_in(features * scale)
 
 
 # Without a pool: filters that are fixed.

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pate_tf.models.encoder import CONSTANT, record_vectors
+from pate_tf.models.encoder import CONSTANT, Directions, record_vectors
 
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 
@@ -46,3 +46,18 @@ def test_features_that_are_not_finite_give_the_zero_vector(bad):
     found = record_vectors(features, None)
     assert (found[1:] == 0.0).all()
     assert (found[0] == record_vectors(features[:1], None)[0]).all()
+
+
+@pytest.mark.parametrize(("number", "width"), [(40, 30), (40, 80), (200, 30), (1, 30)])
+def test_directions_of_few_inputs_are_those_of_their_covariance(number, width):
+    random = np.random.default_rng(number)
+    features = (random.normal(size=(number, 100)) * np.linspace(1, 3, 100)).astype(np.float32)
+    twin, directions = Directions(100, width), Directions(100, width)
+    centered = features - features.mean(axis=0)
+    twin.find(features.mean(axis=0), centered.T @ centered / number)
+    directions.find_in(features.copy())
+    rank = min(width, number - 1)
+    np.testing.assert_allclose(directions.variances, twin.variances, atol=1e-6)
+    cosines = (directions.directions * twin.directions).numpy()[:, :rank].sum(axis=0)
+    np.testing.assert_allclose(np.abs(cosines), 1.0, atol=1e-4)
+    assert not directions.directions.numpy()[:, rank:].any()

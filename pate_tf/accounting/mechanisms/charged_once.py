@@ -91,7 +91,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
 
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
         """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more."""
-        scale = hypot(self.sigma * LATTICE, ROUNDED)
+        scale = hypot(self.sigma * LATTICE, ROUNDED) * (1.0 + 2.0**-50)  # rounded up
         return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
 
 
