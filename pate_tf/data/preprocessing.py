@@ -55,7 +55,7 @@ def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
 
 
 def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
-    """Returns inputs `[batch, *input_shape]` of UTF-8 strings: code points, or hashed n-grams."""
+    """Returns inputs `[batch, *input_shape]` of UTF-8 strings: characters, or hashed n-grams."""
     if dataset.has_characters:
         return characters_of_texts(texts, dataset.input_shape[0])
     return ngram_features(texts, dataset.input_shape[0])
