@@ -213,7 +213,8 @@ def main() -> None:
             private = data.load_private(reporting) if private is None else private
             epsilon, rounds = labels_settings.epsilon, labels_settings.num_rounds
             if epsilon is not None:
-                source.choose_representation(private, public.pool, epsilon, budget.delta, rounds)
+                number = None if private.owners is not None else len(private)
+                source.choose_representation(public.pool, number, epsilon, budget.delta, rounds)
             source.fit(private, public.pool, flags=data.flags)
         else:
             source = FeatureSums.load(origin)

@@ -129,7 +129,7 @@ class Dataset:
     @property
     def has_characters(self) -> bool:
         """Whether inputs are the characters of texts: code points, and not hashed n-grams."""
-        return self.kind == "text" and float(np.max(self.value_range[1])) > 1.0
+        return self.kind == "text" and float(np.max(self.value_range[1])) == LARGEST_CHARACTER
 
     @property
     def has_colours(self) -> bool:

@@ -317,8 +317,8 @@ class FeatureSums:
 
     def choose_representation(
         self,
-        private: PrivateExamples,
         pool: Pool,
+        num_records: int | None,
         epsilon: float,
         delta: float | None,
         num_rounds: int | None = None,
@@ -333,20 +333,25 @@ class FeatureSums:
         `FEWEST_LABELED` samples have a label.
 
         Args:
-            private: records, whose number alone is used.
             pool: public, with labels.
+            num_records: private records; None where owners are protected, as their number is
+                private then.
             epsilon: what the sums will cost.
             delta: of epsilon; None for the default.
             num_rounds: as of `Labeller`.
         """
         self._settle(pool.dataset)
-        if private.owners is not None or pool.num_labeled < FEWEST_LABELED:
+        if num_records is None or pool.num_labeled < FEWEST_LABELED:
             return
-        number = len(private)
-        target = Target(epsilon=epsilon, delta=default_delta(number) if delta is None else delta)
-        num_classes = pool.dataset.num_classes
-        # Whether labels are worth their cost is checked by the forecast.
-        mechanism = planned_sums(target, number, num_classes, (), num_rounds, accept_forecast=True)
+        delta = default_delta(num_records) if delta is None else delta
+        mechanism = planned_sums(
+            Target(epsilon=epsilon, delta=delta),
+            num_records,
+            pool.dataset.num_classes,
+            (),
+            num_rounds,
+            accept_forecast=True,  # whether labels are worth their cost is checked by the forecast
+        )
         names: tuple[Any, ...] = ("bins", "raw")
         if self._name or pool.dataset.kind != "tabular":
             names = (self._name or default_of_sums(pool.dataset),)
@@ -355,7 +360,7 @@ class FeatureSums:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with self.reporting.clock("trying representations on labeled samples of the pool"):
             accuracies = {
-                name: trial_accuracy(pool, encoder, mechanism, number)
+                name: trial_accuracy(pool, encoder, mechanism, num_records)
                 for name, encoder in encoders.items()
             }
         self._name = max(encoders, key=lambda name: accuracies[name])

@@ -162,7 +162,8 @@ def fit(
     student.check(data.pool, labels_whole_pool=method == "feature_sums")
     if isinstance(source, FeatureSums) and epsilon is not None:
         rounds = budget.get("num_rounds")
-        source.choose_representation(data.private, data.pool, epsilon, delta, rounds)
+        number = None if data.private.owners is not None else len(data.private)
+        source.choose_representation(data.pool, number, epsilon, delta, rounds)
         if source.forecast is not None and not budget.get("accept_forecast"):
             source.forecast.check(data.pool.majority_share)
     source.fit(data.private, data.pool)

@@ -147,7 +147,7 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
         forecast = comparison.forecast(method, NUM_FEATURES)
         # Noise is refused before features of images are learned.
         if settings.accept_forecast or forecast is None or not forecast.is_noise:
-            source.choose_representation(data.private, data.pool, settings.epsilon, delta)
+            source.choose_representation(data.pool, number_of_records, settings.epsilon, delta)
             forecast = source.forecast or forecast
     else:
         folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")

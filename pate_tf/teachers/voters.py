@@ -18,7 +18,6 @@ from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
-from pate_tf.data.preprocessing import load_graph
 from pate_tf.teachers.settings import TeacherConfig
 
 UNITS = ("record", "owner")
@@ -234,6 +233,8 @@ class SavedModelEnsemble(Ensemble):
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
         """Loads a saved `voting_module`; raises any exception if it is missing or broken."""
+        from pate_tf.data.preprocessing import load_graph  # plans are made without TensorFlow
+
         self._loaded = load_graph(str(folder))
         public = getattr(self._loaded, "public_weights", ())
         weights = (*self._loaded.stacked, *public)

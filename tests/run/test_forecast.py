@@ -36,7 +36,7 @@ def test_what_pictures_tell_beyond_the_most_frequent_class_is_measured(tmp_path,
     public = {"y_public": labels[400:], "value_range": (0.0, 1.0), "num_classes": 2}
     data = pate_tf.Data.from_arrays(images[:400], labels[:400], images[400:], **public)
     sums = pate_tf.FeatureSums(directory=tmp_path, representation="gradients")
-    sums.choose_representation(data.private, data.pool, epsilon=8.0, delta=1e-5)
+    sums.choose_representation(data.pool, 400, epsilon=8.0, delta=1e-5)
     majority = data.pool.majority_share
     if tells:
         sums.forecast.check(majority)
