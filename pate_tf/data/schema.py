@@ -410,11 +410,11 @@ class Schema:
         if may_be_empty:
             numbers = {"": -1, **numbers}
         distinct, places = distinct_of(texts_of(values))
-        found = [
+        indices = [
             numbers[text] if text in numbers else equal.get(_spelling(text), -2)
             for text in distinct
         ]
-        return np.array(found, np.int64)[places]
+        return np.array(indices, np.int64)[places]
 
     def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
         """Returns the float32 `[num_features]` features of one record, fields by column.
@@ -806,11 +806,11 @@ def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableCo
         )
         if np.isnan(column.numbers(numbers)).any():
             continue
-        found = column.numbers(texts)
-        found = found[np.isfinite(found)]
-        low, high = float(found.min()), float(found.max())
+        parsed = column.numbers(texts)
+        parsed = parsed[np.isfinite(parsed)]
+        low, high = float(parsed.min()), float(parsed.max())
         high = high if low < high else low + 1.0
-        missing = float(f"{np.median(found):.6g}")
+        missing = float(f"{np.median(parsed):.6g}")
         # Where public records lack it, that may tell something: a value below all others, a short
         # number about a quarter of the range away.
         if has_gaps or gaps:
@@ -835,12 +835,12 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
     if column.is_number:
         values = dataclasses.replace(column, missing=None).numbers(texts)
         values = values[np.isfinite(values)]  # gaps are none
-        found = np.unique(values)
-        for extreme, others in ((found[-1:], found[:-1]), (found[:1], found[1:])):
+        ascending = np.unique(values)
+        for extreme, others in ((ascending[-1:], ascending[:-1]), (ascending[:1], ascending[1:])):
             is_word = len(others) > 1 and extreme[0] in SENTINELS
             if is_word and abs(extreme[0] - others).min() > np.ptp(others):
                 doubts.append(f"{extreme[0]:g} lies far from the others: does it mean unknown?")
-        is_whole = np.array_equal(found, np.rint(found))
+        is_whole = np.array_equal(ascending, np.rint(ascending))
         if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
             doubts.append("every record has a number of its own: an identifier?")
         if column.thousands or column.unit or column.decimal == ",":

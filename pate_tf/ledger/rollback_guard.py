@@ -419,11 +419,12 @@ def warn_of_same_records(
     """
     guard = RollbackGuard(sensitive, source)
     for (key,) in guard.query("SELECT key FROM keys"):
-        keyed, own = hashlib.blake2b(content, key=key, digest_size=32).digest(), guard.source.key
-        guard.query("INSERT OR IGNORE INTO contents VALUES (?, ?)", keyed, own)
+        source_key = guard.source.key
+        keyed = hashlib.blake2b(content, key=key, digest_size=32).digest()
+        guard.query("INSERT OR IGNORE INTO contents VALUES (?, ?)", keyed, source_key)
         others = guard.query(
             "SELECT source FROM contents WHERE content = ? AND source NOT IN (?, ?)",
-            *(keyed, own, f"run {sensitive.resolve()}"),
+            *(keyed, source_key, f"run {sensitive.resolve()}"),
         )
         if others:
             path = artifacts.make_sensitive_folder(sensitive) / SAME_RECORDS
