@@ -1,5 +1,6 @@
 """What all tests share: where things are, and one small trained run for each test process."""
 
+import gc
 import os
 import pathlib
 import sys
@@ -38,6 +39,9 @@ sys.path.extend(
 )
 
 from script_processes import MAX_STEPS, NUM_TEACHERS, REPOSITORY, Ended, run_script
+
+# Searching the heap of TensorFlow and Keras for cycles takes a tenth of the time of all tests.
+gc.set_threshold(100_000, 50, 100)
 
 # No deadline: a test must not depend on how busy the machine is.
 hypothesis.settings.register_profile("pate_tf", deadline=None)

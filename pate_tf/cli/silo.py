@@ -9,6 +9,8 @@ when that says that the run is over. It may be killed and started again at any t
 open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
 ledger (SILO_DIR/sensitive): never restore it from a copy.
 
+`pate silo status --silo_dir=clinic` prints what was spent, and when the coordinator heard of each.
+
 With --method=feature_sums no teacher votes: features of the records are summed by class and shared
 with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
 
@@ -30,6 +32,7 @@ from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
 from pate_tf.core.validation import described
+from pate_tf.ledger.journal import DATABASE
 from pate_tf.silos import serving
 from pate_tf.silos.roster import Member, Policy
 
@@ -54,6 +57,12 @@ def define_serve() -> None:
     """Defines the flags of `pate silo serve`."""
     own_flags.define(serving.SiloRun, group="silo", without=("svhn_extra", "owners_file"))
     own_flags.define_data_flags(with_private=True)
+
+
+def define_status() -> None:
+    """Defines the flags of `pate silo status`."""
+    flags.DEFINE_string("silo_dir", None, "Folder of the silo.")
+    flags.DEFINE_string("certificates", "certificates", "Folder of the certificates.")
 
 
 def define_certificates() -> None:
@@ -101,6 +110,28 @@ def serve() -> None:
     serving.serve(settings, on_event=lambda event: print(event, flush=True))
 
 
+def status() -> None:
+    """Prints what the silo spent, and whom the coordinator heard of last."""
+    from pate_tf.ledger.ledger import Ledger
+    from pate_tf.net.credentials import STATUS, TlsFiles
+    from pate_tf.silos.transport import SiloConnection  # needs grpcio
+
+    require("the folder of the silo", "silo_dir")
+    folder = pathlib.Path(FLAGS.silo_dir)
+    policy = Policy.read(folder / serving.POLICY)
+    spent = 0.0
+    if (folder / artifacts.SENSITIVE / DATABASE).exists():
+        with Ledger.read(folder / artifacts.SENSITIVE) as ledger:
+            spent = ledger.spent().epsilon
+    print(f"{policy.silo}: epsilon {spent:.3f} spent of {policy.epsilon_budget:g}")
+    files = TlsFiles.of(pathlib.Path(FLAGS.certificates), policy.silo)
+    with SiloConnection(policy.coordinator, files=files) as connection:
+        is_over, last_calls = connection.call(STATUS, None, tuple[bool, dict[str, float]])
+    print(f"coordinator at {policy.coordinator}: the run {'is over' if is_over else 'goes on'}")
+    for name, seconds in last_calls.items():
+        print(f"{name}: " + (f"called {seconds:.0f} s ago" if seconds >= 0 else "not called yet"))
+
+
 def keys() -> None:
     """Makes a silo's keys and prints its entry on the roster."""
     from pate_tf.silos.protocol import Keys  # needs cryptography
@@ -127,6 +158,7 @@ COMMANDS: dict[str, tuple[Callable[[], None], Callable[[], Any]]] = {
     "init": (init, define_init),
     "keys": (keys, functools.partial(flags.DEFINE_string, "silo_dir", None, "Folder of the silo.")),
     "serve": (serve, define_serve),
+    "status": (status, define_status),
     "certificates": (certificates, define_certificates),
 }
 

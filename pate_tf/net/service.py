@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pate_tf.net.credentials import CALL_SECONDS, OVER, Limits, TlsFiles, caller_name
+from pate_tf.net.credentials import CALL_SECONDS, OVER, STATUS, Limits, TlsFiles, caller_name
 from pate_tf.net.messages import decode, encode
 
 _log = logging.getLogger(__name__)
@@ -118,9 +119,13 @@ class TlsServer(contextlib.ExitStack):
             ],
         )
         self._ended, self._callers, self._told = threading.Condition(), set[str](), set[str]()
-        self._is_over = False
+        self._is_over, self._last_calls = False, dict.fromkeys(sorted(callers), math.inf)
         for offered in services:
-            methods: Mapping[str, Any] = {**offered.methods, OVER: (None, self._over)}
+            methods: Mapping[str, Any] = {
+                **offered.methods,
+                OVER: (None, self._over),
+                STATUS: (None, self._status),
+            }
             service = dataclasses.replace(offered, methods=methods)
             handlers = {name: self._handler(service, name) for name in service.methods}
             handler = grpc.method_handlers_generic_handler(service.name, handlers)
@@ -163,6 +168,8 @@ class TlsServer(contextlib.ExitStack):
                 if not self._calls[name].acquire(blocking=False):
                     raise ConnectionAbortedError("expected fewer calls at once; try again later")
                 try:
+                    if method != STATUS:
+                        self._last_calls[name] = time.monotonic()
                     encoded = encode(answer(decode(kind, content), caller))
                 finally:
                     self._calls[name].release()
@@ -195,6 +202,13 @@ class TlsServer(contextlib.ExitStack):
                 self._told.add(caller.name)
                 self._ended.notify_all()
             return self._is_over
+
+    def _status(self, request: None, caller: Caller) -> tuple[bool, dict[str, float]]:
+        """Returns whether the run is over, and seconds since the last call of each, -1 for none."""
+        del request, caller
+        now = time.monotonic()
+        seconds = {name: max(now - last, -1.0) for name, last in self._last_calls.items()}
+        return self._is_over, seconds
 
     def end(self, seconds: float = 10.0) -> None:
         """Says that the run is over; waits until all heard it who asked before, or so long."""

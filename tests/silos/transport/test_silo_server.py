@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from script_processes import start
+from script_processes import run_script, start
 from transport_helpers import connect, free_port, made_up_journal, made_up_round, serve, votes_of
 
 from pate_tf.net.credentials import Limits
 from pate_tf.silos.messages import Answer
+from pate_tf.silos.roster import Policy
+from pate_tf.silos.serving import POLICY
 
 
 @pytest.fixture
@@ -39,6 +41,24 @@ def test_nobody_speaks_for_another_silo(silo, journal):
     with pytest.raises(PermissionError, match="expected the name of the certificate"):
         silo.submit(votes_of("silo-2"))
     assert journal.replies(1) == {}
+
+
+def test_a_silo_asks_for_the_state_of_a_run(silo, server, certificates, tmp_path):
+    silo.poll()
+    address = f"localhost:{server.port}"
+    Policy(silo="silo-2", coordinator=address, epsilon_budget=2.0).write(tmp_path / POLICY)
+    folder = certificates["silo-2"].key.parent
+    flags = ("silo", "status", f"--silo_dir={tmp_path}", f"--certificates={folder}")
+    ended = run_script("pate_tf/cli/main.py", *flags, folder=tmp_path)
+    assert ended.code == 0, ended.err
+    spent, run, *callers = ended.out.splitlines()
+    assert spent == "silo-2: epsilon 0.000 spent of 2" and run.endswith("the run goes on")
+    assert callers[0].startswith("silo-1: called ") and callers[1] == "silo-2: not called yet"
+    server.end(0.0)
+    assert "the run is over" in run_script("pate_tf/cli/main.py", *flags, folder=tmp_path).out
+    server.stop()
+    refused = run_script("pate_tf/cli/main.py", *flags, folder=tmp_path)
+    assert refused.code == 1 and refused.err.count("\n") == 1 and "be reached" in refused.err
 
 
 def test_only_the_roster_gets_in(server, certificates, caplog):

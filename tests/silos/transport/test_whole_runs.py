@@ -11,6 +11,7 @@ from transport_helpers import AGGREGATORS, SILOS
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
+from pate_tf.net.credentials import STATUS
 from pate_tf.silos import Asking, Coordinator, Member, SiloRoster, SiloSums
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.protocol import Keys
@@ -129,10 +130,16 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
                 labels = coordinator.ask(POOL, np.arange(20))
         finally:
             assert all(thread.is_alive() for thread in threads)  # they wait for more
+            with SiloConnection(address, files=certificates[SILOS[0]]) as connection:
+                status = connection.call(STATUS, None, tuple[bool, dict[str, float]])
             server.end()  # and hear that the run is over
             for thread in threads:
                 thread.join(5.0)
                 assert not thread.is_alive()
+    is_over, last_calls = status
+    assert not is_over and last_calls.keys() == {*SILOS, *AGGREGATORS}
+    # An aggregator is not asked where silos randomize their own answers, but polls all the same.
+    assert all(0.0 <= seconds < 60.0 for seconds in last_calls.values())
     if mechanism is SUMS:
         noise = (total / LATTICE - 2 * MADE_UP / LATTICE) / SUMS.total_sigma(2)
         assert 1e-3 < np.abs(noise).max() < 8.0
