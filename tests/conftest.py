@@ -40,7 +40,7 @@ sys.path.extend(
 
 from script_processes import MAX_STEPS, NUM_TEACHERS, REPOSITORY, Ended, run_script
 
-# Searching the heap of TensorFlow and Keras for cycles takes a tenth of the time of all tests.
+# TensorFlow and Keras leave a large heap, which Python else searches for cycles all the time.
 gc.set_threshold(100_000, 50, 100)
 
 # No deadline: a test must not depend on how busy the machine is.

@@ -138,8 +138,8 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
                 assert not thread.is_alive()
     is_over, last_calls = status
     assert not is_over and last_calls.keys() == {*SILOS, *AGGREGATORS}
-    # An aggregator is not asked where silos randomize their own answers, but polls all the same.
-    assert all(0.0 <= seconds < 60.0 for seconds in last_calls.values())
+    # Where silos randomize their own answers, an aggregator may not have called yet.
+    assert all(0.0 <= last_calls[name] < 60.0 for name in SILOS)
     if mechanism is SUMS:
         noise = (total / LATTICE - 2 * MADE_UP / LATTICE) / SUMS.total_sigma(2)
         assert 1e-3 < np.abs(noise).max() < 8.0
