@@ -17,10 +17,8 @@ What is cited here is stated and proved in docs/proofs/theory.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pate_tf.accounting.composition import lacking
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS as DEFAULT_MOMENTS
@@ -229,30 +227,33 @@ def data_dependent_alphas(
     tests = (len(counts) + num_unanswered) * accounted.test_alphas(orders)
     if counts.shape[1] < 2:
         return tests
-    rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
+    descending = -np.sort(-counts, axis=1)
     answering, total = accounted.answering, np.zeros_like(orders)
     if bound == "exact":
         # The sum over queries of the worst neighbour's cost bounds the worst sum. No query costs
         # more than its `two_sided` bound, also where probabilities underflow.
+        rows, weights = np.unique(descending, axis=0, return_counts=True)
         for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):
-            bounded = _bounded_alphas(row[None, :], np.ones(1), answering, orders, "two_sided")
+            bounded = _bounded_alphas(row[None, :], answering, orders, "two_sided")
             total += weight * np.fmin(exact_costs(row, answering, orders), bounded)
             if progress is not None:
                 progress(done, len(rows))
     else:
-        total = _bounded_alphas(rows, weights, answering, orders, bound)
+        total = _bounded_alphas(descending, answering, orders, bound)
     return (tests + total) * (1.0 + SAFETY_MARGIN)
 
 
 def _bounded_alphas(
-    rows: IntArray, weights: NDArray[Any], mechanism: DataDependent, moments: FloatArray, bound: str
+    rows: IntArray, mechanism: DataDependent, moments: FloatArray, bound: str
 ) -> FloatArray:
-    """Returns the sum of the costs of distinct histograms, each times its weight."""
+    """Returns the sum of the costs of histograms; those with the same bounds are computed once."""
     tail, reach = bound_tail(bound, mechanism), vote_reach(bound, mechanism)
-    total = np.zeros_like(moments)
-    step = max(1, CHUNK_ENTRIES // max(len(moments), rows.shape[1]))
-    for start in range(0, len(rows), step):
-        part = slice(start, start + step)
-        q, u = union_bound(tail, rows[part], moved_votes=reach)
-        total += weights[part] @ query_costs(bound, mechanism, q, u, moments)
+    total, bounds = np.zeros_like(moments), np.empty(len(rows), np.complex128)
+    bounds.real, bounds.imag = union_bound(tail, rows, moved_votes=reach)
+    distinct, weights = np.unique(bounds, return_counts=True)  # quicker than by row
+    step = max(1, CHUNK_ENTRIES // len(moments))
+    for start in range(0, len(distinct), step):
+        q, u = distinct.real[start : start + step], distinct.imag[start : start + step]
+        costs = query_costs(bound, mechanism, q, u, moments)
+        total += weights[start : start + step] @ costs
     return total
