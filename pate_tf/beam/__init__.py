@@ -594,7 +594,6 @@ class _Partial:
     Attributes:
         sums: the table of `Summands`.
         lanes: `keyed_sum` of the records.
-        num_records: how many there are.
         receipt: weights of the spans that were read, less those of owners' parts not yet added.
         num_records: how many there are.
         num_bad: records next to these that were left out.

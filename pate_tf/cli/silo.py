@@ -127,7 +127,9 @@ def status() -> None:
     files = TlsFiles.of(pathlib.Path(FLAGS.certificates), policy.silo)
     with SiloConnection(policy.coordinator, files=files) as connection:
         is_over, last_calls = connection.call(STATUS, None, tuple[bool, dict[str, float]])
-    print(f"coordinator at {policy.coordinator}: the run {'is over' if is_over else 'goes on'}")
+    print(
+        f"coordinator at {policy.coordinator}: the run is {'over' if is_over else 'not over yet'}"
+    )
     for name, seconds in last_calls.items():
         print(f"{name}: " + (f"called {seconds:.0f} s ago" if seconds >= 0 else "not called yet"))
 

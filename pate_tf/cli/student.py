@@ -213,7 +213,7 @@ def main() -> None:
             private = data.load_private(reporting) if private is None else private
             epsilon, rounds = labels_settings.epsilon, labels_settings.num_rounds
             if epsilon is not None:
-                number = None if private.owners is not None else len(private)
+                number = private.public_size
                 source.choose_representation(public.pool, number, epsilon, budget.delta, rounds)
             source.fit(private, public.pool, flags=data.flags)
         else:

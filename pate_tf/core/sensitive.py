@@ -56,8 +56,13 @@ class PrivateExamples(Examples):
             self, inputs=self.inputs[rows], labels=self.labels[rows], owners=owners
         )
 
+    @property
+    def public_size(self) -> int | None:
+        """How many there are; None with owners, as that is private then."""
+        return None if self.owners is not None else len(self)
+
     def __repr__(self) -> str:
-        if self.owners is not None:  # how many records they have is private
+        if self.owners is not None:
             return "PrivateExamples(<records of owners>)"
         return f"PrivateExamples(<{len(self)} records>)"
 

@@ -22,10 +22,9 @@ from pate_tf.core.validation import IntArray
 
 RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR = "ridge", "nearest_mean", "nearest_neighbour"
 NAMES = (RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR)
-# Of a feature vector's mean square norm. Chosen on Fashion-MNIST, where three times as much or a
-# third gives the same labels.
+# Of a feature vector's mean square norm.
 RIDGE_SHARE = 0.075
-# The same of features of equal variance. Chosen on pools of Fashion-MNIST and MNIST.
+# The same of features of equal variance.
 SCALED_SHARE = 1.0
 ABSENT = -1e4  # what a class without a record scores; float16 can hold it
 STORED = np.float16  # a rounding error of 1/2048 changes next to no vote, and halves the memory

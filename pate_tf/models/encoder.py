@@ -37,8 +37,8 @@ class Part(tf.Module):
     Attributes:
         widths: number of features of each view.
         weight: of each view, where features of several parts are weighed against each other.
-        least_variance: that a feature counts with, as a share of its view's mean one. The default
-            was chosen on the pools of Fashion-MNIST and MNIST (docs/how-to/small_teachers.md).
+        least_variance: that a feature counts with, as a share of its view's mean one
+            (docs/how-to/small_teachers.md).
         places: of records in a batch, see `record_features`; few where a forward pass is dear.
         is_frozen: whether a person brought it, trained on other data.
     """
@@ -434,7 +434,7 @@ def _batches_of_features(
 
 # Of a vector's squared norm, the part of the constant. It counts the records of each class, to a
 # thousandth of them where features are of any use. The noise on features counts for a fortieth
-# more, which cost nothing that could be measured on the pools of MNIST and Fashion-MNIST.
+# more.
 CONSTANT_SHARE = 0.05
 CONSTANT = float(np.sqrt(CONSTANT_SHARE))
 

@@ -61,9 +61,8 @@ class Layout:
     least_variance: float = encoder.Part.least_variance
 
 
-# On Fashion-MNIST's pool twice as many filters told no more.
 GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
-# Chosen on coloured digits and letters, beside wavelets (docs/how-to/small_teachers.md).
+# With the views of wavelets (docs/how-to/small_teachers.md).
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
 
@@ -244,7 +243,7 @@ class WaveletPart(encoder.ImagePart):
     Each is divided by its deviation in the pool.
     """
 
-    # Chosen on coloured digits and letters (docs/how-to/small_teachers.md).
+    # With patches (docs/how-to/small_teachers.md).
     weight = 4.0
     least_variance = 1.0
 

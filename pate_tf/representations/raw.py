@@ -325,7 +325,7 @@ class LsaPart(Part):
 #
 # Features vary far more in some directions than in others, and gradient descent learns the others
 # last. Noise allows few steps. Whitening altogether would weigh all directions the same, and each
-# direction gets noise. Half way there, in these few directions, helped most on Fashion-MNIST.
+# direction gets noise: half way there.
 
 
 POWER = 0.5  # of the deviation in each direction that features are divided by; 1 whitens

@@ -24,8 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 
 MOST_QUERIES = 1_000  # of one regression; it takes their cube
 LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one
-# Of a neighbourhood average, the share that is not the input's own. A little less suits
-# Fashion-MNIST, a little more MNIST (docs/how-to/small_teachers.md).
+# Of a neighborhood average, the share that is not the input's own
+# (docs/how-to/small_teachers.md).
 FROM_NEIGHBOURS = 0.7
 AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # standard deviations of the noise
 STEPS = np.linspace(-6.0, 6.0, 49)  # of the largest count's integral, in standard deviations

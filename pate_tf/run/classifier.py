@@ -161,8 +161,7 @@ def fit(
     student = student or Student(seed=seed, verbose=verbose)
     student.check(data.pool, labels_whole_pool=method == "feature_sums")
     if isinstance(source, FeatureSums) and epsilon is not None:
-        rounds = budget.get("num_rounds")
-        number = None if data.private.owners is not None else len(data.private)
+        number, rounds = data.private.public_size, budget.get("num_rounds")
         source.choose_representation(data.pool, number, epsilon, delta, rounds)
         if source.forecast is not None and not budget.get("accept_forecast"):
             source.forecast.check(data.pool.majority_share)

@@ -107,7 +107,7 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
     if settings.evaluate_epsilon is not None:
         data, held_back = data.hold_back()
     dataset, has_owners = data.dataset, data.private.owners is not None
-    number_of_records = None if has_owners else len(data.private)
+    number_of_records = data.private.public_size
     if settings.method == PATE and not data.pool:
         raise ValueError(
             "public: expected public records with method pate, whose teachers label them, got none"

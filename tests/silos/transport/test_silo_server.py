@@ -52,7 +52,7 @@ def test_a_silo_asks_for_the_state_of_a_run(silo, server, certificates, tmp_path
     ended = run_script("pate_tf/cli/main.py", *flags, folder=tmp_path)
     assert ended.code == 0, ended.err
     spent, run, *callers = ended.out.splitlines()
-    assert spent == "silo-2: epsilon 0.000 spent of 2" and run.endswith("the run goes on")
+    assert spent == "silo-2: epsilon 0.000 spent of 2" and run.endswith("the run is not over yet")
     assert callers[0].startswith("silo-1: called ") and callers[1] == "silo-2: not called yet"
     server.end(0.0)
     assert "the run is over" in run_script("pate_tf/cli/main.py", *flags, folder=tmp_path).out
