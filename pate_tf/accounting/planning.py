@@ -48,6 +48,7 @@ GOOD_SHARE: Final = 0.95
 LARGE_BATCH, QUERIES_A_CLASS = 50, 5
 # Mechanisms whose correct labels differ by less than this fraction of the queries are equally good.
 EQUALLY_GOOD: Final = 0.005
+ALWAYS_CHOSEN: Final = 1.0 - EQUALLY_GOOD  # accuracy of feature sums, whatever votes promise
 # Calibrated in no time, and near the best of those that are not.
 _QUICK: Final = (GaussianHistogram, ExponentialMechanism, StabilityGate)
 _SURROGATES: Final[dict[type[Mechanism], type[Mechanism]]] = {
@@ -614,7 +615,7 @@ class Plan:
 
     @property
     def method(self) -> str:
-        """The recommended method: feature_sums where its labels are as accurate at half the margin.
+        """The recommended method: feature_sums if its labels are equally good at half the margin.
 
         It labels the whole pool; votes label some queries.
         """
@@ -622,8 +623,8 @@ class Plan:
             return FEATURE_SUMS
         if self.settings.mechanism is not None or self.sums is None or not self.sums.outlooks:
             return PATE
-        is_better = self.sums.outlooks[1].accuracy >= self.candidates[0].outlooks[1].accuracy
-        return FEATURE_SUMS if is_better else PATE
+        least = self.candidates[0].outlooks[1].accuracy - EQUALLY_GOOD
+        return FEATURE_SUMS if self.sums.outlooks[1].accuracy >= least else PATE
 
     @property
     def reason(self) -> str:

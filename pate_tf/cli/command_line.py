@@ -24,6 +24,7 @@ from pate_tf.ledger import LedgerError
 
 LONGEST_MESSAGE = 900
 LINE_SECONDS = 30  # between lines of progress where there is no terminal
+CLOCK_LINE = "{desc}: {elapsed}\n"
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
 USER_ERROR, FLAG_ERROR, LEDGER_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 3, 4, 130
 # Flags of the first release that a command does not have any more.
@@ -278,7 +279,13 @@ def reporting(*, verbose: bool = False) -> Reporting:
     bars: Any = {"clock": clock, "progress_bar": tqdm}
     if not sys.stderr.isatty():
         seldom = dict.fromkeys(("mininterval", "maxinterval", "delay"), LINE_SECONDS)
-        bars = {"progress_bar": functools.partial(tqdm, bar_format=LINE, leave=False, **seldom)}
+        seldom["leave"] = False
+        bars = {
+            "clock": functools.partial(
+                clock, seconds=LINE_SECONDS, bar_format=CLOCK_LINE, **seldom
+            ),
+            "progress_bar": functools.partial(tqdm, bar_format=LINE, **seldom),
+        }
     return Reporting(**bars, note=note, warn=warn, verbose=verbose)
 
 

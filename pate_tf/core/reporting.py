@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +94,23 @@ def reporting(verbose: bool | Reporting) -> Reporting:
 
 
 @contextlib.contextmanager
-def clock(description: str) -> Iterator[None]:
-    """Shows what is done, and at the end how long it took."""
-    with tqdm(desc=description, bar_format="{desc}: {elapsed}"):
-        yield
+def clock(description: str, *, seconds: float = 1.0, **options: Any) -> Iterator[None]:
+    """Shows what is done, and how long it takes.
+
+    Args:
+        description: of what is done.
+        seconds: after which it is shown anew.
+        **options: of tqdm's bar.
+    """
+    is_done = threading.Event()
+    with tqdm(**{"desc": description, "bar_format": "{desc}: {elapsed}", **options}) as bar:
+
+        def refresh() -> None:
+            while not is_done.wait(seconds):
+                bar.refresh()
+
+        threading.Thread(target=refresh, daemon=True).start()
+        try:
+            yield
+        finally:
+            is_done.set()

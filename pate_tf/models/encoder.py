@@ -160,6 +160,8 @@ class ImagePart(Part):
         fitted: variables that training finds besides the directions, first in `learnt`.
     """
 
+    places = 64  # few records fill them
+
     def __init__(self, dataset: Dataset, num_features: int) -> None:
         """Takes the range of a data set's images; the directions are zero before training."""
         super().__init__()
@@ -335,10 +337,13 @@ class Encoder(tf.Module):
             features[start : start + BATCH] = self.batch_features(part)
             if advance is not None:
                 advance(len(part))
+        if not (inputs.flags.writeable or self.is_frozen):  # of a pool, most often
+            features.flags.writeable = False
+            self.remember(inputs, features)
         return features
 
     def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
-        """Keeps the features of a pool's inputs, which `features` returns of the same array."""
+        """Keeps the features of a read-only array, which `features` returns of the same one."""
         self._pool_inputs, self._pool_features = inputs, features
 
     def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:

@@ -53,6 +53,8 @@ class Labels:
         labeller: whose ledger was charged, for `Student.publish`; None if unknown.
         linear_head: a model from raw inputs to logits with the weights that follow from feature
             sums, for the student of this name; None of other labels, and of stored ones.
+        representation: that teachers or sums are of; of stored labels by its public name; None for
+            raw inputs of teachers.
     """
 
     pool: Pool
@@ -65,10 +67,12 @@ class Labels:
     seal: str | None = None
     labeller: Any = None
     linear_head: Any = None
+    representation: Named | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a pickle holds: no labeller, as its votes are private, and no model."""
-        return {**vars(self), **dict.fromkeys(("labeller", "linear_head"))}
+        left_out = ["labeller", "linear_head"] + ["representation"] * callable(self.representation)
+        return {**vars(self), **dict.fromkeys(left_out)}
 
     def __len__(self) -> int:
         return len(self.released.labels)
@@ -139,7 +143,7 @@ class Labels:
         """Returns all that is known of these labels, as JSON values: what `seal` is of."""
         released, cost, arrays = self.released, self.released.cost, self._arrays()
         before = [{"charge": charge.to_dict(), "number": number} for charge, number in cost.before]
-        return {
+        record = {
             "strategy": self.strategy,
             "pool_digest": artifacts.digest_array(self.pool.inputs),
             "choice": self.choice,
@@ -150,6 +154,11 @@ class Labels:
             "ledger_rows": list(released.ledger_rows),
             "secure_noise": released.secure_noise,
         }
+        if self.representation is not None:
+            from pate_tf.representations.pretrained import public_name
+
+            record["representation"] = public_name(self.representation)
+        return record
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes labels and cost to a folder, which may be published; `load` reads them.
@@ -218,6 +227,7 @@ class Labels:
                 choice=fields["choice"],
                 seal=fields["seal"],
                 labeller=labeller,
+                representation=fields.get("representation"),
             )
             record = labels.record()
             is_whole = record["labels_digest"] == fields["labels_digest"]

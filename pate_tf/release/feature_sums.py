@@ -355,7 +355,8 @@ class FeatureSums:
         names: tuple[Any, ...] = ("bins", "raw")
         if self._name or pool.dataset.kind != "tabular":
             names = (self._name or default_of_sums(pool.dataset),)
-        encoders = {name: encoder_of(pool, name, self._seed) for name in names}
+        with self.reporting.clock("training the representation"):
+            encoders = {name: encoder_of(pool, name, self._seed) for name in names}
         if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with self.reporting.clock("trying representations on labeled samples of the pool"):

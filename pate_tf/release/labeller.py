@@ -454,6 +454,7 @@ class Labeller:
                 f"labels: none of {labels.released.num_queries} queries got one, and "
                 f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
             )
+        labels = dataclasses.replace(labels, representation=source.representation)
         return dataclasses.replace(labels, seal=ledger.recognise(labels.record()), labeller=self)
 
     def _label_by_votes(

@@ -237,10 +237,9 @@ def default_representation(source: LabelSource, strategy: str) -> Named | None:
     """Returns the source's representation, where queries are chosen by it; else None."""
     from pate_tf.representations import catalogue
 
-    config = source.config if isinstance(source, Voter) else source
-    if config is None or not (config is source or STRATEGIES[strategy].uses_representation):
+    if isinstance(source, Voter) and not STRATEGIES[strategy].uses_representation:
         return None
-    representation: Named | None = config.representation
+    representation = source.representation
     # A function that was given by value has no name that this process could find it by.
     has_name = isinstance(representation, str) and ":" in representation
     is_found = representation is not None and (has_name or catalogue.is_known(representation))

@@ -231,7 +231,7 @@ def trial_accuracy(
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
     labels, noise = true_labels[rows], SeededNoise(0)
-    if encoder.is_frozen:  # it remembers the features of the pool
+    if encoder.is_frozen or pool.dataset.kind == "image":  # all of the pool's are needed anyway
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])

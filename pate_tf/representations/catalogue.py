@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -259,8 +260,10 @@ def pool_features_by_name(
 ) -> tuple[tuple[npt.NDArray[np.float32], ...], ...]:
     """Returns views of the pool, those of each name apart that a representation is joined from."""
     name = default_representation(pool.dataset) if name is None else name
-    encoders = [encoder_of(pool, each, seed) for each in joined_names(name)]
-    return tuple(encoder.views(encoder.features(pool.inputs)) for encoder in encoders)
+    encoder = encoder_of(pool, name, seed)
+    views = iter(encoder.views(encoder.features(pool.inputs)))
+    numbers = [encoder_of(pool, each, seed).num_views for each in joined_names(name)]
+    return tuple(tuple(itertools.islice(views, number)) for number in numbers)
 
 
 class Representation:

@@ -29,6 +29,7 @@ from pate_tf.students.training import TrainingDivergedError
 
 # Two networks of half the steps each err less than one.
 NETWORKS = 2
+# Chosen by labels of public pools, never by held-out samples (docs/how-to/small_teachers.md):
 STEPS, FEWEST_STEPS = 450, 100
 PASSES = 64  # over the pool, between these numbers of steps: few images teach no more in more
 BATCH_SIZE = 256

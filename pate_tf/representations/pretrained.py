@@ -95,8 +95,9 @@ def resolved(name: str) -> str:
     )
 
 
-def public_name(name: str) -> str:
+def public_name(name: Named) -> str:
     """Returns what is published of a name: no folder of the holder's."""
+    name = name_of(name)
     where = _parts(name)[2]
     is_path = pathlib.Path(where).is_absolute()
     shown = f"{name.removesuffix(where)}{pathlib.Path(where).name}" if is_path else name

@@ -230,7 +230,7 @@ class Student:
         # model of feature sums; of images, after several rounds, unless clusters are classes.
         linear_head = labels.linear_head
         if not any(choices) and settings.student in (AUTO, LINEAR_HEAD):
-            linear_head = linear_head or frozen_head(labels)
+            linear_head = linear_head or frozen_head(labels, reporting(self._verbose))
         prefers_linear_head = linear_head is not None and (
             not pool
             or linear_head.is_frozen
@@ -470,14 +470,19 @@ class Student:
         return f"Student(<{self.kind}, {state}>)"
 
 
-def frozen_head(labels: Labels) -> LinearHead | None:
-    """Returns a linear head for labels of teachers on a frozen encoder; None of other labels."""
-    taught, pool = labels.training_labels, labels.pool
-    source = getattr(labels.labeller, "source", None)
-    config = None if source is None else getattr(source.for_pool(pool), "config", None)
-    if config is None or config.representation is None or is_known(config.representation):
+def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
+    """Returns a linear head for labels by a frozen encoder; None of others, or if it is missing."""
+    taught, pool, name = labels.training_labels, labels.pool, labels.representation
+    if name is None or is_known(name):
         return None
-    encoder = encoder_of(pool, config.representation, config.seed)
+    try:
+        encoder = encoder_of(pool, name)
+    except ValueError:  # stored labels know a file by its name alone
+        reporting.warn(
+            f"student: expected the encoder {name_of(name)} that these labels are by, got none "
+            f"here; it learns from raw inputs instead"
+        )
+        return None
     vectors = record_vectors(encoder.features(pool.inputs)[taught.query_indices], encoder.scale)
     one_hot = np.eye(taught.num_classes)[taught.labels]
     targets = one_hot if taught.weights is None else taught.weights

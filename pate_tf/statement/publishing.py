@@ -13,10 +13,9 @@ from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.validation import PublicationSettings
-from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels, asked_inputs
-from pate_tf.release.feature_sums import FeatureSums, LabelSource
+from pate_tf.release.feature_sums import LabelSource
 from pate_tf.release.noisy_sums import sums_in_ledger
 from pate_tf.release.plan import of_other_data
 from pate_tf.release.votes import cost_of_labels, query_digests
@@ -119,14 +118,10 @@ def publish_model(
 
 def vouched_encoder(source: LabelSource) -> str | None:
     """Returns name and digest of the encoder that a person brought; None where there is none."""
-    if isinstance(source, FeatureSums):
-        name: Any = source.representation
-    else:
-        name = None if source.config is None else source.config.representation
+    name = source.representation
     if name is None or catalogue.is_known(name):
         return None
-    words = pretrained.public_name(name) if isinstance(name, str) else name_of(name)
-    return f"{words}, weights {(source.encoder_digest or 'unknown')[:16]}"
+    return f"{pretrained.public_name(name)}, weights {(source.encoder_digest or 'unknown')[:16]}"
 
 
 def export_with(

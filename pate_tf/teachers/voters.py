@@ -18,6 +18,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
+from pate_tf.data.named_function import Named
 from pate_tf.teachers.settings import TeacherConfig
 
 UNITS = ("record", "owner")
@@ -42,6 +43,7 @@ class Voter:
         num_records: how many private records they learnt from; None where that is not known.
         source: of the private data; None where it is not known.
         encoder_digest: of the public encoder's weights, for teachers on features; else None.
+        representation: whose features they learned from, by its name; None of raw inputs.
     """
 
     dataset: Dataset
@@ -52,6 +54,7 @@ class Voter:
     num_records: int | None = None
     source: PrivateSource | None = None
     encoder_digest: str | None = None
+    representation: Named | None = None
 
     def for_pool(self, pool: Pool) -> "Voter":
         """Returns the same teachers, to be asked about inputs of a pool.
@@ -225,7 +228,7 @@ class Ensemble(Voter):
         self.config, self.learnt = config, learnt
         self.dataset = config.dataset
         self.num_teachers = config.num_teachers
-        self.unit = config.unit
+        self.unit, self.representation = config.unit, config.representation
 
 
 class SavedModelEnsemble(Ensemble):
