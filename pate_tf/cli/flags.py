@@ -167,20 +167,17 @@ SHARED = ("epsilon",)  # a gate's epsilon is that of the release
 DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # as in the first release
 
 
-def define_mechanism_flags(
-    *, default: str | None, help_text: str, in_analysis: bool = False
-) -> None:
+def define_mechanism_flags(*, default: str | None, help_text: str) -> None:
     """Defines `--mechanism`, and a flag for each parameter that a mechanism offers.
 
     Args:
         default: of `--mechanism`.
         help_text: of `--mechanism`.
-        in_analysis: whether the flags are those of an analysis.
     """
     flags.DEFINE_enum("mechanism", default, list(base.offered()), help_text)
     command_line.shown_in_help("mechanism", "privacy")
     for kind in base.offered().values():
-        define_parameters(kind, in_analysis=in_analysis)
+        define_parameters(kind)
 
 
 def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> None:

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,6 @@ MOST_DIRECTIONS = 512  # of a view of images
 SAMPLE = 10_000  # of the pool's images, by which the directions are found
 PLACES = 256  # of records in a batch
 TOGETHER = 16  # images whose features, at all places, are in memory at a time
-
-Advance = Callable[[int], object]
 
 
 class Part(tf.Module):
@@ -318,12 +316,8 @@ class Encoder(tf.Module):
         """
         return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
-    def features(
-        self, inputs: npt.NDArray[Any], advance: Advance | None = None
-    ) -> npt.NDArray[np.float32]:
+    def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
-
-        `advance` is called with the number of inputs done since its last call.
 
         Raises:
             ValueError: if the inputs have another shape, or are not finite.
@@ -333,10 +327,7 @@ class Encoder(tf.Module):
         check_inputs(inputs, self.dataset)
         features = np.empty((len(inputs), self.num_features), np.float32)
         for start in range(0, len(inputs), BATCH):
-            part = inputs[start : start + BATCH]
-            features[start : start + BATCH] = self.batch_features(part)
-            if advance is not None:
-                advance(len(part))
+            features[start : start + BATCH] = self.batch_features(inputs[start : start + BATCH])
         if not (inputs.flags.writeable or self.is_frozen):  # of a pool, most often
             features.flags.writeable = False
             self.remember(inputs, features)

@@ -151,7 +151,9 @@ def replica_share(loss: tf.Tensor) -> tf.Tensor:
     return loss / tf.distribute.get_strategy().num_replicas_in_sync
 
 
-STEPS_AN_EPOCH = 50  # twice as many with a full stop set; of a small one inputs come more often
+# Twice as many with a full stop set; of a small one inputs come more often. Chosen by labels of
+# public pools, never by held-out samples (docs/how-to/choose_student.md).
+STEPS_AN_EPOCH = 50
 UNFINISHED = "unfinished_student"
 # Stabilizing predictions (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
 # figures: training ends once successive models agree on unlabeled inputs, the stop set, by a mean

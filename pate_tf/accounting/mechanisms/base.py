@@ -36,7 +36,7 @@ from pate_tf.core.validation import IntArray, Settings, setting
 
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
-TOLERANCE: Final = 1e-9
+TOLERANCE: Final = 1e-9  # relative, of the least scale
 
 _FAR: Final = 50.0  # a factor of e^50 too much is as bad as infinitely much
 _SMALLEST_STEP: Final = 1e-14  # of a logarithm
@@ -68,15 +68,12 @@ class Target(Settings):
         number = charge.number_charged(self.num_queries)
         return smallest_epsilon({charge: number}, self.delta)[0]
 
-    def least_noise(
-        self, of_scale: Callable[[float], Member], *, tolerance: float = TOLERANCE
-    ) -> Member:
+    def least_noise(self, of_scale: Callable[[float], Member]) -> Member:
         """Returns the affordable member with the least scale, which is never too small.
 
         Args:
             of_scale: from a scale of noise in votes to the charge that has it; more noise never
                 costs more.
-            tolerance: relative, of the scale.
 
         Raises:
             ValueError: if no scale between 2^-30 and 2^60 votes is affordable, or at delta 0 the
@@ -102,13 +99,13 @@ class Target(Settings):
                     f"expected a reachable epsilon, got {self.epsilon} at delta {self.delta}"
                 )
         if excess(too_little) > 0.0:
-            step = max(tolerance / 4.0, _SMALLEST_STEP)
+            step = max(TOLERANCE / 4.0, _SMALLEST_STEP)
             enough = brentq(excess, too_little, enough, xtol=step, rtol=_SMALLEST_STEP)
         else:
             enough = too_little
         # The search ends on either side of where the target is met.
         while not self.epsilon_of(of_scale(exp(enough))) <= self.epsilon:
-            enough += max(tolerance / 2.0, 2.0 * _SMALLEST_STEP)
+            enough += max(TOLERANCE / 2.0, 2.0 * _SMALLEST_STEP)
         return of_scale(exp(enough))
 
 
