@@ -79,7 +79,7 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     np.testing.assert_allclose(found[2], found[0], atol=1e-6)
     served = ServedStudent(published.student_folder)
     assert np.array_equal(
-        served.classify(preprocessing.encode_texts(sentences)), found[0].argmax(axis=1)
+        served.answer(preprocessing.encode_texts(sentences))[0], found[0].argmax(axis=1)
     )
     assert loaded.signatures[export.SERVING_DEFAULT](text=tf.constant([], tf.string))[
         "label"
