@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\(([^)\s]+\.md(?:#[\w-]+)?)\)")
 TASKS = {
     "train on my CSV by patient": ("how-to/csv.md", "--owner=patient"),
     "train on images in folders": ("how-to/images.md", "--private=private --public=public"),
-    "train on texts": ("how-to/text.md", 'kind="text"'),
+    "train on texts": ("how-to/pretrained_encoder.md#texts", 'kind="text"'),
     "protect people who have several records": ("how-to/owners.md", "--owners_file"),
     "what may I publish": ("reference/run_folder.md", "may be published"),
     "how do I spend less": ("how-to/choose_epsilon.md#spend-less", "fewer queries"),
