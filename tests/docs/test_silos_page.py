@@ -50,7 +50,7 @@ def test_the_table_of_what_survives(row):
 @pytest.mark.parametrize("row", rows("| epsilon of one"), ids=lambda row: row[0])
 def test_the_table_of_what_answers_cost(row):
     for number, shown in zip((10, 100, 1_000), row[1:], strict=True):
-        found, _ = smallest_epsilon(
+        actual, _ = smallest_epsilon(
             {RandomisedResponse(num_classes=10, epsilon=float(row[0])): number}, 1e-5
         )
-        assert float(shown.replace(",", "")) == pytest.approx(found, abs=0.051)
+        assert float(shown.replace(",", "")) == pytest.approx(actual, abs=0.051)

@@ -40,22 +40,22 @@ TASKS = {
 
 
 def links(page: pathlib.Path) -> list[pathlib.Path]:
-    paths = (found[1].partition("#")[0] for found in LINK.finditer(page.read_text()))
+    paths = (match[1].partition("#")[0] for match in LINK.finditer(page.read_text()))
     return [(page.parent / path).resolve() for path in paths if "://" not in path]
 
 
 def clicks() -> dict[pathlib.Path, int]:
     """Returns the fewest links from README to each page."""
-    found = {REPOSITORY / "README.md": 0}
-    frontier = list(found)
+    actual = {REPOSITORY / "README.md": 0}
+    frontier = list(actual)
     while frontier:
-        reached = [(one, found[page] + 1) for page in frontier for one in links(page)]
+        reached = [(one, actual[page] + 1) for page in frontier for one in links(page)]
         frontier = []
         for page, number in reached:
-            if page not in found:
-                found[page] = number
+            if page not in actual:
+                actual[page] = number
                 frontier.append(page)
-    return found
+    return actual
 
 
 def first_screen(name: str) -> str:
