@@ -393,7 +393,7 @@ FORBIDDEN = {"opendp", "tensorflow", "keras", "sklearn", "matplotlib", "tensorbo
 
 def test_starts_light(tmp_path, h1):
     code = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
-    typed = ("analysis", f"--counts_file={h1}", "--input_is_counts")
+    typed = ("analysis", str(h1), "--input_is_counts")
     code = f"{code}\nfrom pate_tf.cli import main; main.run()"
     ended = run_fresh("-c", code, *typed, folder=tmp_path)
     assert ended.err == "" and not FORBIDDEN & {*ended.out.splitlines()[-1].split()}
