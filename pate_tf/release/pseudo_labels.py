@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -236,8 +235,7 @@ def trial_accuracy(
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
-    # Of images, too, a linear model.
-    pool = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
+    pool = Pool(pool.dataset, pool.inputs[rows])
     vectors = record_vectors(features, encoder.scale)
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
@@ -260,7 +258,7 @@ def trial_accuracy(
             deviation,
             moments=moments,
             num_records=num_records,
-            is_frozen=encoder.is_frozen,
+            is_frozen=encoder.is_frozen or pool.dataset.kind == "image",  # a linear model
         )
         inferred[~is_other] = answers.labels[~is_other]
     return float(np.mean(inferred == labels))
