@@ -187,8 +187,10 @@ class ModelPart(Part):
         """
         low, high = dataset.value_range
         rows = np.random.default_rng(0).uniform(low, high, (4, *dataset.input_shape))
-        of_first = [self._graph(tf.constant(each, tf.float32))[0] for each in (rows, rows[[0] * 4])]
-        if not np.allclose(*of_first, rtol=1e-3, equal_nan=True):
+        first, again = (
+            self._graph(tf.constant(each, tf.float32))[0].numpy() for each in (rows, rows[[0] * 4])
+        )
+        if not np.allclose(first, again, rtol=1e-3, equal_nan=True):
             raise ValueError(
                 "representation: expected outputs that depend on their input alone, got others; "
                 "a layer takes statistics of the batch or draws at random"
@@ -215,7 +217,14 @@ class ModelPart(Part):
                 outputs.append(self._graph(tf.constant(batch, tf.float32)).numpy())
                 bar.update(len(batch))
         raw = np.concatenate(outputs)
-        raw[~np.isfinite(raw).all(axis=1)] = 0.0
+        is_finite = np.isfinite(raw).all(axis=1)
+        if not is_finite.all():
+            warnings.warn(
+                f"representation: outputs of {(~is_finite).sum():,} of {len(raw):,} public inputs "
+                f"are not finite and count for nothing",
+                stacklevel=3,
+            )
+        raw[~is_finite] = 0.0
         mean = raw.mean(axis=0, dtype=np.float64)
         centered = raw - mean
         unit = max(float(np.abs(centered).max()), float(np.finfo(np.float32).tiny))
@@ -286,7 +295,7 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
         if size != expected:
             inputs = tf.image.resize(inputs, size[:2])
             inputs = tf.repeat(inputs, size[2] // expected[2], axis=3)
-        return model(inputs, training=False)
+        return tf.nest.flatten(model(inputs, training=False))[0]
 
     return outputs
 
