@@ -93,7 +93,7 @@ def _rows(laboratory: Laboratory) -> Iterator[Row]:
             medians = {kind: float(np.median(each)) for kind, each in numbers[at].items()}
             cells[at] = percent(medians.pop(LIBRARY), 1)
             cells[f"DP-SGD, {at}"] = percent(max(medians.values()), 1)
-        numbers[NO_PRIVACY] = accuracies(NO_PRIVACY, 0.0)
+        numbers[NO_PRIVACY] = _accuracies(laboratory, name, True, splits, NO_PRIVACY, 0.0)
         cells["no privacy"] = percent(float(np.median(numbers[NO_PRIVACY])), 1)
         yield Row(cells=cells, numbers=numbers)
 
