@@ -23,7 +23,8 @@ class Pool:
         dataset: what is publicly known of them.
         inputs: `[num_inputs, *input_shape]`.
         true_labels: int64 `[num_inputs]`, -1 where unknown; None if none is known. For forecasts
-            alone: no student and no strategy sees them.
+            and what comes of their trial: a table's representation, the calibration of a linear
+            model. No strategy sees them, and no student learns from them.
     """
 
     dataset: Dataset
@@ -128,8 +129,7 @@ class PublicSplit:
     Attributes:
         pool: unlabeled inputs, some of which are put to the teachers.
         pool_labels: true labels of the pool, int64 `[num_pool]`, -1 where unknown, to measure how
-            many noisy labels are right, and to choose what feature sums of a table are of; None if
-            none is known. No student and no strategy sees them.
+            many noisy labels are right, and for what those of `Pool` are; None if none is known.
         held_out: samples outside of the pool.
     """
 
