@@ -110,7 +110,7 @@ def weights_of_moments(
     sums, total, moments = sums[:-1], total[:-1], moments[:-1, :-1]  # without the constant
     root = np.eye(len(moments))  # of how weights are expected to vary together
     if groups is None:
-        known, ridge = np.zeros_like(moments), threshold
+        known = np.zeros_like(moments)
         centered = moments - np.outer(total, total) / number
     else:
         total *= number * size / (np.maximum(is_of @ total, 1.0) @ is_of)
@@ -120,7 +120,6 @@ def weights_of_moments(
         # Deviations from the mean add up to 0 within a group: what does not is noise.
         centering = np.eye(len(groups)) - is_of.T @ (is_of / is_of.sum(axis=1, keepdims=True))
         centered = np.where(is_same, 0.0, centering @ (moments - products) @ centering)
-        ridge = threshold / 2.0
         places = np.arange(len(groups))
         alike = np.exp(-np.abs(places[:, None] - places) / NEIGHBORS)
         covariance = root + np.where(is_same & (groups < 0), alike, 0.0)
@@ -132,7 +131,7 @@ def weights_of_moments(
     )
     directions = root @ directions
     beyond = sums - np.outer(total, shares)
-    inverse = 1.0 / (np.maximum(along, 0.0) + ridge)
+    inverse = 1.0 / (np.maximum(along, 0.0) + threshold / 2.0)
     weights = directions @ ((directions.T @ beyond) * inverse[:, None])
     variance = float((shares * (1.0 - shares)).sum())
     spread = float((np.square(directions) @ inverse).sum())
