@@ -1,8 +1,8 @@
 """DP-SGD (Abadi et al. 2016), as strong as it could be made in the time that all methods have.
 
 What is known to help is here: a small network with tanh (Papernot et al. 2021, arXiv 2007.14191),
-large Poisson batches, gradients all but normalised (a small clipping length), momentum, the mean of
-the weights of the later steps, inputs centred and scaled by the public pool, and noise found for
+large Poisson batches, gradients all but normalized (a small clipping length), momentum, the mean of
+the weights of the later steps, inputs centered and scaled by the public pool, and noise found for
 each epsilon by the distribution of the privacy loss (dp-accounting). Several augmented copies of a
 record were left out: each copy costs as much time as the first.
 
@@ -147,11 +147,13 @@ def training_for(epsilon: float, *, num_records: int, is_quick: bool = False) ->
     return Training(batch=batch, steps=5 if is_quick else steps, learning_rate=rate)
 
 
-def noise_multiplier(epsilon: float, training: Training, num_records: int) -> float:
+def noise_multiplier(
+    epsilon: float, training: Training, num_records: int, delta: float = DELTA
+) -> float:
     """The least noise, in clipping lengths, against replacement of one record."""
     training_noise = noise_for(
         epsilon,
-        delta=DELTA,
+        delta=delta,
         sampling_rate=min(1.0, training.batch / num_records),
         rounds=training.steps,
     )
@@ -164,7 +166,7 @@ def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequen
     Args:
         dataset: of images; of all else one hidden layer is enough.
         seed: of the initial weights.
-        inputs: public ones, that the network's inputs are centred and scaled by.
+        inputs: public ones, that the network's inputs are centered and scaled by.
     """
     flat = inputs.reshape(len(inputs), -1).astype(np.float64)
     mean, unit = flat.mean(axis=0), max(float(flat.std(axis=0).mean()), 1e-6)
@@ -253,8 +255,10 @@ def run(
     else:
         features = problem.learned
         private, public, test = features.private, features.pool, features.test
+        if not problem.has_pool:  # features are of length at most 1
+            public = np.outer((-1.0, 1.0), np.full(private.shape[1], private.shape[1] ** -0.5))
     training = training_for(epsilon, num_records=len(private), is_quick=problem.is_quick)
-    sigma = noise_multiplier(epsilon, training, len(private))
+    sigma = noise_multiplier(epsilon, training, len(private), problem.delta)
     model = network(data.dataset, seed=problem.seed + repetition, inputs=public)
     fit(model, private, data.private.labels, training=training, sigma=sigma)
     return {

@@ -7,12 +7,10 @@ With --method=feature_sums --epsilon=1 silos add up their records' features inst
 share of the noise, and their epsilon is that of one holder. With --schema=FILE and without --public
 no public samples are needed: silos add second moments, and the student is a linear model.
 
-It need not be trusted: silos randomise their votes, or share them among the roster's aggregators
+It need not be trusted: silos randomize their votes, or share them among the roster's aggregators
 (--sigma=40). It may be killed and started again with the same flags. Silos and aggregators dial in;
 see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
 """
-
-import importlib
 
 from absl import flags
 
@@ -41,7 +39,6 @@ def define() -> None:
 
 def main() -> None:
     """Reads the flags, runs, prints a table."""
-    importlib.import_module("pate_tf.run.student")  # brings TensorFlow
     queries = own_flags.read(QueryConfig, seed=FLAGS.seed)
     are_sums = FLAGS.method == "feature_sums"
     files, choice = own_flags.own_files(with_private=False, needs_public=not are_sums), {}

@@ -4,7 +4,7 @@ Distributed selective SGD: each participant trains on its own records and upload
 parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
 and the statement beside the model says so. A stopped run resumes.
 
-Across organisations, each on a machine of its own (`pate dssgd serve --help`):
+Across organizations, each on a machine of its own (`pate dssgd serve --help`):
 
     pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
         --train_dir=runs/server
@@ -43,7 +43,7 @@ TEXTS = {  # defaults and help
     ),
     "representation": (
         None,
-        "Train on features that are learnt from the public pool without labels: whitened, or as "
+        "Train on features that are learned from the public pool without labels: whitened, or as "
         "train_teachers.py takes it.",
     ),
     "roster": ("roster.toml", "The terms of the run, the same file at all ends."),
@@ -74,7 +74,7 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
             "reset_ledger_i_understand",
             False,
             "Resume although the run's ledger, or rows of it, are gone. What is known of their "
-            "cost is charged, and the run is charged again, above its target, on record for ever.",
+            "cost is charged, and the run is charged again, above its target, on record forever.",
         )
 
 
@@ -87,10 +87,10 @@ def define_flags() -> None:
 def train() -> None:
     """Trains in one process."""
     settings, files = own_flags.read(TrainingSettings), own_flags.own_files(with_private=True)
-    reporting = command_line.reporting()
+    source, reporting = own_flags.read(DataSource, files=files), command_line.reporting()
     from pate_tf.selective_sgd import shared_training
 
-    data = Data.of(own_flags.read(DataSource, files=files), None, reporting)
+    data = Data.of(source, None, reporting)
     encoder = None
     if FLAGS.representation:
         encoder = shared_training.learn_encoder(

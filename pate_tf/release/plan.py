@@ -54,7 +54,7 @@ class LabelSettings(Settings):
         None,
         group="privacy",
         above=0.0,
-        help="Epsilon of this release at --delta, whatever the data. Mechanism, noise and number "
+        help="Epsilon of this release at --delta, in the worst case. Mechanism, noise and number "
         "of queries are planned from public values; with --mechanism, noise and number alone.",
     )
     mechanism: Mechanism | type[Mechanism] | None = None
@@ -88,7 +88,7 @@ class LabelSettings(Settings):
         least=0,
         advanced=True,
         help="Draw the privacy noise from this seed, for tests and demonstrations. NOTHING is "
-        "private then; ledger and statement say so for ever.",
+        "private then; ledger and statement say so forever.",
     )
     accept_forecast: bool = setting(False, group="privacy", **planning.ACCEPT_FORECAST)
 
@@ -132,15 +132,15 @@ class Budget(Settings):
         flag="new_budget_i_understand",
         advanced=True,
         help="Replace the budget by --epsilon_budget and --delta, both of which must be given. The "
-        "ledger and every later statement say so for ever.",
+        "ledger and every later statement say so forever.",
     )
     acknowledge_reset: bool = setting(
         False,
         group="privacy",
         flag="reset_ledger_i_understand",
         advanced=True,
-        help="Go on although the ledger, or rows of it, are gone. What is known of their cost is "
-        "charged again. The ledger and every later statement say so for ever.",
+        help="Continue although the ledger, or rows of it, are gone. Their known cost is charged "
+        "again. The ledger and every later statement say so forever.",
     )
     planned_release: str | None = setting(
         None,
@@ -290,7 +290,7 @@ ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluste
 def joint_plan(
     settings: LabelSettings, target: Target, *, num_teachers: int, num_classes: int, pool_size: int
 ) -> dict[str, Any] | None:
-    """Returns which noisy counts are released to be learnt from together; None for none.
+    """Returns which noisy counts are released to be learned from together; None for none.
 
     Mechanism, number of queries, strategy and purpose, as arguments of `planning.plan`.
 
@@ -408,7 +408,8 @@ def _plan_of_sums(
         pool.dataset.num_classes,
         list(sums.cluster_counts) if pool.dataset.augmentation != "none" else (),
         num_rounds,
-        accept_forecast=settings.accept_forecast,
+        # A trial says more than the ratio of records to noise.
+        accept_forecast=settings.accept_forecast or sums.forecast is not None,
         has_pool=len(pool) > 0,
     )
     check_drawable(mechanism)

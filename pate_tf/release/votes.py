@@ -178,7 +178,7 @@ def release_votes(
         voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
             Called before anything is charged, and only with queries that have no answer yet. Every
             teacher has one vote on every query.
-        ledger: the ensemble's ledger, opened for labelling.
+        ledger: the ensemble's ledger, opened for labeling.
         noise: where privacy noise comes from.
         noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
             with the largest counts * LATTICE + noise, int64 `[num_queries]`:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 import pathlib
 import tempfile
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.core.dataset import Dataset
 from pate_tf.data.data import Data
+from pate_tf.ledger.rollback_guard import LedgerWarning
 from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
@@ -136,6 +138,7 @@ def fit(
     """
     if not isinstance(data, Data):
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
+    inspect.signature(Labeller).bind_partial(**budget)  # before anything is trained
     if delta is not None and data.private.owners is None:
         check_delta(delta, len(data.private))  # before anything is trained
     held_back = None
@@ -194,9 +197,9 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
     cross-validation or a search, cost up to k times as much together. What scores on private
     records tell is not covered.
 
-    The guarantee assumes that nothing else was learnt from private records: `classes` and
+    The guarantee assumes that nothing else was learned from private records: `classes` and
     `value_range` are public knowledge, and so is what a transformer before this one in a pipeline
-    learnt. A pipeline hands `X_public` through its transformers with
+    learned. A pipeline hands `X_public` through its transformers with
     `Pipeline(..., transform_input=["X_public"])` and `set_fit_request(X_public=True)`.
 
     Attributes:
@@ -206,6 +209,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             `fitted_.student.publish()` exports the student with its privacy statement.
         n_features_in_: number of columns of `X`.
     """
+
+    _num_fits: ClassVar[int] = 0  # of all in this process
 
     def __init__(
         self,
@@ -273,8 +278,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self,
         X: npt.ArrayLike,  # noqa: N803  (scikit-learn's names)
         y: npt.ArrayLike,
-        *,
         X_public: npt.ArrayLike | None = None,  # noqa: N803
+        *,
         owners: npt.ArrayLike | None = None,
     ) -> Self:
         """Releases labels of the public inputs and trains the student on them; returns self.
@@ -295,7 +300,12 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         """
         # Labels are not validated here: scikit-learn warns by all of them together.
         targets = None if y is None else "no_validation"
-        private = validate_data(self, X, targets, dtype=np.float64)
+        try:
+            private = validate_data(self, X, targets, dtype=np.float64)
+        except ValueError as error:
+            if "could not convert" not in str(error):  # which quotes a private value
+                raise
+            raise ValueError("X: expected numbers, got a text") from None
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
             raise ValueError(
@@ -318,6 +328,9 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         with contextlib.ExitStack() as stack:
             directory = self.directory
             if directory is None:
+                # A search would be told of each of its temporary ledgers.
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore", LedgerWarning)
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
                 directory = pathlib.Path(temporary) / "run"
             teacher = self.teacher
@@ -344,6 +357,14 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 acknowledge_reset=self.directory is None,
             )
         self.cost_ = self.fitted_.cost
+        PateClassifier._num_fits += 1
+        if self._num_fits == 2:
+            warnings.warn(
+                f"PateClassifier: this was the second fit: k fits on the same records, as in a "
+                f"search or a cross-validation, cost up to k times epsilon "
+                f"{self.cost_.epsilon:.4g} at delta {self.cost_.delta:g} together",
+                stacklevel=2,
+            )
         return self
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803

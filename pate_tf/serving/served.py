@@ -82,10 +82,6 @@ class ServedStudent:
         """A name for each class: its number where the data set names none."""
         return tuple(map(self.dataset.class_name, range(self.dataset.num_classes)))
 
-    def classify(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Returns the label int64 `[batch]` of every raw input; otherwise as `answer`."""
-        return self.answer(inputs)[0]
-
     def answer(
         self, inputs: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
@@ -293,7 +289,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 
 
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
-    """Returns how good a published student is on a labelled PUBLIC file.
+    """Returns how good a published student is on a labeled PUBLIC file.
 
     Accuracy with its 95 % interval, recall of each class, and the expected calibration error. No
     part of it is private, nor sensitive.

@@ -43,8 +43,8 @@ class SiloRun(DataSource):
     acknowledge_reset: bool = setting(
         False,
         flag="reset_account_i_understand",
-        help="Go on although an earlier ledger of this silo, or later rows of it, are gone; the "
-        "ledger says so for ever, and what is known of what was spent is charged again.",
+        help="Continue although an earlier ledger of this silo, or later rows of it, are gone. "
+        "Their known cost is charged again, and the ledger says so forever.",
     )
     method: str = setting(
         "pate",
@@ -217,7 +217,10 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
         if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
             model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
         else:
+            from pate_tf.teachers.foreign import load_model
+
             model = pathlib.Path(run.teacher)
+            load_model(model)  # one that can't be read would vote for one class all the time
     return SiloTeacher(
         model,
         num_classes=dataset.num_classes,

@@ -13,7 +13,7 @@ import network_hosts
 import numpy as np
 import pytest
 from command_helpers import AGE
-from script_processes import run_script, start_script
+from script_processes import assert_one_line, run_script, start_script
 
 from pate_tf.cli.demo import demonstrate_silos
 from pate_tf.core.artifacts import only_writer
@@ -113,12 +113,17 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     statement = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
     assert statement["unit"] == "silo" and statement["student_digest"]
     assert (tmp_path / "run/released/student/1/saved_model.pb").exists()
+    flags = ("status", f"--silo_dir={tmp_path / 'clinic'}", certificates)
+    status = run_script(MAIN, "silo", *flags, folder=tmp_path)
+    assert_one_line(status)
+    spent = report["epsilon_per_silo"]["clinic"]
+    assert status.out == f"clinic: epsilon {spent:.3f} spent of 200\n"
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
     flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--private={tmp_path / 'clinic.csv'}", files)
     error = refused("silo", "serve", *flags, certificates, code=3)
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
-    assert "--reset_account_i_understand goes on without it" in error
+    assert "--reset_account_i_understand continues without it" in error
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
@@ -148,6 +153,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
         assert "run: expected no other process at work" in refused("coordinator", *flags)
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--method=feature_sums")
     assert "roster: expected clinic" in refused("silo", *serve)
+    assert "can't be read" in refused("silo", *serve[:2], "--teacher=nosuch.keras")
     assert "data: expected a .npz file" in refused("silo", *serve, f"--roster={roster}")
     roster.write_text('run = "r"\ndelta = 1e-6\n[[silo]]\nname = "clinic"\n')
     assert "roster: expected keys of every silo" in refused("coordinator", *flags, "--epsilon=1")

@@ -68,7 +68,7 @@ def test_a_killed_process_leaves_the_old_or_nothing(tmp_path, kind, old):
     assert path.exists() == (old is not None)
     if old is not None:
         assert (path if kind == "file" else path / "file").read_text() == old
-    # What the killed process left is recognised and removed, and nothing else is.
+    # What the killed process left is recognized and removed, and nothing else is.
     leftovers = [entry for entry in folder.iterdir() if entry != path]
     assert leftovers
     artifacts.remove_abandoned(folder)
@@ -128,11 +128,11 @@ def test_a_flipped_byte_never_changes_arrays_unnoticed(tmp_path_factory, positio
     content[position % len(content)] ^= flipped
     path.write_bytes(content)
     try:
-        found = artifacts.read_arrays(path)
+        arrays = artifacts.read_arrays(path)
     except ValueError as error:
         assert "\n" not in str(error)
     else:
-        for read in found.values():
+        for read in arrays.values():
             np.testing.assert_array_equal(read, array)
 
 

@@ -3,13 +3,15 @@
 import ast
 import dataclasses
 import importlib
+import json
 import pathlib
 import re
 
 import pytest
-from code_blocks import DOCS, PAGES
+from code_blocks import DOCS, PAGES, README
 from script_processes import REPOSITORY
 
+from benchmarks.harness import markdown_table
 from pate_tf.accounting.mechanisms import base
 from pate_tf.core.validation import described
 from pate_tf.queries.strategies import STRATEGIES
@@ -30,7 +32,7 @@ OF_OTHERS = {
     "log_device_placement",
     # of benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
-    *("stored", "output_dir"),
+    *("stored", "output_dir", "images"),
     # of the demonstration
     *("silos", "hosts"),
     # of Apache Beam
@@ -92,6 +94,13 @@ def test_flags_exist(page):
     assert named - known == set()
 
 
+def test_the_table_of_the_readme_is_what_was_measured():
+    measured = json.loads((DOCS / "notes" / "results.json").read_text())["accuracy"]
+    assert measured["command"] and measured["date"] and measured["commit"]
+    rows = [row["cells"] for row in measured["rows"]]
+    assert markdown_table(rows) in (DOCS / README).read_text()
+
+
 def choices_of(flag: str) -> list[str]:
     if flag == "mechanism":
         return list(base.offered())
@@ -122,9 +131,9 @@ def test_the_reference_shows_public_modules_and_the_pages_import_no_others():
     assert all(importlib.import_module(name).__doc__ for name in shown)
     guide = [page for page in PAGES if page.startswith(("index", "tutorials", "how-to"))]
     imports = {
-        found.groups()
+        match.groups()
         for page in guide
-        for found in re.finditer(
+        for match in re.finditer(
             r"^from (pate_tf[\w.]*) import (\w+)", (DOCS / page).read_text(), re.M
         )
     }

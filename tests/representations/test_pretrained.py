@@ -20,10 +20,10 @@ SHAPE = DIGITS.dataset.input_shape
 def small(shape=SHAPE, seed=0) -> keras.Model:
     """A small encoder with fixed weights, as if it had been trained elsewhere."""
     inputs = keras.Input(shape)
-    found = keras.layers.Rescaling(1 / 16)(inputs)
+    actual = keras.layers.Rescaling(1 / 16)(inputs)
     weights = keras.initializers.RandomNormal(seed=seed)
-    found = keras.layers.Conv2D(24, 3, activation="relu", kernel_initializer=weights)(found)
-    return keras.Model(inputs, keras.layers.Flatten()(keras.layers.MaxPooling2D(2)(found)))
+    actual = keras.layers.Conv2D(24, 3, activation="relu", kernel_initializer=weights)(actual)
+    return keras.Model(inputs, keras.layers.Flatten()(keras.layers.MaxPooling2D(2)(actual)))
 
 
 def centred(model, pool, inputs):
@@ -123,11 +123,16 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
     keras.Sequential(
         [keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Lambda(lambda images: images)]
     ).save(tmp_path / "code.keras")
+    inputs = keras.Input(SHAPE)
+    flat = keras.layers.Flatten()(inputs)
+    across = keras.layers.UnitNormalization(axis=0)(flat)  # over the batch
+    keras.Model(inputs, across).save(tmp_path / "across.keras")
 
     for name, message in (
         (f"encoder:{tmp_path}/none.keras", "expected a .keras file at"),
         (f"encoder:{tmp_path}", "expected a .keras file at"),
         (f"encoder:{tmp_path}/code.keras", "expected a Keras model that needs no code of its own"),
+        (f"encoder:{tmp_path}/across.keras", "expected outputs that depend on their input alone"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
             Representation(name).fit(DIGITS.pool)
@@ -175,6 +180,12 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
         with pytest.raises(ValueError, match=message) as refused:
             Representation(name).fit(DIGITS.pool)
         assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="expected images, gray or in three colors"):
+        Representation("VGG16").fit(
+            pate_tf.Data.from_arrays(
+                np.eye(4), [0, 1, 0, 1], np.eye(4), num_classes=2, value_range=(0, 1)
+            ).pool
+        )
 
 
 def test_each_input_is_encoded_once_and_the_student_is_encoder_and_linear_head(
@@ -251,7 +262,7 @@ def test_a_folder_of_keras_hub_encodes_texts_and_the_student_takes_strings(tmp_p
         published = student.publish(tmp_path / "released", evaluate_on=data.public)
     assert published.measured["student_accuracy"] > 0.9
     assert published.statement.encoder.startswith("hub:bert, weights ")
-    answers = ServedStudent(published.student_folder).classify(data.held_out.inputs)
+    answers = ServedStudent(published.student_folder).answer(data.held_out.inputs)[0]
     assert (answers == student.predict(np.array(texts[-len(answers) :], object))).all()
     plain = pate_tf.Data.from_arrays(*arrays, num_classes=2, kind="text")
     with pytest.raises(ValueError, match="texts must be kept as characters"):

@@ -63,9 +63,9 @@ def test_models_of_all_kinds_vote_together(tmp_path, data):
     models = [network, tree, Says(3), Says(3, scores=True)]
     teachers = pate_tf.Teachers.from_models(models, directory=tmp_path)
     votes = teachers.votes(data.pool.inputs[:20])
-    asked = data.pool.inputs[:20]
-    np.testing.assert_array_equal(votes[0], network.predict(asked, verbose=0).argmax(axis=1))
-    np.testing.assert_array_equal(votes[1], tree.predict(asked.reshape(20, -1)))
+    queries = data.pool.inputs[:20]
+    np.testing.assert_array_equal(votes[0], network.predict(queries, verbose=0).argmax(axis=1))
+    np.testing.assert_array_equal(votes[1], tree.predict(queries.reshape(20, -1)))
     assert (votes[2:] == 3).all()
     assert votes.dtype == np.int64
     labels = released(pate_tf.Teachers.from_models([Says(3)] * 3, directory=tmp_path / "3"), data)
@@ -108,7 +108,7 @@ class Scores:
 
 
 def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
-    """Whether they are follows from the records that a model learnt from."""
+    """Whether they are follows from the records that a model learned from."""
     nan, inf = np.nan, np.inf
     models = [
         Scores(*scores, *[0.0] * 7) for scores in ((nan, nan, 1), (0, -inf, inf), (2, inf, nan))
@@ -125,7 +125,7 @@ def test_what_are_no_models_is_refused(models):
 
 
 def test_one_estimator_for_all_teachers_learns_nothing_of_others(tmp_path, data):
-    # warm_start goes on from what was learnt before, which would be another teacher's records.
+    # warm_start goes on from what was learned before, which would be another teacher's records.
     shared = LogisticRegression(max_iter=3, warm_start=True)
     votes = [
         pate_tf.Teachers(net, num_teachers=3, directory=tmp_path / name)

@@ -42,11 +42,11 @@ Callbacks = Sequence[Any] | Callable[[], Sequence[Any]]
 
 @dataclasses.dataclass(repr=False)
 class TrainedTeacher:
-    """SENSITIVE: what one teacher learnt.
+    """SENSITIVE: what one teacher learned.
 
     Attributes:
         arrays: trainable weights of a Keras model, then its buffers (moving averages, dropout
-            seeds); of other kinds all that they learnt.
+            seeds); of other kinds all that they learned.
         losses: float32 `[step]`, the loss of each step.
     """
 
@@ -152,7 +152,7 @@ class TeacherKind:
         return {}
 
     def train(self, work: Work, teachers: Sequence[int]) -> Iterator[tuple[int, TrainedTeacher]]:
-        """Yields each of some teachers with what it learnt, in any order. SENSITIVE.
+        """Yields each of some teachers with what it learned, in any order. SENSITIVE.
 
         A teacher depends on its own shard, on public values and on the seed alone, and not on which
         other teachers are trained. A shard may be empty: the result must not reveal it.
@@ -166,7 +166,7 @@ class TeacherKind:
         teachers: Sequence[TrainedTeacher],
         encoder: "Encoder | None",
     ) -> None:
-        """Writes what the teachers learnt into an empty folder, for `load`."""
+        """Writes what the teachers learned into an empty folder, for `load`."""
         raise NotImplementedError
 
     def load(self, folder: pathlib.Path, config: TeacherConfig) -> Ensemble:
@@ -186,18 +186,24 @@ def register(kind: TeacherKind) -> None:
     KINDS[kind.name] = kind
 
 
+def check_model(model: Named | None) -> None:
+    """Raises ValueError if a model is named that no kind has."""
+    names = [name for kind in KINDS.values() for name in kind.models]
+    if not (model is None or is_named_function(model) or model in names):
+        raise ValueError(
+            f"model: expected one of {', '.join(names)} or module:function, got {model!r}"
+        )
+
+
 def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
     """Returns the kind of a model: by its name, or by what a function of the user's returns.
 
     Raises:
         ValueError: if there is none.
     """
+    check_model(model)
     if not is_named_function(model):
-        for kind in KINDS.values():
-            if model in kind.models:
-                return kind
-        names = ", ".join(name for kind in KINDS.values() for name in kind.models)
-        raise ValueError(f"model: expected one of {names} or module:function, got {model!r}")
+        return next(kind for kind in KINDS.values() if model in kind.models)
     built = call_function(model, dataset, flag="model")
     for kind in KINDS.values():
         if kind.takes(built):
