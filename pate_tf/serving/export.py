@@ -61,47 +61,36 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     parsed, lacks the feature or has another size is an error for the whole batch.
     """
 
-    @tf.function(autograph=False, input_signature=[input_spec(dataset)])
-    def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, tf.ensure_shape(inputs, input_spec(dataset).shape))
+    def serve(
+        raw_inputs: Callable[[dict[str, tf.Tensor]], tf.Tensor], specs: dict[str, tf.TensorSpec]
+    ) -> Any:
+        @tf.function(autograph=False)
+        def answered(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            return _named(model, dataset, raw_inputs(inputs))
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=EXAMPLES)])
-    def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, parse_examples(examples, dataset))
-
-    @tf.function(
-        autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=IMAGE_BYTES)]
-    )
-    def serve_encoded_images(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, decoded_images(image_bytes, dataset))
+        return answered.get_concrete_function(**specs)
 
     schema: Schema | None = dataset.schema
-    if dataset.kind != "text" and schema is None:
-        of_pictures = dataset.kind == "image" and dataset.input_shape[2] in (1, 3)
-        encoded = {ENCODED_IMAGES: serve_encoded_images} if of_pictures else {}
-        return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples, **encoded}
-    if dataset.kind != "text" and schema is not None:
-        names = schema.input_names().values()
+    strings, raw = tf.TensorSpec([None], tf.string), input_spec(dataset)
+    arrays = serve(lambda inputs: tf.ensure_shape(inputs[raw.name], raw.shape), {raw.name: raw})
+    examples = serve(lambda inputs: parse_examples(inputs[EXAMPLES], dataset), {EXAMPLES: strings})
+    if dataset.kind == "text":
+        default = serve(lambda inputs: text_inputs(inputs[TEXT], dataset), {TEXT: strings})
+    elif schema is not None:
+        names = schema.input_names()
         specs = {
-            name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name)
-            for column, name in zip(schema.columns, names, strict=True)
+            names[column.name]: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string)
+            for column in schema.columns
         }
-
-        @tf.function(autograph=False)
-        def serve_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _named(model, dataset, table_features(columns, schema))
-
-        return {
-            SERVING_DEFAULT: serve_columns.get_concrete_function(**specs),
-            SERIALIZED_EXAMPLES: serve_examples,
-            FEATURES: serve,
-        }
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
-    def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, text_inputs(text, dataset))
-
-    return {SERVING_DEFAULT: serve_texts, SERIALIZED_EXAMPLES: serve_examples, FEATURES: serve}
+        default = serve(lambda inputs: table_features(inputs, schema), specs)
+    else:
+        by_name = {SERVING_DEFAULT: arrays, SERIALIZED_EXAMPLES: examples}
+        if dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
+            by_name[ENCODED_IMAGES] = serve(
+                lambda inputs: decoded_images(inputs[IMAGE_BYTES], dataset), {IMAGE_BYTES: strings}
+            )
+        return by_name
+    return {SERVING_DEFAULT: default, SERIALIZED_EXAMPLES: examples, FEATURES: arrays}
 
 
 def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Tensor]:

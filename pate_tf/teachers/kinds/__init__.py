@@ -159,13 +159,7 @@ class TeacherKind:
         """
         raise NotImplementedError
 
-    def save(
-        self,
-        folder: pathlib.Path,
-        config: TeacherConfig,
-        teachers: Sequence[TrainedTeacher],
-        encoder: "Encoder | None",
-    ) -> None:
+    def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
         """Writes what the teachers learnt into an empty folder, for `load`."""
         raise NotImplementedError
 
@@ -210,16 +204,12 @@ def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
 
 
 def save_ensemble(
-    kind: TeacherKind,
-    folder: pathlib.Path,
-    config: TeacherConfig,
-    teachers: Sequence[TrainedTeacher],
-    encoder: "Encoder | None",
+    kind: TeacherKind, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]
 ) -> None:
     """Writes an ensemble at `folder`, whose parent must exist, whole or not at all."""
     with artifacts.atomic_folder(folder) as temporary:
-        kind.save(temporary, config, teachers, encoder)
-        description = {**config.to_dict(), "kind": kind.name}
+        kind.save(temporary, work, teachers)
+        description = {**work.config.to_dict(), "kind": kind.name}
         artifacts.write_json(temporary / DESCRIPTION, description, private=True)
         artifacts.make_private(temporary)
 

@@ -70,22 +70,15 @@ class Networks(kinds.TeacherKind):
                 strategy = tf.distribute.OneDeviceStrategy(names[0] if names else "/CPU:0")
             yield from training.train_on_devices(data, teachers, strategy)
 
-    def save(
-        self,
-        folder: pathlib.Path,
-        config: TeacherConfig,
-        teachers: Sequence[TrainedTeacher],
-        encoder: Any,
-    ) -> None:
+    def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
         """See `TeacherKind.save`."""
-        del encoder
         import tensorflow as tf
 
         from pate_tf.teachers import ensemble
 
         arrays = zip(*(teacher.arrays for teacher in teachers), strict=True)
         stacked = [np.stack(of_teachers) for of_teachers in arrays]
-        module = ensemble.networks_module(config, stacked)
+        module = ensemble.networks_module(work.config, stacked)
         tf.saved_model.save(module, str(folder), signatures={"votes": module.votes})
 
 

@@ -80,13 +80,7 @@ class Classifiers(kinds.TeacherKind):
         for teacher in sorted(teachers):
             yield teacher, TrainedTeacher(next(fitted))
 
-    def save(
-        self,
-        folder: pathlib.Path,
-        config: TeacherConfig,
-        teachers: Sequence[TrainedTeacher],
-        encoder: Any,
-    ) -> None:
+    def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
         """See `TeacherKind.save`."""
         arrays = {
             f"{place}/{part}": array
@@ -94,10 +88,10 @@ class Classifiers(kinds.TeacherKind):
             for part, array in enumerate(teacher.arrays)
         }
         artifacts.write_arrays(folder / FILE, arrays, private=True)
-        if encoder is not None:
+        if work.encoder is not None:
             from pate_tf.teachers import ensemble
 
-            ensemble.save_encoder(folder / ENCODER, encoder)
+            ensemble.save_encoder(folder / ENCODER, work.encoder)
 
     def load(self, folder: pathlib.Path, config: TeacherConfig) -> Ensemble:
         """See `TeacherKind.load`."""
