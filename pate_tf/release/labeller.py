@@ -461,7 +461,10 @@ class Labeller:
     ) -> Labels:
         queries, mechanism, reporting = plan.queries, plan.mechanism, self._reporting
         num_classes = pool.dataset.num_classes
-        aggregation = aggregation_of(num_classes)
+        aggregation, noise = aggregation_of(num_classes), self._noise()
+        noise.noisy_winners = lambda counts, drawn: aggregation.noisy_winners(
+            tf.constant(counts), tf.constant(drawn)
+        ).numpy()
 
         def neighbours_of(indices: IntArray) -> IntArray | None:
             if not num_neighbours:
@@ -486,10 +489,7 @@ class Labeller:
                     mechanism,
                     voter=voter,
                     ledger=ledger,
-                    noise=self._noise(),
-                    noisy_winners=lambda counts, drawn: aggregation.noisy_winners(
-                        tf.constant(counts), tf.constant(drawn)
-                    ).numpy(),
+                    noise=noise,
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
