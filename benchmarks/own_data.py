@@ -134,7 +134,7 @@ def packages(most: int = 3_500) -> Rows:
 
 
 def shapes(number: int = 7_000) -> Rows:
-    """Colour images of circles, squares, triangles and stripes, of unequal size."""
+    """Color images of circles, squares, triangles and stripes, of unequal size."""
     random = np.random.default_rng(4)
     rows = []
     for _ in range(number):

@@ -34,7 +34,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 # Read when TensorFlow is imported. Its own default is oneDNN on the newest processors alone; on
-# others the features of images took four times as long, and networks learnt a third slower.
+# others the features of images took four times as long, and networks learned a third slower.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # Rather than the engine of a user's keras.json.

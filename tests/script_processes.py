@@ -164,7 +164,7 @@ def _run_script(script: str, flags: tuple[str, ...], setup: Setup | None) -> Non
 
 
 def learn_little() -> None:
-    """A setup: what is learnt of the pool, and between labels and a student, takes few steps."""
+    """A setup: what is learned of the pool, and between labels and a student, takes few steps."""
     from pate_tf.representations import contrastive
     from pate_tf.students.kinds import consistency, supervised
 

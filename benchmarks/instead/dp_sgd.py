@@ -1,8 +1,8 @@
 """DP-SGD (Abadi et al. 2016), as strong as it could be made in the time that all methods have.
 
 What is known to help is here: a small network with tanh (Papernot et al. 2021, arXiv 2007.14191),
-large Poisson batches, gradients all but normalised (a small clipping length), momentum, the mean of
-the weights of the later steps, inputs centred and scaled by the public pool, and noise found for
+large Poisson batches, gradients all but normalized (a small clipping length), momentum, the mean of
+the weights of the later steps, inputs centered and scaled by the public pool, and noise found for
 each epsilon by the distribution of the privacy loss (dp-accounting). Several augmented copies of a
 record were left out: each copy costs as much time as the first.
 
@@ -164,7 +164,7 @@ def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequen
     Args:
         dataset: of images; of all else one hidden layer is enough.
         seed: of the initial weights.
-        inputs: public ones, that the network's inputs are centred and scaled by.
+        inputs: public ones, that the network's inputs are centered and scaled by.
     """
     flat = inputs.reshape(len(inputs), -1).astype(np.float64)
     mean, unit = flat.mean(axis=0), max(float(flat.std(axis=0).mean()), 1e-6)

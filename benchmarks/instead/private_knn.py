@@ -1,14 +1,14 @@
-"""Private-kNN (Zhu, Yu, Chandraker and Wang, CVPR 2020): nearest neighbours vote, not teachers.
+"""Private-kNN (Zhu, Yu, Chandraker and Wang, CVPR 2020): nearest neighbors vote, not teachers.
 
 For each query every private record is drawn with probability q; of those drawn, the k nearest to
 the query in a public feature space vote; Gaussian noise is added to the counts and the class that
-leads is released. Numbers of neighbours and the rate are those of the authors' code for MNIST
+leads is released. Numbers of neighbors and the rate are those of the authors' code for MNIST
 (github.com/jeremy43/Private_kNN, digit_pytorch). Their noisy screening of queries is left out, and
 their student is this library's own, as for all that releases labels.
 
 What it costs (`alphas`): at one query, let the other records' draw be fixed. Without the record the
 counts are n. With it they are n + u: u is zero where it is none of the nearest, else u = e_a - e_z,
-its own vote in the place of the k-th neighbour's. Replaced by another record it is v, with the same
+its own vote in the place of the k-th neighbor's. Replaced by another record it is v, with the same
 z: v = e_b - e_z or zero. Released is N(n, sigma^2) with probability 1 - q, else N(n + u, sigma^2),
 against N(n + v, sigma^2). Either u and v are equal, or one is zero and the other sqrt(2) long, or
 both are, 60 degrees apart. (Where fewer than k are drawn no record is replaced: u = e_a and
@@ -96,7 +96,7 @@ class Plan:
 def planned(
     epsilon: float, *, neighbours: int = NEIGHBOURS, rate: float = RATE, at_most: int = NUMBERS[-1]
 ) -> Plan:
-    """Returns the most queries whose noise is at most a tenth of the neighbours; else the fewest.
+    """Returns the most queries whose noise is at most a tenth of the neighbors; else the fewest.
 
     From public values alone, no vote is looked at.
     """

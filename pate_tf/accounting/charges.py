@@ -61,7 +61,7 @@ class PlannedRelease(Settings):
 def integer_step(smoothness: Smoothness) -> Smoothness:
     """Returns eta', the size of one integer step of ln Cbar: a little more than eta.
 
-    The excess covers that the computed ln Cbar of neighbours may differ by eta and rounding errors.
+    The excess covers that the computed ln Cbar of neighbors may differ by eta and rounding errors.
     """
     return smoothness * (1.0 + 1e-6) + 1e-8
 
@@ -134,7 +134,7 @@ class CostRelease(Charge):
         smoothness: eta of B2 (how much ln Cbar may change with one teacher), beta of B1.
         sigma: standard deviation of the noise, in sensitivities: steps of ln Cbar, or U.
         failure: tau, the probability that the published cost is below the true one.
-        num_queries: number of labelled queries.
+        num_queries: number of labeled queries.
         profile: the hypothetical votes that the numbers were chosen for.
 
     Raises:

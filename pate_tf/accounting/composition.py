@@ -41,7 +41,7 @@ class Charge(ABC):
     """Anything that can be charged: a frozen value that says what one of it costs.
 
     One costs a part with moments (`alphas`) and, of some, a part that is merely (epsilon, delta)
-    differentially private (`approximate`). Both hold in the worst case over all data and neighbours
+    differentially private (`approximate`). Both hold in the worst case over all data and neighbors
     and in both directions, also where it was chosen by looking at earlier outputs.
 
     Attributes:
@@ -76,7 +76,7 @@ class Charge(ABC):
         """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
 
         l times the Renyi divergence of order l + 1; infinite where there is no finite one, zero for
-        what `approximate` says all about. Here that of randomised response at `pure_epsilon`.
+        what `approximate` says all about. Here that of randomized response at `pure_epsilon`.
         """
         if self.approximate is not None:
             return np.zeros_like(moments)
@@ -155,12 +155,12 @@ def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueErr
 # Composition of (epsilon, delta) guarantees with each other and with moments.
 #
 # An (epsilon, delta)-private mechanism tells no more than this: with probability delta everything,
-# else randomised response at epsilon (Kairouz, Oh and Viswanath 2015). The privacy loss of several
+# else randomized response at epsilon (Kairouz, Oh and Viswanath 2015). The privacy loss of several
 # such mechanisms is a discrete distribution; the moments of everything else are laid over it
 # (docs/proofs/stability_gate.md, Theorems G4 and G5). Every result errs upward.
 
 
-# Privacy losses beyond this number are merged into the largest of their neighbourhood.
+# Privacy losses beyond this number are merged into the largest of their neighborhood.
 MOST_LOSSES = 2**13
 
 LARGEST_EPSILON = 2.0**30
@@ -441,7 +441,7 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # of one person lie with up to k teachers, and replacing all of them may move k votes of every
 # query.
 #
-# Each step leads from one neighbour to the next, and what a charge says of one step gives what
+# Each step leads from one neighbor to the next, and what a charge says of one step gives what
 # holds for k. It is more than k times as much: a Gaussian's moments grow with the square of k. For
 # labels, whatever the counts and whichever votes move, here for k = 2:
 #
@@ -544,7 +544,7 @@ def several_teachers_epsilon(
 def group_epsilon(
     one_teacher_epsilon: Callable[[float], float], delta: float, *, num_steps: int = 2
 ) -> float:
-    """Returns an epsilon at delta for neighbouring steps one after another, of a known curve each.
+    """Returns an epsilon at delta for neighboring steps one after another, of a known curve each.
 
     P(S) <= e^a P'(S) + d <= e^a (e^a P''(S) + d) + d for every set of outcomes S: k steps are k a
     at (1 + e^a + ... + e^((k-1) a)) d, for any a that holds at d. The d is searched for; whichever

@@ -58,7 +58,7 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
 def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
     """Returns D*(l), the largest alpha of any epsilon-differentially private mechanism.
 
-    D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) / (e^epsilon + 1)], reached by randomised
+    D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) / (e^epsilon + 1)], reached by randomized
     response (docs/proofs/theory.md, Proposition C2). Shape [num_moments].
     """
     losing = np.exp(-epsilon) / (1.0 + np.exp(-epsilon))
@@ -203,7 +203,7 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     """Returns the epsilon at delta of num_queries adaptive epsilon-private mechanisms.
 
     Optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/proofs/theory.md,
-    Proposition C5): the worst case is randomised response, whose log ratio is
+    Proposition C5): the worst case is randomized response, whose log ratio is
     epsilon (2k - num_queries) with k binomial, so that delta is Pr[k >= j] - e^total Pr'[k >= j] at
     the least j with a log ratio above the total. At delta 0 the sum of all epsilons.
     """

@@ -1,4 +1,4 @@
-"""What silos are charged for: answers that each randomises itself, and noisy secure aggregates."""
+"""What silos are charged for: answers that each randomizes itself, and noisy secure aggregates."""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -
     classes = {randomiser.num_classes for randomiser in randomisers}
     if answers.ndim != 2 or len(answers) != len(randomisers) or len(classes) != 1:
         raise ValueError(
-            f"answers: expected [num_silos, num_queries] with a randomiser of the same classes for "
-            f"each silo, got {list(answers.shape)} and {len(randomisers)} randomisers"
+            f"answers: expected [num_silos, num_queries] with a randomizer of the same classes for "
+            f"each silo, got {list(answers.shape)} and {len(randomisers)} randomizers"
         )
     (num_classes,) = classes
     if answers.size and not (answers.min() >= ABSENT and answers.max() < num_classes):

@@ -29,13 +29,13 @@ from pate_tf.accounting.mechanisms.base import DataDependent, Tail
 from pate_tf.accounting.noisy_max_costs import NeighbourOutcomes
 from pate_tf.core.validation import IntArray
 
-# Exact two-sided moments: outcome probabilities at the counts and at every neighbour.
+# Exact two-sided moments: outcome probabilities at the counts and at every neighbor.
 #
 # docs/proofs/theory.md, Proposition X1, says what is exact, and what a margin covers.
 
 
 def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) -> FloatArray:
-    """Returns the two-sided cost of one query, [num_moments]: the worst neighbour at each moment.
+    """Returns the two-sided cost of one query, [num_moments]: the worst neighbor at each moment.
 
     Capped at the data-independent cost, also where a probability is too small to compare.
 
@@ -56,7 +56,7 @@ def directed_alphas(
     """Returns (forward, reverse): the largest alpha of each direction, [num_moments] each.
 
     Args:
-        laws: outcome probabilities here and at each neighbour.
+        laws: outcome probabilities here and at each neighbor.
         moments: [num_moments].
         limit: the mechanism's largest log ratio of any outcome, or infinity.
         rare: a probability below which underflow may have lost part of it. An outcome that is
@@ -92,7 +92,7 @@ SMALLEST_PROBABILITY = 1e-300
 
 
 def is_two_sided(bound: str) -> bool:
-    """Returns whether the bound covers both directions of every neighbouring pair."""
+    """Returns whether the bound covers both directions of every neighboring pair."""
     return bound in ("two_sided", "class_aware", "exact")
 
 
@@ -230,7 +230,7 @@ def data_dependent_alphas(
     descending = -np.sort(-counts, axis=1)
     answering, total = accounted.answering, np.zeros_like(orders)
     if bound == "exact":
-        # The sum over queries of the worst neighbour's cost bounds the worst sum. No query costs
+        # The sum over queries of the worst neighbor's cost bounds the worst sum. No query costs
         # more than its `two_sided` bound, also where probabilities underflow.
         rows, weights = np.unique(descending, axis=0, return_counts=True)
         for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):

@@ -153,14 +153,14 @@ AdditiveNoise = Callable[[IntArray, int, int], Quadrature]
 
 
 class NeighbourOutcomes(NamedTuple):
-    """The law of the label at one histogram and at each of its neighbours.
+    """The law of the label at one histogram and at each of its neighbors.
 
     A column is a group of `multiplicity` classes of equal probability under both laws. The last
     two columns are the class that loses a vote and the class that gains one.
 
     Attributes:
         here: probability of each class of the group, [num_neighbours, num_groups].
-        there: the same at the neighbour.
+        there: the same at the neighbor.
         multiplicity: classes in the group, [num_neighbours, num_groups].
     """
 
@@ -172,9 +172,9 @@ class NeighbourOutcomes(NamedTuple):
 def neighbour_outcomes(
     noise: AdditiveNoise, values: IntArray, multiplicity: IntArray
 ) -> NeighbourOutcomes:
-    """Returns the laws at a histogram and at every neighbour.
+    """Returns the laws at a histogram and at every neighbor.
 
-    Neighbours that differ only in which of several equal classes moves are listed once.
+    Neighbors that differ only in which of several equal classes moves are listed once.
     Where the ratio of two distribution functions overflows, a probability may come out as NaN.
 
     Args:
@@ -223,7 +223,7 @@ SMALLEST_PROBABILITY = 1e-290
 
 @dataclass(frozen=True)
 class NeighbourLaws:
-    """Sensitive: the exact laws at a histogram and its neighbours, and how exact they are.
+    """Sensitive: the exact laws at a histogram and its neighbors, and how exact they are.
 
     Attributes:
         outcomes: the laws.
@@ -260,7 +260,7 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
 
 
 def listed_outcomes(row: IntArray, law: Callable[[IntArray], FloatArray]) -> NeighbourOutcomes:
-    """Returns the laws at a histogram [num_classes] and at every neighbour, a column a class.
+    """Returns the laws at a histogram [num_classes] and at every neighbor, a column a class.
 
     Args:
         row: int64 [num_classes], at least two classes.
@@ -474,7 +474,7 @@ def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
 #
 # docs/proofs/worst_case.md, Theorem W6. A Gaussian variable is, up to a factor of 1e-13, a
 # mixture of
-# slightly narrower ones that are centred on a grid. So the worst position (x, y) of two classes
+# slightly narrower ones that are centered on a grid. So the worst position (x, y) of two classes
 # against a fixed third count is bounded by the worst position on the grid, with 1 % less variance.
 # Far from the origin an outcome is rare, and simple bounds hold.
 
@@ -485,7 +485,7 @@ GAUSSIAN_ROUNDING = 1e-10
 _GROUPS = (1.0, 4.0)  # l / sigma up to which one box serves
 _KEPT_VARIANCE = 0.994
 _GRID_STEP = 0.8 * sqrt(1.0 - _KEPT_VARIANCE)
-_MIXING_ERROR = 4e-13  # 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalised, of two variables
+_MIXING_ERROR = 4e-13  # 2 sum_j e^{-2 pi^2 j^2 / 0.64}, normalized, of two variables
 _RARE = 5.0
 _NODES = 24
 _BEYOND = 12.0

@@ -556,7 +556,7 @@ class Forecast(NamedTuple):
 def forecast_of_sums(candidate: Candidate, settings: PlanSettings, num_features: int) -> Forecast:
     """Returns the expected accuracy of labels from feature sums, by what other data sets had.
 
-    Of sums of vectors it is `WITHOUT_NOISE`, drawn towards chance by s / (s + a), where s is the
+    Of sums of vectors it is `WITHOUT_NOISE`, drawn toward chance by s / (s + a), where s is the
     number of records of a class over the noise of all features of a sum, and a is 1/2 at best and 2
     at worst. Of counts it is `WITHOUT_NOISE` times what the noise leaves correct.
 

@@ -6,7 +6,7 @@
 | `smooth_sensitivity` | the cost with noise scaled to its smooth sensitivity | Theorem B1 |
 
 With probability at least `confidence` over the noise of the one release, the true data and each of
-its neighbours, and no other pairs, satisfy the (epsilon, delta) inequalities for everything
+its neighbors, and no other pairs, satisfy the (epsilon, delta) inequalities for everything
 published, the epsilon itself included.
 
 `log_cost` works in integers once the cost is computed, so no floating-point noise is published;
@@ -167,7 +167,7 @@ def prepare_draw(
 ) -> Callable[[DiscreteGaussian], dict[str, Any]]:
     """Computes the exact cost, which may take long, and returns what draws from it.
 
-    Y = ceil(ln Cbar / step) changes by at most 1 between neighbours, so that a discrete Gaussian
+    Y = ceil(ln Cbar / step) changes by at most 1 between neighbors, so that a discrete Gaussian
     of scale sigma costs lambda / (2 sigma^2) at every Renyi order (Theorem B2).
 
     Args:
@@ -422,14 +422,14 @@ def plan_release(
 ) -> CostRelease:
     """Returns the plan of least epsilon for queries that all have the profile's votes.
 
-    The epsilon that is minimised, over a grid of moments, smoothness and sigma, is the published
+    The epsilon that is minimized, over a grid of moments, smoothness and sigma, is the published
     one at the median of its noise, with the bound that covers both directions most tightly. No vote
     enters.
 
     Args:
         mechanism: the mechanism that will draw the labels.
         planned: kind, profile, and what is not left to planning. Default: `PlannedRelease()`.
-        num_queries: number of labelled queries.
+        num_queries: number of labeled queries.
         num_teachers: number of teachers.
         num_classes: number of classes.
         delta: that of the statement.

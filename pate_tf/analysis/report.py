@@ -278,7 +278,7 @@ def _history(ledger: Ledger) -> Iterator[str]:
 # first one is drawn.
 
 NUM_POINTS = 24
-# Okabe and Ito's colours, told apart by colour-blind readers; dashes tell them apart in print.
+# Okabe and Ito's colors, told apart by color-blind readers; dashes tell them apart in print.
 COLORS = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
 DASHES = ("-", "-.", "--", ":", (0, (5, 1, 1, 1, 1, 1)))
 

@@ -37,7 +37,7 @@ KINDS: Final = {"sanitised": "log_cost", "smooth_sensitivity": "smooth_sensitivi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisSettings(Settings):
-    """Which votes and ledgers are analysed, what is released, and where results go."""
+    """Which votes and ledgers are analyzed, what is released, and where results go."""
 
     run: pathlib.Path | None = setting(
         None,
@@ -67,7 +67,7 @@ class AnalysisSettings(Settings):
         None,
         group="votes",
         advanced=True,
-        help="A .npy or .csv file with the indices of the queries to analyse. Default: all.",
+        help="A .npy or .csv file with the indices of the queries to analyze. Default: all.",
     )
     max_examples: int | None = setting(
         None,
@@ -104,9 +104,10 @@ class AnalysisSettings(Settings):
         None,
         group="accounting",
         flag="bound",
-        help="Data-dependent bounds, of paper (forward), tight (forward), two_sided, class_aware "
-        "and exact (slow); every mechanism must have them. Default: those of paper, two_sided and "
-        "class_aware that it has. SENSITIVE.",
+        help="Data-dependent bounds, separated by commas; every mechanism must have them. "
+        "SENSITIVE. paper: the paper's, forward. tight: forward. two_sided: both directions. "
+        "class_aware: both directions, by the count of every class. exact: both directions; slow. "
+        "Default: those of paper, two_sided and class_aware that it has.",
     )
     num_moments: int | None = setting(
         None,
@@ -124,8 +125,8 @@ class AnalysisSettings(Settings):
         group="accounting",
         choices=("improved", "classic"),
         advanced=True,
-        help="From moments to epsilon, natural logarithm: improved (Balle et al. 2020) or classic "
-        "(Abadi et al. 2016).",
+        help="From moments to epsilon, natural logarithm. improved: Balle et al. 2020. classic: "
+        "Abadi et al. 2016.",
     )
     beta: float = setting(
         0.09,
@@ -139,10 +140,10 @@ class AnalysisSettings(Settings):
         None,
         group="release",
         choices=(*KINDS, "none"),
-        help="What is published about the data-dependent cost: sanitised (an epsilon with noise), "
-        "smooth_sensitivity (noise by smooth sensitivity, and its table), or none. A draw happens "
-        "once for the same votes; their ledger is charged for it first, and stores it. Default: "
-        "none, but what a --train_dir or --ledger stores is shown again.",
+        help="What is published about the data-dependent cost. A draw happens once for the same "
+        "votes; their ledger is charged first, and stores it. sanitised: an epsilon with noise. "
+        "smooth_sensitivity: the cost with noise by smooth sensitivity, and its table. none: "
+        "nothing. Default: none, but what a --train_dir or --ledger stores is shown again.",
     )
     output: pathlib.Path | None = setting(
         None,

@@ -191,7 +191,7 @@ def local_sensitivities(
     """Returns sum_i LSbar_d(n_i) for d = 0 .. num_teachers - 1, [num_teachers]. Sensitive.
 
     Formal guarantee (Theorem A, a): no less than the change of the total cost between two
-    neighbouring vote tables, of which one is at most d teachers away from the true one.
+    neighboring vote tables, of which one is at most d teachers away from the true one.
 
     Args:
         counts: int64 [num_queries, num_classes], every row with one vote of every teacher.
@@ -215,7 +215,7 @@ def smooth_sensitivity(
     """Returns U_beta of Theorem A for the total cost at one moment, natural log units. Sensitive.
 
     Formal guarantee (Theorem A): U_beta is at least the beta-smooth sensitivity of C_l, and
-    U_beta(V) <= e^beta U_beta(V') for neighbours V and V', up to rounding; `release` adds the
+    U_beta(V) <= e^beta U_beta(V') for neighbors V and V', up to rounding; `release` adds the
     margin that covers it. Divide by the moment for the Renyi divergence of order l + 1.
 
     | at the edge | result |
@@ -262,7 +262,7 @@ def log_smooth_cost(
 
     Formal guarantee (Theorem B2), for non-adaptive queries and up to rounding errors, which the
     caller covers: Cbar is at least the total cost, and ln Cbar changes by at most eta between
-    neighbours. It needs a cost that is nondecreasing in q and u, and nested balls. Gaussian noise
+    neighbors. It needs a cost that is nondecreasing in q and u, and nested balls. Gaussian noise
     has both: the formula is nondecreasing in q (Proposition D5), and the two-sided cost is
     that formula at qmax_1, so that K_k reads qmax_{k+1}, which is nested like qmax_k.
 

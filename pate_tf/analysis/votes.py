@@ -173,8 +173,8 @@ def read_votes_file(
         is_named = message.startswith((str(path), str(indices_file)))
         raise ValueError(message if is_named else f"{path}: {message}") from error
     if not counts.num_queries:
-        raise ValueError(f"{path}: expected at least one query to analyse, got none")
-    # Whichever part of it is analysed, draws are from the same votes.
+        raise ValueError(f"{path}: expected at least one query to analyze, got none")
+    # Whichever part of it is analyzed, draws are from the same votes.
     return dataclasses.replace(source, identity=order_free_digest(everything.values))
 
 

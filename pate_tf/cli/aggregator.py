@@ -10,7 +10,7 @@ Then, until the coordinator says that the run is over:
     pate aggregator --aggregator_dir=aggregator-1 --roster=roster.toml --coordinator=HOST:PORT
         --certificates=certificates
 
-Aggregators belong to different organisations: those that pool what they know, more than the
+Aggregators belong to different organizations: those that pool what they know, more than the
 threshold of them, learn every vote. It may be killed and started again on its own folder at any
 time.
 """

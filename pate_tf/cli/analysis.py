@@ -21,7 +21,7 @@ from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(AnalysisSettings)
-# Mechanisms that a file of votes can be analysed for, with the flag of the noise of each.
+# Mechanisms that a file of votes can be analyzed for, with the flag of the noise of each.
 KINDS: dict[str, tuple[type[Mechanism], str]] = {
     name: (kind, next(iter(own_flags.parameters(kind, in_analysis=True).values())))
     for name, kind in offered().items()

@@ -73,7 +73,9 @@ def print_help(description: str, *, full: bool) -> None:
             if flag.default not in (None, "", [], False) and "Default:" not in text:
                 text += f" Default: {flag.default_as_str.strip(chr(39))}."
             print(f"  --{name}" + ("" if flag.boolean else f"={value}"))
-            print(textwrap.indent(textwrap.fill(text, 90), " " * 6))
+            # A line for each value that the text explains, and for the default.
+            for line in re.split(r"(?<=[.;]) (?=(?:Default|[a-z][\w:, ]*): )", text):
+                print(textwrap.fill(line, 96, initial_indent=" " * 6, subsequent_indent=" " * 6))
     if not full:
         print("\nmore: --helpfull")
 

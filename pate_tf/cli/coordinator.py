@@ -7,7 +7,7 @@ With --method=feature_sums --epsilon=1 silos add up their records' features inst
 share of the noise, and their epsilon is that of one holder. With --schema=FILE and without --public
 no public samples are needed: silos add second moments, and the student is a linear model.
 
-It need not be trusted: silos randomise their votes, or share them among the roster's aggregators
+It need not be trusted: silos randomize their votes, or share them among the roster's aggregators
 (--sigma=40). It may be killed and started again with the same flags. Silos and aggregators dial in;
 see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
 """

@@ -1,10 +1,10 @@
 """Applies a published student to a file, or measures it on one.
 
   pate predict --student=run --inputs=visits.csv --output=predictions.csv
-  pate predict --student=run --inputs=labelled.csv
+  pate predict --student=run --inputs=labeled.csv
 
 With --output: the columns of the table, or the names of the images in a folder, with the predicted
-class and the probability of each. Without: accuracy, recall by class and calibration on labelled
+class and the probability of each. Without: accuracy, recall by class and calibration on labeled
 PUBLIC inputs.
 """
 

@@ -4,7 +4,7 @@ Distributed selective SGD: each participant trains on its own records and upload
 parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
 and the statement beside the model says so. A stopped run resumes.
 
-Across organisations, each on a machine of its own (`pate dssgd serve --help`):
+Across organizations, each on a machine of its own (`pate dssgd serve --help`):
 
     pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
         --train_dir=runs/server
@@ -43,7 +43,7 @@ TEXTS = {  # defaults and help
     ),
     "representation": (
         None,
-        "Train on features that are learnt from the public pool without labels: whitened, or as "
+        "Train on features that are learned from the public pool without labels: whitened, or as "
         "train_teachers.py takes it.",
     ),
     "roster": ("roster.toml", "The terms of the run, the same file at all ends."),

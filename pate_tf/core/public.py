@@ -14,7 +14,7 @@ UNKNOWN = -1  # the sign of scikit-learn for "no label"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pool:
-    """Public: unlabelled inputs. A student learns from them and from released labels.
+    """Public: unlabeled inputs. A student learns from them and from released labels.
 
     One without inputs says that there are none: a student follows from private records' noisy
     moments alone then. A pool equals itself alone, so that it can be the key of a cache.
@@ -126,7 +126,7 @@ class PublicSplit:
     """Public: what a student learns from, and the samples that evaluate the student.
 
     Attributes:
-        pool: unlabelled inputs, some of which are put to the teachers.
+        pool: unlabeled inputs, some of which are put to the teachers.
         pool_labels: true labels of the pool, int64 `[num_pool]`, -1 where unknown, to measure how
             many noisy labels are right, and to choose what feature sums of a table are of; None if
             none is known. No student and no strategy sees them.
@@ -169,7 +169,7 @@ class PoolLabels:
     with others that were inferred from them, which is post-processing and costs nothing.
 
     Attributes:
-        query_indices: int64 `[num_labels]`, positions of the labelled inputs in the pool.
+        query_indices: int64 `[num_labels]`, positions of the labeled inputs in the pool.
         labels: int64 `[num_labels]`.
         num_classes: number of classes.
         weights: probability of each class: float32 `[num_labels, num_classes]`, at least 0, each

@@ -18,7 +18,7 @@ class SensitiveWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True)
 class PrivateExamples(Examples):
-    """Sensitive: the labelled records that the teachers share out among themselves.
+    """Sensitive: the labeled records that the teachers share out among themselves.
 
     Attributes:
         dataset: what is publicly known of them.
@@ -306,7 +306,7 @@ class Partition:
 def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
     """Deals record positions out at random; sizes differ by at most one.
 
-    Each block of `num_teachers` neighbouring positions is dealt out in a random order of its own,
+    Each block of `num_teachers` neighboring positions is dealt out in a random order of its own,
     so the teacher of record i is a function of i, `num_teachers` and `seed` alone. Hence
 
     - replacing a record's content changes the share of one teacher;

@@ -334,7 +334,7 @@ def check_name(name: object, what: str) -> str:
 
 
 # Limits of a training, of teachers and students: no training ends after more steps, no memory holds
-# a larger batch, nothing is learnt at a higher rate.
+# a larger batch, nothing is learned at a higher rate.
 
 
 MOST_STEPS = 10**9

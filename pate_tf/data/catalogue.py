@@ -39,7 +39,7 @@ DIGITS = Dataset(
 def load_private(
     name: str, *, data_dir: pathlib.Path | None = None, svhn_extra: bool = True
 ) -> PrivateExamples:
-    """Returns the labelled records that the teachers share out among themselves.
+    """Returns the labeled records that the teachers share out among themselves.
 
     Args:
         name: one of `NAMES`; any name that TensorFlow Datasets knows or finds in `data_dir`; or

@@ -152,7 +152,7 @@ class Data:
     (90, 'tabular')
 
     Attributes:
-        private: SENSITIVE; the labelled records that teachers share out. Its `repr` shows shapes
+        private: SENSITIVE; the labeled records that teachers share out. Its `repr` shows shapes
             alone.
         public: public samples, split in two: those that may be put to the teachers, and the rest.
     """

@@ -66,9 +66,9 @@ class FileSource(Settings):
         tables.REFUSE,
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
-        help="What becomes of a private record of a file that does not fit the schema, or of a "
-        "broken image: refuse all, or skip the record, by itself alone, whatever the others are. "
-        "How many are left is private then: as with --owner, each record being one without it.",
+        help="What becomes of a private record that does not fit the schema, or of a broken "
+        "image. refuse: an error. skip: it is left out, by itself alone, whatever the others are; "
+        "how many are left is private then, and each record is an owner if there are none.",
     )
     name: str | None = setting(
         None,

@@ -135,7 +135,7 @@ def _affine(
     angle, scale, slant = angle * rotation, 1.0 + scale * scaling, slant * shear
     shift_x, shift_y = shift_x * MAX_SHIFT * width, shift_y * MAX_SHIFT * height
     cos, sin = tf.cos(angle) * scale, tf.sin(angle) * scale
-    # Rows of the map from output to input coordinates, about the centre of the image.
+    # Rows of the map from output to input coordinates, about the center of the image.
     centre_x, centre_y = (width - 1) / 2, (height - 1) / 2
     xx, xy, yx, yy = cos, slant - sin, sin, cos
     x0 = centre_x - xx * centre_x - xy * centre_y + shift_x

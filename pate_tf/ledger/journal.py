@@ -266,7 +266,7 @@ class Store:
     is refused where the registry (`RollbackGuard`) or a commitment tells of it, until its user
     acknowledges that. What missing rows charged is charged here, too.
 
-    Assumptions. Who may write to the folder is trusted not to rewrite it. The file system honours
+    Assumptions. Who may write to the folder is trusted not to rewrite it. The file system honors
     fsync and file locks. The registry knows this user on this machine, and a commitment what its
     keeper was sent.
 

@@ -112,7 +112,7 @@ class Ledger(Store):
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
     ) -> "Ledger":
-        """Opens the ledger of `folder` for labelling; the first call creates it.
+        """Opens the ledger of `folder` for labeling; the first call creates it.
 
         The registry of this user notes it (`pate_tf.ledger.rollback_guard`). Where that can't be
         kept, a `LedgerWarning` says so; another tells what all ledgers of the source have spent.

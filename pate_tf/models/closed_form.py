@@ -58,7 +58,7 @@ def fit(
         labels: `[num_records]`.
         num_classes: number of classes; some may have no record.
         num_views: of norm 1 each in the features, public.
-        scale: as of `Encoder.scale`. `ridge` penalises a weight the more, the more its feature
+        scale: as of `Encoder.scale`. `ridge` penalizes a weight the more, the more its feature
             varies.
 
     Returns:

@@ -61,7 +61,7 @@ class Part(tf.Module):
 
     @property
     def learnt(self) -> list[Any]:
-        """Keras' or TensorFlow's variables that hold what was learnt, in an order of their own."""
+        """Keras' or TensorFlow's variables that hold what was learned, in an order of their own."""
         raise NotImplementedError
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
@@ -82,7 +82,7 @@ class Part(tf.Module):
 
 
 def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
-    """Returns float32 variables of arrays, which are learnt and not trained by gradients."""
+    """Returns float32 variables of arrays, which are learned and not trained by gradients."""
     return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
 
 
@@ -229,7 +229,7 @@ class Encoder(tf.Module):
         widths: number of features of each view.
         num_features: of all views together.
         num_views: how many there are.
-        learnt: variables with all that was learnt.
+        learnt: variables with all that was learned.
         places: as of its parts, the fewest.
         is_frozen: whether one of its parts is.
     """
@@ -463,9 +463,9 @@ def record_vectors(
     return vectors
 
 
-# Clusters of the pool. A record counts in the cluster whose centre is nearest.
+# Clusters of the pool. A record counts in the cluster whose center is nearest.
 
-# Vectors and centres are rounded to whole steps, whose products float64 adds up exactly. So a
+# Vectors and centers are rounded to whole steps, whose products float64 adds up exactly. So a
 # record's cluster does not depend, by rounding, on the records that are computed together with it.
 CENTRE_STEP = 2.0**-15
 
@@ -473,7 +473,7 @@ CENTRE_STEP = 2.0**-15
 def nearest_centres(
     vectors: npt.NDArray[np.floating], centres: FloatArray
 ) -> npt.NDArray[np.int64]:
-    """Returns which centre is nearest to each vector, `[num_inputs]`; of equals the first.
+    """Returns which center is nearest to each vector, `[num_inputs]`; of equals the first.
 
     Args:
         vectors: of norm at most 1, `[num_inputs, width]`.

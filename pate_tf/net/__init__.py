@@ -1,1 +1,1 @@
-"""Calls between organisations: mutual TLS, limits, arrays as checked bytes."""
+"""Calls between organizations: mutual TLS, limits, arrays as checked bytes."""

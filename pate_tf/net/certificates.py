@@ -1,4 +1,4 @@
-"""A certificate authority for trying things out on one machine. Not for real organisations.
+"""A certificate authority for trying things out on one machine. Not for real organizations.
 
 Its key is thrown away once it has signed a certificate for every name.
 """

@@ -297,7 +297,7 @@ class QueryConfig:
     representation: Named | None = setting(
         None,
         help="Features that feature sums are of, and that diverse and medoids compare inputs by: a "
-        "name of docs/explanation/feature_sums.md, several joined by +, encoder:PATH for a model "
+        "name of docs/how-to/small_teachers.md, several joined by +, encoder:PATH for a model "
         "on disk (.keras or SavedModel), or module:function for a Keras model, from raw inputs to "
         "features. Default: that of the teachers, if they have one, else that of the data.",
     )

@@ -107,22 +107,22 @@ def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
     return propagate_counts(graph, released, released.noisy_counts)
 
 
-# The nearest neighbours of a query, which teachers are asked about together with it.
+# The nearest neighbors of a query, which teachers are asked about together with it.
 #
-# A teacher that learnt from few records errs on single inputs. Asked about an input and its nearest
-# neighbours it votes once, for the class that it names most often among them: its own errors are
-# outvoted, and teachers agree more. Replacing a record still changes one teacher and so one vote on
-# each query, so that a query costs what it costs alone. Neighbours follow from the public pool: no
-# label, true or noisy, plays a part.
+# A teacher that learned from few records errs on single inputs. Asked about an input and its
+# nearest neighbors, it votes once, for the class that it names most often among them: its own
+# errors are outvoted, and teachers agree more. Replacing a record still changes one teacher and so
+# one vote on each query: a query costs what it costs alone. Neighbors follow from the public pool:
+# no label, true or noisy, plays a part.
 
 NEIGHBOURS = 20
 
 
 def default_number(pool: Pool, num_queries: int) -> int:
-    """Returns how many neighbours go with each query by default; a public rule.
+    """Returns how many neighbors go with each query by default; a public rule.
 
     At most half of a query's share of the pool: what lies farther away belongs to another query. 0
-    where no representation can be learnt.
+    where no representation can be learned.
     """
     if pool.dataset.augmentation == "none":
         return 0
@@ -132,7 +132,7 @@ def default_number(pool: Pool, num_queries: int) -> int:
 def nearest(
     pool: Pool, queries: IntArray, number: int, seed: int, *, representation: Named | None = None
 ) -> IntArray:
-    """Returns each query's nearest neighbours, the nearest first and without itself.
+    """Returns each query's nearest neighbors, the nearest first and without itself.
 
     Args:
         pool: public inputs.
@@ -151,7 +151,7 @@ def nearest(
     squares = np.square(features).sum(axis=1)
     neighbours = np.empty((len(queries), number), np.int64)
     # One after another: together they would be rounded by which others are asked, and a query with
-    # another neighbour is another query, which is charged.
+    # another neighbor is another query, which is charged.
     for place, query in enumerate(queries):
         distances = squares - 2.0 * (features @ features[query])
         distances[query] = np.inf

@@ -295,7 +295,7 @@ STRATEGIES = {
         help="drawn at random", words="drawn at random from the public pool", choose=choose_random
     ),
     "uncertain": Strategy(
-        help="where a student of them is least confident",
+        help="in rounds, where a student of the labels so far is least confident",
         words="in rounds, where a student of the earlier noisy labels was least confident",
         choose=choose_random,
         # Papernot et al. 2017, appendix B.2.
@@ -303,7 +303,7 @@ STRATEGIES = {
         rounds=5,
     ),
     "binary_experts": Strategy(
-        help="where one-against-all experts contradict each other",
+        help="in rounds, where one-against-all experts contradict each other",
         words="in rounds, where experts taught by the earlier noisy labels disagreed",
         choose=choose_random,
         score=expert_scores,
@@ -324,7 +324,7 @@ STRATEGIES = {
         uses_representation=True,
     ),
     "siamese": Strategy(
-        help="at random, but what matches a labeled input takes its label without a query",
+        help="in rounds, at random; what matches a labeled input takes its label without a query",
         words="in rounds, where no input with an earlier noisy label matched",
         choose=choose_random,
         score=matches_last,
@@ -358,13 +358,11 @@ def find_strategy(name: str) -> Strategy:
 
 
 def choices_help() -> str:
-    """Returns what every strategy chooses, in one sentence each kind: for `--help`."""
-    fixed = [
+    """Returns what every strategy chooses, for `--help`."""
+    auto = (
         f"{AUTO}: the mechanism's own, such as medoids for a stability_gate or a plan; else "
         f"diverse for images whose data set names an augmentation and at least {QUERIES_A_CLASS} "
-        f"queries a class; else first"
-    ]
-    adaptive: list[str] = []
-    for name, strategy in STRATEGIES.items():
-        (adaptive if strategy.is_adaptive else fixed).append(f"{name}: {strategy.help}")
-    return f"{'; '.join(fixed)}. In rounds, from the noisy labels so far: {'; '.join(adaptive)}."
+        "queries a class; else first."
+    )
+    others = (f"{name}: {strategy.help}." for name, strategy in STRATEGIES.items())
+    return " ".join([auto, *others])

@@ -388,7 +388,7 @@ class FeatureSums:
 
         Args:
             private: `data.private`. With owners, what an owner's records add is clipped together.
-            pool: `data.pool`, which the representation is learnt from; without inputs where there
+            pool: `data.pool`, which the representation is learned from; without inputs where there
                 is none: features follow from declared ranges then, and second moments of the
                 records' vectors stand beside the sums.
             flags: of commands that name the data, `DataSource.flags`, for `run.json`.
@@ -771,7 +771,7 @@ class FeatureSums:
         for number, exact in enumerate(sums.T if is_theirs else ()):
             of_class = vectors[labels == number]
             less = exact / LATTICE - of_class.sum(axis=0, dtype=np.int64) / VECTOR_STEPS
-            # Both are cut off towards zero, by less than a step a record.
+            # Both are cut off toward zero, by less than a step a record.
             largest = len(of_class) * (1 / VECTOR_STEPS + 1 / LATTICE)
             is_theirs &= bool(np.abs(less).max() <= largest)
         if not is_theirs:

@@ -400,7 +400,7 @@ class Labeller:
                 private; no data-dependent cost is known for them.
             rounds: in how many parts they are chosen. Default: the strategy's own number.
             seed: of the choice, by default 0. Another seed asks other queries, which are charged.
-            num_neighbours: with "medoids" or "diverse", how many nearest neighbours are asked with
+            num_neighbours: with "medoids" or "diverse", how many nearest neighbors are asked with
                 a query; each teacher votes once for all. Default: up to 20 with a stability gate on
                 images, else 0.
 

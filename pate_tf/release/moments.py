@@ -25,7 +25,7 @@ def moments_by_class(
     """Returns sums by class beside second moments, `[width, num_classes + width]`. SENSITIVE.
 
     A record adds the outer product of its vector v and (its class's one-hot vector, w v), w being
-    `MOMENT_WEIGHT`, divided by sqrt(1 + w^2). Both factors are truncated towards zero to whole
+    `MOMENT_WEIGHT`, divided by sqrt(1 + w^2). Both factors are truncated toward zero to whole
     steps, and what is negative counts as 0. So the norm of their product is verified exactly, and
     sums do not depend on the order of records. An owner's tables are added up, and shortened to a
     norm of 1 together. What is longer, or not finite, counts as zero.

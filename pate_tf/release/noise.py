@@ -112,7 +112,7 @@ class NoiseSource(abc.ABC):
         """Returns exactly uniform random orders of the classes, `[num_queries, num_classes]`."""
         keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)
         while True:
-            # Equal keys would favour low indices; given that they differ, every order is as likely.
+            # Equal keys would favor low indices; given that they differ, every order is as likely.
             ordered = np.sort(keys, axis=1)
             equal = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
             if not equal.size:

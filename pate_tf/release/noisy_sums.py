@@ -45,7 +45,7 @@ def sums_by_class(
     """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
 
     Each record adds its vector in the column of its class, or each owner adds vectors of an L2 norm
-    of at most 1 together: longer ones are shortened. All is truncated towards zero to whole steps
+    of at most 1 together: longer ones are shortened. All is truncated toward zero to whole steps
     of 1 / LATTICE, so sums do not depend on the order of records. The norm is verified in whole
     numbers: what is longer, or not finite, counts as zero.
 
@@ -253,7 +253,7 @@ def release_sums(
     Args:
         sums: of the ensemble's records, each of which adds a length of at most 1.
         mechanism: one that adds up records, whose noise was fixed without looking at private data.
-        ledger: the ensemble's, opened for labelling.
+        ledger: the ensemble's, opened for labeling.
         noise: where privacy noise comes from.
         unit: what is protected, "record" or "owner".
         next_sums: with several rounds, from the noisy sums so far, `[num_earlier, num_rows,

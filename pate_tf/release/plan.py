@@ -290,7 +290,7 @@ ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluste
 def joint_plan(
     settings: LabelSettings, target: Target, *, num_teachers: int, num_classes: int, pool_size: int
 ) -> dict[str, Any] | None:
-    """Returns which noisy counts are released to be learnt from together; None for none.
+    """Returns which noisy counts are released to be learned from together; None for none.
 
     Mechanism, number of queries, strategy and purpose, as arguments of `planning.plan`.
 

@@ -176,7 +176,7 @@ def release_votes(
         voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
             Called before anything is charged, and only with queries that have no answer yet. Every
             teacher has one vote on every query.
-        ledger: the ensemble's ledger, opened for labelling.
+        ledger: the ensemble's ledger, opened for labeling.
         noise: where privacy noise comes from, and what picks winners.
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.

@@ -1,8 +1,8 @@
-"""Features of images without labels: patches, whose filters are centres of k-means; wavelets.
+"""Features of images without labels: patches, whose filters are centers of k-means; wavelets.
 
 Patches: Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature
-Learning": small patches are drawn from the pool's images, normalised, whitened, and clustered by
-k-means. Each centre is a filter. Features are each filter's mean response in each cell of a grid.
+Learning": small patches are drawn from the pool's images, normalized, whitened, and clustered by
+k-means. Each center is a filter. Features are each filter's mean response in each cell of a grid.
 Contrastive features (`contrastive.py`) are invariant to shifts and rotations; these are not, and
 separate images by details that those ignore.
 
@@ -72,7 +72,7 @@ class PatchPart(encoder.ImagePart):
     def __init__(self, pool: Pool, seed: int) -> None:
         """Takes the shape of a pool's images; all weights are zero before `train`.
 
-        `seed` is of the patches that are drawn, and of the first centres.
+        `seed` is of the patches that are drawn, and of the first centers.
         """
         height, width, channels = pool.dataset.input_shape
         layout = COLOUR if pool.dataset.has_colours else GREY
@@ -135,7 +135,7 @@ class PatchPart(encoder.ImagePart):
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
         patches = patches[deviations[:, 0] > LEAST_DEVIATION]
-        if not len(patches):  # images of one colour each have no pieces
+        if not len(patches):  # images of one color each have no pieces
             return np.zeros(self._filters.shape), np.zeros(self._offsets.shape)
         patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + LEAST_CONTRAST)
         mean = patches.mean(axis=0)

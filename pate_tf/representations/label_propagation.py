@@ -1,7 +1,7 @@
-"""Label propagation over a graph of nearest neighbours.
+"""Label propagation over a graph of nearest neighbors.
 
 Zhou et al. 2004, "Learning with Local and Global Consistency": every input passes on what it
-receives from its neighbours, and labelled ones add their label.
+receives from its neighbors, and labeled ones add their label.
 """
 
 import math
@@ -21,7 +21,7 @@ from pate_tf.models.encoder import CENTRE_STEP
 FloatArray = npt.NDArray[np.floating]
 
 NEIGHBOURS = 10
-FROM_NEIGHBOURS = 0.95  # of what arrives at an input, the share that comes from neighbours
+FROM_NEIGHBOURS = 0.95  # of what arrives at an input, the share that comes from neighbors
 PASSES = 50  # at most; what is still on its way then is distributed nearly evenly
 NEGLIGIBLE = 1e-4  # of what began at an input, the share on its way that is worth no further pass
 # Lead of a class over another one, of all influence at an input: needed to label the input, and to
@@ -34,7 +34,7 @@ def neighbour_graph(views: Sequence[FloatArray]) -> scipy.sparse.csr_array:
 
     Args:
         views: features `[num_inputs, num_features]`, one array for each view of the inputs;
-            neighbours in several views are joined more strongly.
+            neighbors in several views are joined more strongly.
 
     Returns:
         Symmetric weights `[num_inputs, num_inputs]`, divided by the roots of both degrees.
@@ -67,7 +67,7 @@ def propagate(
 ) -> npt.NDArray[Any]:
     """Returns what arrives at each input of values that begin at all, `[num_inputs, ...]` both.
 
-    Of what arrives, `from_neighbours` is the share that comes from neighbours.
+    Of what arrives, `from_neighbours` is the share that comes from neighbors.
     """
     arrived = start
     for _ in range(min(PASSES, math.ceil(math.log(NEGLIGIBLE) / math.log(from_neighbours)))):
@@ -87,7 +87,7 @@ def propagate_counts(
 ) -> PoolLabels:
     """Returns weighted labels of the inputs that noisy counts of some inputs are clear about.
 
-    Counts propagate instead of labels: a mean of noisy counts over neighbours has less noise than
+    Counts propagate instead of labels: a mean of noisy counts over neighbors has less noise than
     each, whereas a label has lost what it could have told. No count is left out, since noise has
     mean zero. What became negative counts as 0 in the end, not before.
 
@@ -154,7 +154,7 @@ MOST_PASSES = 30  # of k-means; later ones move next to nothing
 def cluster_centres(
     vectors: npt.NDArray[np.floating], numbers: Sequence[int]
 ) -> list[npt.NDArray[np.float64]]:
-    """Returns k-means centres of a pool's vectors, `[num_clusters, width]` for each resolution.
+    """Returns k-means centers of a pool's vectors, `[num_clusters, width]` for each resolution.
 
     Args:
         vectors: of norm at most 1, `[num_inputs, width]`.

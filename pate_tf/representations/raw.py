@@ -102,7 +102,7 @@ SPLITS = (1 / 32, 1 / 4)
 class BinsPart(Part):
     """One view of norm 1: that of `RawPart`, and in which of its bins each number lies.
 
-    A linear function of them is a sum of a function of each column, a generalised additive model
+    A linear function of them is a sum of a function of each column, a generalized additive model
     (Hastie and Tibshirani 1986). The bins' part of the squared norm is a quarter of the other's, so
     that where a linear function of the columns tells enough little is lost. Bins hold about as many
     of the pool's inputs each, where a value that more of them share counts as often as a bin holds:
@@ -135,7 +135,7 @@ class BinsPart(Part):
             above = np.unique(np.searchsorted(values, quantiles))
             above = above[above > 0]
             middle = (values[above - 1].astype(np.float64) + values[above]) / 2.0
-            middle = middle.astype(np.float32)  # in which neighbours may have none
+            middle = middle.astype(np.float32)  # in which neighbors may have none
             meet = np.where(middle > values[above - 1], middle, values[above])
             edges = [-np.inf, *meet, np.inf]
             columns += [place] * (len(edges) - 1)
@@ -154,7 +154,7 @@ class BinsPart(Part):
         return [*self._raw.learnt, self._columns, self._low, self._high]
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Takes what was learnt; there may be another number of bins."""
+        """Takes what was learned; there may be another number of bins."""
         *scales, columns, low, high = values
         self._raw.take(scales)
         if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):

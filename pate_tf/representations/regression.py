@@ -2,9 +2,9 @@
 
 Each class's number of votes is taken for a linear function of the pool's features with independent
 weights (Rasmussen and Williams 2006, chapter 2). The noise is known, for a mechanism drew it; how
-large the function is, is what makes the released counts most likely. Neighbours most often are of
-one class, so an input counts as its neighbourhood average. Which representation finds the
-neighbours is found in the same way: each weighs as much as it makes the released counts likely
+large the function is, is what makes the released counts most likely. Neighbors most often are of
+one class, so an input counts as its neighborhood average. Which representation finds the
+neighbors is found in the same way: each weighs as much as it makes the released counts likely
 (Hoeting et al. 1999, "Bayesian Model Averaging"). All of it is post-processing.
 """
 
@@ -131,16 +131,16 @@ def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     return ((features - mean) * factors).astype(np.float32)
 
 
-# Neighbourhood averages of a pool's features, `[num_inputs, num_features]`, of about norm 1: of all
-# representations, then of the first one alone. By these the neighbourhoods are judged, as features
-# of another one look smooth in neighbourhoods that they found themselves.
+# Neighborhood averages of a pool's features, `[num_inputs, num_features]`, of about norm 1: of all
+# representations, then of the first one alone. By these the neighborhoods are judged, as features
+# of another one look smooth in neighborhoods that they found themselves.
 Averages = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 def neighbourhood_average(
     graph: scipy.sparse.csr_array, features: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Returns the weighted mean features of each input and its neighbourhood, of the same shape."""
+    """Returns the weighted mean features of each input and its neighborhood, of the same shape."""
     ones = np.ones((len(features), 1), np.float32)
     weights = propagate(graph, ones, from_neighbours=FROM_NEIGHBOURS)
     total = np.empty(features.shape, np.float32)
@@ -153,7 +153,7 @@ def neighbourhood_average(
 def neighbourhood_averages(
     representations: Sequence[Sequence[npt.NDArray[np.floating]]],
 ) -> Iterator[Averages]:
-    """Yields averages of all features over the neighbourhoods that each representation finds.
+    """Yields averages of all features over the neighborhoods that each representation finds.
 
     A representation is its views, features `[num_inputs, num_features]`.
     """
@@ -190,7 +190,7 @@ def regress_counts(
     """Returns what counts are expected at all inputs, after noisy ones at some.
 
     Args:
-        averages: over the neighbourhoods of each representation; each weighs as much as it makes
+        averages: over the neighborhoods of each representation; each weighs as much as it makes
             the counts likely. Of a large pool one at a time is in memory.
         queries: positions of inputs, `[num_queries]`.
         counts: noisy counts of these, `[num_queries, num_classes]`, in any unit.
@@ -288,7 +288,7 @@ def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
 def _regress_each(
     averages: Iterable[Averages], regress_at: Callable[..., Regression]
 ) -> Regression:
-    """Averages regressions at all inputs, weighed by the evidence of each one's neighbourhoods.
+    """Averages regressions at all inputs, weighed by the evidence of each one's neighborhoods.
 
     `regress_at` takes features of the inputs to answer for, and of all inputs.
     """

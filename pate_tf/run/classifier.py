@@ -194,9 +194,9 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
     cross-validation or a search, cost up to k times as much together. What scores on private
     records tell is not covered.
 
-    The guarantee assumes that nothing else was learnt from private records: `classes` and
+    The guarantee assumes that nothing else was learned from private records: `classes` and
     `value_range` are public knowledge, and so is what a transformer before this one in a pipeline
-    learnt. A pipeline hands `X_public` through its transformers with
+    learned. A pipeline hands `X_public` through its transformers with
     `Pipeline(..., transform_input=["X_public"])` and `set_fit_request(X_public=True)`.
 
     Attributes:

@@ -80,7 +80,7 @@ class CoordinatorRun(DataSource, PublicationSettings):
         group="privacy",
         above=0.0,
         help="Aggregators add votes up, with noise of this standard deviation, in votes. Default: "
-        "each silo randomises its own vote.",
+        "each silo randomizes its own vote.",
     )
     threshold: int = setting(
         1, group="privacy", least=1, help="How many aggregators may pool what they know."

@@ -39,7 +39,7 @@ class RecordGradients:
       other records, or a fixed input. The last bits of a row of a matrix product depend on the
       size of the batch and the row's place in it, and at a threshold of the model they decide on
       the whole gradient; they do not depend on what other rows hold.
-    - Gradients are scaled in float64 and cut off towards zero, which makes no vector longer, and
+    - Gradients are scaled in float64 and cut off toward zero, which makes no vector longer, and
       whole numbers are added exactly.
     - The vector is zero if the gradient is not finite, or if an operation of the model fails.
 
@@ -161,7 +161,7 @@ class RecordGradients:
         gradients = tf.cast(tf.vectorized_map(gradient, (inputs, labels)), tf.float64)
         lengths = tf.sqrt(tf.reduce_sum(gradients**2, axis=1, keepdims=True))
         steps = LATTICE * JUST_BELOW / tf.maximum(lengths, clip)
-        # Cut off towards zero. A gradient that is not finite would poison the sum.
+        # Cut off toward zero. A gradient that is not finite would poison the sum.
         is_counted = is_drawn[:, tf.newaxis] & tf.math.is_finite(lengths)
         whole = tf.cast(tf.where(is_counted, gradients * steps, 0.0), tf.int64)
         return tf.reduce_sum(whole, axis=0)
@@ -170,7 +170,7 @@ class RecordGradients:
 def clipped_steps(values: FloatArray, clip: float) -> IntArray:
     """SENSITIVE: returns a vector in steps of clip / LATTICE, of L2 norm at most LATTICE.
 
-    It is scaled in float64 and cut off towards zero, which makes no vector longer. One that is not
+    It is scaled in float64 and cut off toward zero, which makes no vector longer. One that is not
     finite becomes zero.
     """
     wide: npt.NDArray[np.float64] = values.astype(np.float64)
@@ -185,7 +185,7 @@ class NoisyParticipants(Participants):
 
     Guarantee. What participant i uploads in all rounds is differentially private as its ledger
     says, against replacement of one of its records ("record") or of all of them ("participant"),
-    towards all others, the server included (docs/proofs/selective_sgd.md, Theorems F1 to F3). Which
+    toward all others, the server included (docs/proofs/selective_sgd.md, Theorems F1 to F3). Which
     parameters are uploaded is chosen by the public seed. Which records are drawn stays secret.
     Nothing that private records decide stops a run or shows in whether there is an upload: a
     participant whose training comes to no finite numbers, or fails in an operation of the model,

@@ -54,9 +54,9 @@ class TrainingSettings(Settings):
     protocol: str = setting(
         None,
         choices=PROTOCOLS,
-        help="One participant after another; each on parameters that others have changed since, "
-        "damped by how many; or all on the same parameters, averaged. Default: round_robin; "
-        "synchronous with noise.",
+        help="Order of uploads. round_robin: one participant after another. asynchronous: each on "
+        "parameters that others have changed since, damped by how many. synchronous: all on the "
+        "same parameters, averaged. Default: round_robin; synchronous with noise.",
     )
     learning_rate: float = setting(
         None,
@@ -72,8 +72,8 @@ class TrainingSettings(Settings):
     privacy: str = setting(
         "none",
         choices=tuple(DEFAULTS),
-        help="What is protected: nothing; single records, by noisy sums of clipped gradients; or "
-        "whole participants, by noisy clipped uploads.",
+        help="What is protected. none: nothing. record: single records, by noisy sums of clipped "
+        "gradients. participant: whole participants, by noisy clipped uploads.",
     )
     target_epsilon: float | None = setting(
         None,

@@ -1,4 +1,4 @@
-"""Shared training, from records to a report: in one process, or one end across organisations."""
+"""Shared training, from records to a report: in one process, or one end across organizations."""
 
 import contextlib
 import dataclasses

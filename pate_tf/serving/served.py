@@ -291,7 +291,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 
 
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
-    """Returns how good a published student is on a labelled PUBLIC file.
+    """Returns how good a published student is on a labeled PUBLIC file.
 
     Accuracy with its 95 % interval, recall of each class, and the expected calibration error. No
     part of it is private, nor sensitive.

@@ -223,7 +223,7 @@ class Coordinator(contextlib.ExitStack):
             roster: who is asked, or the file that says so.
             folder: of the journal; None to keep it in memory.
             silos: those of the roster in this process, for a simulation; None over a network.
-            asking: how silos are asked; default: randomised response, all silos.
+            asking: how silos are asked; default: randomized response, all silos.
             aggregators: how to ask each of the roster, with secure aggregation.
             on_event: called with which silos an opened total left out.
 

@@ -2,7 +2,7 @@
 
 The transport calls it from threads of its own. It survives being killed: every round is on disk
 before a silo is asked, and every reply before it is acknowledged. Nothing in the journal is secret:
-answers are randomised or sealed before they come here.
+answers are randomized or sealed before they come here.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """What silos and a coordinator send each other, in one process or over the network.
 
 A message is checked where it is built, so what arrives over a wire is checked by building it.
-Nothing here may reveal more than was charged: votes are randomised or sealed, and a refusal's
+Nothing here may reveal more than was charged: votes are randomized or sealed, and a refusal's
 reason comes from the policy and from public values alone.
 """
 
@@ -90,7 +90,7 @@ class QueryBatch:
         queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite; of feature sums the
             one of `sums_query`.
         num_classes: number of classes, at least 2.
-        mechanism: what each query is charged as. Of one silo alone, a local randomiser; of all
+        mechanism: what each query is charged as. Of one silo alone, a local randomizer; of all
             together, secure aggregation of votes or of feature sums.
         deadline: when the coordinator stops collecting, in seconds since 1970.
         commitment: what the silo sent with its last answer, see `RandomisedVotes.commitment`; None
@@ -157,7 +157,7 @@ class _Reply:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RandomisedVotes(_Reply):
-    """Randomised votes of one silo. They may be sent: each is what `mechanism` drew.
+    """Randomized votes of one silo. They may be sent: each is what `mechanism` drew.
 
     Attributes:
         labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.

@@ -16,7 +16,7 @@ from pate_tf.silos.protocol import Identity
 
 TITLE: Final = """\
 # What this silo allows. pate silo refuses what goes beyond it, before anything is charged.
-# randomised_response: each vote is randomised here; no other organisation has to be trusted.
+# randomised_response: each vote is randomized here; no other organization has to be trusted.
 # secure_histogram: votes go as secret shares to aggregators, which add them up and add noise.
 # secure_feature_sums: no teacher votes; sums of the records' features (and, without a public pool,
 #   second moments) with noise of this silo go as secret shares to aggregators, which open the
@@ -53,7 +53,7 @@ class Policy(Settings):
         flag="mechanisms",
         help=f"What the silo answers by, of {', '.join(SILO_CHARGES)}.",
     )
-    most_epsilon: float = setting(1.0, above=0.0, help="Most epsilon for one randomised answer.")
+    most_epsilon: float = setting(1.0, above=0.0, help="Most epsilon for one randomized answer.")
     least_sigma: float = setting(40.0, above=0.0, help="Least noise of secure_histogram, in votes.")
     least_aggregators: int = setting(3, least=3, help="Least number of aggregators.")
     least_threshold: int = setting(
@@ -147,7 +147,7 @@ class Member:
 
     Attributes:
         name: as in its certificate.
-        epsilon: what it agreed to be charged for one randomised answer.
+        epsilon: what it agreed to be charged for one randomized answer.
         identity: its keys, where it adds feature sums.
 
     Raises ValueError if a value is out of its range.
@@ -239,7 +239,7 @@ class Asking(Settings):
     """How silos are asked. Public.
 
     Attributes:
-        mechanism: of secure aggregation; None for randomised response, each silo at its own epsilon
+        mechanism: of secure aggregation; None for randomized response, each silo at its own epsilon
             of the roster.
         unit: of feature sums, what is protected; silos that protect something else refuse.
     """

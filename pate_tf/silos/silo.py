@@ -1,4 +1,4 @@
-"""One silo: it checks its policy, is charged, randomises, stores, and only then sends.
+"""One silo: it checks its policy, is charged, randomizes, stores, and only then sends.
 
 In this order a kill at any point leaves no answer that was not charged, and none that is drawn a
 second time with fresh noise.
@@ -146,7 +146,7 @@ class SiloAccount(Store):
         self.write("debit", details)
 
     def labels(self, queries: Sequence[bytes]) -> dict[bytes, int]:
-        """Returns the stored answers, randomised, by query."""
+        """Returns the stored answers, randomized, by query."""
         answers = self.stored_answers(queries).items()
         return {query: answer.label for query, answer in answers if answer.label is not None}
 

@@ -73,7 +73,7 @@ class AggregatorConnection(Connection):
 
     Args:
         aggregator: with its keys and journal.
-        roster: names everyone's keys; none is learnt from a coordinator.
+        roster: names everyone's keys; none is learned from a coordinator.
         address: `host:port` of the coordinator.
         files: certificate and key of this end, and the authority.
         wait_seconds: how long a poll waits at the coordinator.

@@ -80,8 +80,8 @@ def publish_model(
     """Exports a student's model, and states what its labels cost.
 
     Args:
-        model: from raw inputs to logits; learnt from these labels and public data alone.
-        labels: that it learnt from.
+        model: from raw inputs to logits; learned from these labels and public data alone.
+        labels: that it learned from.
         teachers: the ensemble that was asked, or the feature sums.
         ledger: its ledger, open.
         folder: `student/` and the statement go there, in JSON and as a page.
@@ -143,7 +143,7 @@ def export_with(
     Args:
         statement: of its labels.
         model: from raw inputs to logits.
-        labels: that it learnt from.
+        labels: that it learned from.
         folder: `student/`, the statement and, of a table, its schema go there.
         export_formats: as `publish_model` takes them.
         seal: as `export_student` takes it.

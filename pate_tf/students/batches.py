@@ -85,7 +85,7 @@ def pixel_range(dataset: Dataset) -> tuple[float, float]:
 
 MAX_CUTOUT = 1 / 2  # of the side
 MAX_CONTRAST = 0.5
-# Of colours, as Chen et al. 2020 ("SimCLR", appendix B.9) have them for small images; not tuned.
+# Of colors, as Chen et al. 2020 ("SimCLR", appendix B.9) have them for small images; not tuned.
 COLOUR_JITTER = 0.4  # of brightness, contrast and saturation
 MAX_HUE = 0.1  # of the circle
 GREY_SHARE = 0.2
@@ -94,8 +94,8 @@ GREY_SHARE = 0.2
 def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     """Returns images after two rounds of the usual changes, a change of contrast, and a cutout.
 
-    Colours change too where there are three channels. Otherwise copies of an image are
-    distinguished from others by their colours alone, and nothing else of them is learnt.
+    Colors change too where there are three channels. Otherwise copies of an image are
+    distinguished from others by their colors alone, and nothing else of them is learned.
 
     Args:
         images: float32 `[batch, height, width, channels]`, raw.
@@ -124,7 +124,7 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
 
 
 def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Changes brightness, contrast, saturation and hue; takes the colour from one in five.
+    """Changes brightness, contrast, saturation and hue; takes the color from one in five.
 
     Args:
         images: `[batch, height, width, 3]`, from 0 to 1.
@@ -138,7 +138,7 @@ def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     greys = tf.reduce_mean(changed, axis=-1, keepdims=True)
     is_grey = grey < 2.0 * GREY_SHARE - 1.0
     colours = (changed - greys) * tf.where(is_grey, 0.0, 1.0 + COLOUR_JITTER * saturation)
-    # Turned about the axis of greys, (1, 1, 1): the cross product with it is a difference.
+    # Turned about the axis of grays, (1, 1, 1): the cross product with it is a difference.
     angle = 2.0 * math.pi * MAX_HUE * hue
     across = (tf.roll(colours, 1, axis=-1) - tf.roll(colours, -1, axis=-1)) / math.sqrt(3.0)
     return tf.clip_by_value(greys + tf.cos(angle) * colours + tf.sin(angle) * across, 0.0, 1.0)

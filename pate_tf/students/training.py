@@ -73,7 +73,7 @@ class AveragedStudent(keras.Model):
         return tf.cast(self.classifier(inputs, training=training), tf.float32)
 
     def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Moves the average towards the updated weights; returns the means of `losses_shown`."""
+        """Moves the average toward the updated weights; returns the means of `losses_shown`."""
         age = self.average_age + 0.0
         share = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):

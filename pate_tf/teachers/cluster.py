@@ -1,4 +1,4 @@
-"""Teachers on several hosts: independent of each other, so scheduled rather than synchronised.
+"""Teachers on several hosts: independent of each other, so scheduled rather than synchronized.
 
 TensorFlow's `ClusterCoordinator` hands "train teacher i" to whichever worker is free, and again to
 another if a worker dies. `TF_CONFIG` names the workers:

@@ -34,7 +34,7 @@ def voting_module(
 
     Args:
         config: what the teachers were trained with.
-        stacked: what they learnt.
+        stacked: what they learned.
         prepared: from raw inputs, float32, to what all teachers take.
         labels_of: from a teacher, the one to stop before and prepared inputs to labels int64
             `[num_chunk, batch]`.
@@ -129,7 +129,7 @@ def _nearest_labels(
     for teacher in tf.range(first, last):
         rows = tf.range(tf.gather(starts, teacher), tf.gather(starts, teacher + 1))
         shard = tf.cast(tf.gather(records, rows), tf.float32)
-        # Of |x - r|^2 the part that differs between records, as something to maximise. A record
+        # Of |x - r|^2 the part that differs between records, as something to maximize. A record
         # that is never nearest stands in for an empty shard, and is of the first class.
         scores = 2.0 * tf.matmul(features, shard, transpose_b=True)
         scores -= tf.reduce_sum(tf.square(shard), axis=1)
@@ -144,7 +144,7 @@ def _nearest_labels(
 
 
 def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
-    """Returns SHA-256 of what an encoder learnt, as hexadecimal digits."""
+    """Returns SHA-256 of what an encoder learned, as hexadecimal digits."""
     digest = artifacts.digest_arrays(variable.numpy() for variable in learnt)
     return hashlib.sha256(digest.encode()).hexdigest()
 
@@ -174,7 +174,7 @@ class SavedEncoder:
 
     Attributes:
         dataset: the data whose inputs it takes.
-        digest: SHA-256 of what it learnt.
+        digest: SHA-256 of what it learned.
         num_features: how many features an input has.
         loaded: the SavedModel itself.
     """

@@ -95,7 +95,7 @@ class ForeignModels(Voter):
 
         Raises:
             ValueError: if a model does not load, fails, or answers something else than labels or
-                scores. Its own message is not shown, as it may quote what it learnt.
+                scores. Its own message is not shown, as it may quote what it learned.
         """
         labels = np.zeros((self.num_teachers, len(inputs)), np.int64)
         for place, model in enumerate(self._models if len(inputs) else ()):

@@ -26,25 +26,24 @@ class TeacherSettings(Settings):
 
     model: Named | None = setting(
         None,
-        help="What a teacher is: ridge, nearest_mean or nearest_neighbour in closed form, "
-        "random_forest, or a network (cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn); or "
-        "module:function for your own, which takes the data set and returns a Keras model or any "
-        "classifier of scikit-learn. Default: ridge for "
-        "images; a small network (cnn for images, mlp otherwise) for other data, on a cluster, and "
-        "with settings that only networks have, such as --max_steps.",
+        help="What a teacher is. ridge, nearest_mean, nearest_neighbour: solved for in closed "
+        "form. random_forest: scikit-learn's. cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn: "
+        "networks. module:function: your own, which takes the data set and returns a Keras model "
+        "or any classifier of scikit-learn. Default: ridge for images; a network (cnn for images, "
+        "mlp otherwise) for other data, on a cluster, and with settings that only networks have, "
+        "such as --max_steps.",
     )
     representation: Named | None = setting(
         None,
         help="Input of ridge, nearest_mean, nearest_neighbour or a classifier of scikit-learn: "
-        "contrastive or patches, trained on the public pool alone and stored in ~/.cache/pate_tf "
-        "(or $PATE_TF_CACHE); wavelets, scaled by the pool; raw, scaled by the pool; bins, raw and "
-        "bins of numbers; pairs, products of two numbers "
-        "of raw; several of them joined by +; or a model of your own from raw inputs to features, "
-        "none of whose weights depends on private records: "
-        "encoder:PATH for a .keras file or a SavedModel, encoder:NAME:PATH for weights of Keras "
-        "Applications, module:function for a function that returns a Keras model. Default, for the "
-        "first three alone: contrastive+patches for grey images, patches+wavelets for colour ones, "
-        "raw otherwise (of feature sums bins for tables).",
+        "a name, several joined by +, or a model of your own from raw inputs to features, none of "
+        "whose weights depends on private records. contrastive: trained on the public pool alone, "
+        "and stored in ~/.cache/pate_tf (or $PATE_TF_CACHE). patches: likewise. wavelets: scaled "
+        "by the pool. raw: scaled by the pool. bins: raw, and bins of numbers. pairs: products of "
+        "two numbers of raw. encoder:PATH: a .keras file or a SavedModel. encoder:NAME:PATH: "
+        "weights of Keras Applications. module:function: a function that returns a Keras model. "
+        "Default: of the closed forms, contrastive+patches for gray images, patches+wavelets for "
+        "color ones, raw for all else; of feature sums bins for tables.",
     )
     max_steps: int | None = setting(
         None,

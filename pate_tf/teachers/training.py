@@ -1,7 +1,7 @@
 """Trains teachers on the devices of this host, one traced graph for all of them.
 
 A process a teacher loses most of its time to starting, tracing and saving; here the graph is traced
-once a run. On CPUs, teacher after teacher beats several at once: vectorised convolutions fall back
+once a run. On CPUs, teacher after teacher beats several at once: vectorized convolutions fall back
 to loops and take more than twice as long a step, and XLA's gradients of convolutions take seconds
 instead of milliseconds (`python benchmarks/teachers.py --only=variants` measures both). Several
 devices each train teachers of their own.

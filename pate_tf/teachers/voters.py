@@ -39,7 +39,7 @@ class Voter:
         digest: hexadecimal digits that change with any teacher; the ledger knows them by it.
         unit: what one teacher's shard protects, "record" or "owner".
         config: how they were trained; None of teachers from elsewhere.
-        num_records: how many private records they learnt from; None where that is not known.
+        num_records: how many private records they learned from; None where that is not known.
         source: of the private data; None where it is not known.
         encoder_digest: of the public encoder's weights, for teachers on features; else None.
     """
@@ -182,7 +182,7 @@ class StoredVotes(Voter):
         return bound
 
     def covers(self, inputs: npt.NDArray[Any]) -> bool:
-        """Whether each of raw inputs `[num_inputs, *input_shape]` was labelled."""
+        """Whether each of raw inputs `[num_inputs, *input_shape]` was labeled."""
         columns = self._columns or {}
         return all(row.tobytes() in columns for row in inputs)
 
@@ -190,7 +190,7 @@ class StoredVotes(Voter):
         """Looks up the labels of queries: by their inputs, without a pool by their positions.
 
         Raises:
-            ValueError: if one was not labelled.
+            ValueError: if one was not labeled.
         """
         if self._columns is None:
             columns = list(range(len(inputs)))
@@ -214,14 +214,14 @@ class Ensemble(Voter):
     """SENSITIVE: an ensemble that was trained here, loaded to be asked for votes.
 
     Attributes:
-        learnt: a digest of all that the teachers learnt; `kinds.load_ensemble` makes `digest` of it
-            and of their description.
+        learnt: a digest of all that the teachers learned; `kinds.load_ensemble` makes `digest` of
+            it and of their description.
     """
 
     config: TeacherConfig
 
     def __init__(self, config: TeacherConfig, learnt: str) -> None:
-        """Takes how the teachers were trained, and a digest of all that they learnt."""
+        """Takes how the teachers were trained, and a digest of all that they learned."""
         self.config, self.learnt = config, learnt
         self.dataset = config.dataset
         self.num_teachers = config.num_teachers

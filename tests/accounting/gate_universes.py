@@ -1,4 +1,4 @@
-"""Every pair of neighbouring vote tables of a small universe, and exact divergences between them.
+"""Every pair of neighboring vote tables of a small universe, and exact divergences between them.
 
 Queries can be exchanged, and so can the teachers that don't change: only the multiset of the other
 teachers' counts matters.
@@ -55,7 +55,7 @@ def gate_outcomes(label, numerator):
 
 
 def reached_pairs(universe, distances, *, ordered=False):
-    """All (distance here, distance there, whether labels are the same) that neighbours have."""
+    """All (distance here, distance there, whether labels are the same) that neighbors have."""
     pairs = set()
     for counts in other_counts(*universe, ordered=ordered):
         tables = neighbours(counts)
@@ -73,7 +73,7 @@ def reached_pairs(universe, distances, *, ordered=False):
 
 
 def worst_gate(universe, *, epsilon, delta, numerator, distances, ordered=False):
-    """The largest hockey-stick divergence of all neighbours over delta, as a fraction.
+    """The largest hockey-stick divergence of all neighbors over delta, as a fraction.
 
     Args:
         numerator: of the pass probability over 2**128, a function of a distance.

@@ -281,7 +281,7 @@ TWINS: dict[str, Callable[..., list[mp.mpf]]] = {
 def mp_alphas(
     law: Callable[[Histogram], list[mp.mpf]], counts: Histogram, moment: float
 ) -> tuple[mp.mpf, mp.mpf]:
-    """Forward and reverse alpha at counts: every neighbour, no grouping, no rearrangement."""
+    """Forward and reverse alpha at counts: every neighbor, no grouping, no rearrangement."""
     here, power = law(counts), mp.mpf(moment)
     forward, reverse = mp.mpf(0), mp.mpf(0)
     for neighbour in neighbours(counts):

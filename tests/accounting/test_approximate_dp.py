@@ -35,7 +35,7 @@ def composed_delta(composed, *, epsilon, alphas=None):
 
 
 def losses(composed):
-    """Every loss of the leaking randomised responses, its probability, and that of infinity."""
+    """Every loss of the leaking randomized responses, its probability, and that of infinity."""
     kept = mp.mpf(1)
     laws = []
     for epsilon, delta in composed:

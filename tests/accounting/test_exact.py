@@ -40,7 +40,7 @@ def bounded(bound, mechanism, histogram, moments=MOMENTS):
 
 
 def alphas_between(laws_here, laws_there, moments=MOMENTS):
-    """Forward and reverse alphas from two lists of laws, one neighbour a row."""
+    """Forward and reverse alphas from two lists of laws, one neighbor a row."""
     laws = NeighbourOutcomes(laws_here, laws_there, np.ones(laws_here.shape))
     return directed_alphas(laws, moments, limit=math.inf, rare=1e-300)
 

@@ -93,6 +93,6 @@ def test_so_much_noise_is_drawn_on_each_number(kind, source, sigma):
 
     assert is_likely(sigma) and not is_likely(1.05 * sigma) and not is_likely(0.95 * sigma)
     assert abs(noise.mean()) < 5 * sigma / np.sqrt(noise.size)
-    # Independent: neighbours in both directions do not go together.
+    # Independent: neighbors in both directions do not go together.
     for pairs in (noise[1:] * noise[:-1], noise[:, 1:] * noise[:, :-1]):
         assert abs(pairs.mean()) < 5 * sigma**2 / np.sqrt(pairs.size)

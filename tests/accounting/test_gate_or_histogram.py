@@ -52,7 +52,7 @@ def gaussian_delta(growth, distance):
 
 
 def worst(universe, mechanism, *, numerator=None, sigma=None):
-    """The largest divergence of all neighbours at epsilon: labels exactly, counts as continuous."""
+    """The largest divergence of all neighbors at epsilon: labels exactly, counts as continuous."""
     numerator = numerator or mechanism.pass_numerator
     growth, found = exp(mechanism.epsilon), 0.0
     distance = sqrt(2 * universe[0]) / (sigma or mechanism.sigma)

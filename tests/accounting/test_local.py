@@ -1,4 +1,4 @@
-"""Local randomisers against brute force, exact fractions, the paper's numbers and the samplers."""
+"""Local randomizers against brute force, exact fractions, the paper's numbers and the samplers."""
 
 import itertools
 import json

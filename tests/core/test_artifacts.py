@@ -68,7 +68,7 @@ def test_a_killed_process_leaves_the_old_or_nothing(tmp_path, kind, old):
     assert path.exists() == (old is not None)
     if old is not None:
         assert (path if kind == "file" else path / "file").read_text() == old
-    # What the killed process left is recognised and removed, and nothing else is.
+    # What the killed process left is recognized and removed, and nothing else is.
     leftovers = [entry for entry in folder.iterdir() if entry != path]
     assert leftovers
     artifacts.remove_abandoned(folder)

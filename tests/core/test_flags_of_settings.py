@@ -75,7 +75,7 @@ def test_messages_name_the_flag():
 def test_help_has_groups_and_hides_what_is_advanced(capsys):
     command_line.print_help("Makes a toy.", full=False)
     short = capsys.readouterr().out
-    assert "toys:\n  --toy_size=int\n      How large. Default: 3.\n" in short
+    assert "toys:\n  --toy_size=int\n      How large.\n      Default: 3.\n" in short
     assert "--toy_kind=round|square" in short and "--toy_folder" not in short
     command_line.print_help("Makes a toy.", full=True)
     assert "--toy_folder" in capsys.readouterr().out

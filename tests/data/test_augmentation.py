@@ -12,7 +12,7 @@ def dataset(kind: str, side: int = 28, channels: int = 1) -> Dataset:
 
 
 def blobs(batch: int, side: int, channels: int, shift: float = 0.0) -> np.ndarray:
-    """A blob near the centre, far enough from the border that nothing may fall off."""
+    """A blob near the center, far enough from the border that nothing may fall off."""
     grid = np.arange(side) - (side - 1) / 2
     bell = np.exp(-((grid[:, None] - shift) ** 2 + (grid - shift) ** 2) / (side / 8) ** 2)
     return np.tile((255 * bell)[None, :, :, None], (batch, 1, 1, channels)).astype(np.float32)

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
 
 
 def test_images_as_people_have_them(tmp_path):
-    """Unequal sizes, gray and coloured, transparent, 16 bits, turned by EXIF, PNG and JPEG."""
+    """Unequal sizes, gray and colored, transparent, 16 bits, turned by EXIF, PNG and JPEG."""
     public, private = tmp_path / "public", tmp_path / "private"
     half = np.zeros((40, 60, 3), np.uint8)
     half[:20] = 250, 20, 20  # red above
@@ -91,7 +91,7 @@ def test_images_as_people_have_them(tmp_path):
     with pytest.raises(ValueError, match="got 40x40 and 40x60; `image_size` scales"):
         image_folders.load_public(public)
     found = image_folders.load_public(public, size=image_folders.size_of("8x12"))
-    assert found.dataset.input_shape == (8, 12, 3)  # one has colours
+    assert found.dataset.input_shape == (8, 12, 3)  # one has colors
     for image in found.inputs:
         assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
     turned, exif = Image.fromarray(half), Image.Exif()

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from pate_tf.data import catalogue, tfds_source
 
-# What is bright, by class: learnable, by colour and by place.
+# What is bright, by class: learnable, by color and by place.
 SPLITS = {
     "svhn_cropped": {"train": 60, "test": 40, "extra": 90},
     "cifar10": {"train": 120, "test": 40},

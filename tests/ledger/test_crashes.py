@@ -1,4 +1,4 @@
-"""Kills labelling processes at every step, races them, and starves them of disk."""
+"""Kills labeling processes at every step, races them, and starves them of disk."""
 
 import functools
 import json

@@ -19,7 +19,7 @@ def flattened(
 
 
 def with_buffers(dataset: Dataset) -> keras.Model:
-    """Batch normalisation and dropout: weights that no gradient changes."""
+    """Batch normalization and dropout: weights that no gradient changes."""
     dense, norm = keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization()
     return flattened(dataset, dense, norm, keras.layers.Dropout(0.3), scale=dataset.value_range[1])
 

@@ -27,7 +27,7 @@ class Answers:
 
 
 def islands(num: int, seed: int = 0) -> tuple[Pool, IntArray]:
-    """Features about one centre a class: as easy as labels get, and trained on quickly."""
+    """Features about one center a class: as easy as labels get, and trained on quickly."""
     random = np.random.default_rng(seed)
     dataset = dataclasses.replace(
         PUBLIC.dataset, kind="tabular", input_type="", input_shape=(16,), augmentation="none"

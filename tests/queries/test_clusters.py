@@ -95,7 +95,7 @@ def test_nothing_is_inferred_where_features_can_not_be_learnt():
 
 
 def test_medoids_of_dense_clusters_leave_outliers_out():
-    """A crowd about each of ten centres, and ten inputs that are like no other."""
+    """A crowd about each of ten centers, and ten inputs that are like no other."""
     pool, _ = islands(400)
     strange = np.random.default_rng(9).integers(0, 256, (10, 16)).astype(np.float32)
     pool = Pool(pool.dataset, np.concatenate([strange, pool.inputs]))

@@ -64,7 +64,7 @@ def test_every_strategy_asks_what_it_may_and_the_same_after_the_same_answers(str
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_seed_decides_where_asking_begins(strategy):
-    pool, _ = islands(200)  # not images, so that no features are learnt
+    pool, _ = islands(200)  # not images, so that no features are learned
     one, other = (STRATEGIES[strategy].choose(pool, 5, seed) for seed in (0, 1))
     # Groups that stand out are found from any seed, and with them what is typical of each.
     assert strategy == "medoids" or np.array_equal(one, other) == (strategy == "first")

@@ -1,4 +1,4 @@
-"""Lower bounds on what a mechanism gives away, from what it drew on neighbouring votes."""
+"""Lower bounds on what a mechanism gives away, from what it drew on neighboring votes."""
 
 import math
 

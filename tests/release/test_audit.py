@@ -124,7 +124,7 @@ def openings(gate, distance, num_runs):
 
 
 def gate_delta(gate, num_runs):
-    """A lower bound on delta, from labels that a neighbour can't have."""
+    """A lower bound on delta, from labels that a neighbor can't have."""
     return audited_probability(openings(gate, 1, num_runs), num_runs)
 
 

@@ -120,6 +120,6 @@ def test_the_cluster_of_a_record_does_not_depend_on_other_records():
         for size in (1, 3, 17, 250):
             parts = [nearest_centres(vectors[at : at + size], one) for at in range(0, 500, size)]
             assert (np.concatenate(parts) == found).all()
-    # Two centres at the same distance but for the last bits: always the first.
+    # Two centers at the same distance but for the last bits: always the first.
     twice = np.vstack([centres[0][:1], centres[0][:1]])
     assert (nearest_centres(vectors, twice) == 0).all()

@@ -215,7 +215,7 @@ def test_computing_in_pieces_changes_nothing(monkeypatch, mechanism, bound):
 
 
 def test_the_smoothness_test_has_teeth():
-    """Without smoothing the same check finds neighbours too far apart; with it eta is reached."""
+    """Without smoothing the same check finds neighbors too far apart; with it eta is reached."""
     tables, distances = tables_of((10, 2))
     largest = {}
     for eta in (0.2, 50.0):

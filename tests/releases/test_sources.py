@@ -78,7 +78,7 @@ def test_a_second_release_is_stated_alike_whether_or_not_a_label_changed(machine
 
 
 def test_a_statement_does_not_tell_of_a_record_that_another_source_has(machine):
-    """B, and its neighbour that has each record of A in turn as its first: stated alike."""
+    """B, and its neighbor that has each record of A in turn as its first: stated alike."""
     neighbour = RECORDS[1].copy(), LABELS[1].copy()
     stated = []
     for world, place_in_a in (("apart", None), ("one shared", 3), ("another", 200)):

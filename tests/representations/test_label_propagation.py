@@ -66,7 +66,7 @@ def test_the_smallest_pools_have_a_graph(num_inputs):
 
 
 def test_counts_propagate_where_labels_have_lost_what_they_could_tell():
-    """Noise far above the votes: labels are mostly wrong, a mean over neighbours is not."""
+    """Noise far above the votes: labels are mostly wrong, a mean over neighbors is not."""
     points, membership = groups(3, 60)
     graph = propagation.neighbour_graph([points])
     random = np.random.default_rng(4)

@@ -1,4 +1,4 @@
-"""Counts learnt from together, held against slow twins."""
+"""Counts learned from together, held against slow twins."""
 
 import numpy as np
 import scipy.stats
@@ -12,7 +12,7 @@ of = regression.NoisySums.of_features
 
 
 def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes: int = 3):
-    """Inputs about one centre a class, some of them asked, and counts with noise."""
+    """Inputs about one center a class, some of them asked, and counts with noise."""
     random = np.random.default_rng(seed)
     truth = np.arange(num_inputs) % num_classes
     centres = 4.0 * np.eye(num_classes, num_features)
@@ -101,7 +101,7 @@ def test_a_neighbourhood_average_is_a_mean():
 
 
 def sums_problem(seed, shares=(0.5, 0.3, 0.2), num_records=3_000):
-    """Records and a pool about one centre a class; the sums of the records' vectors by class."""
+    """Records and a pool about one center a class; the sums of the records' vectors by class."""
     random = np.random.default_rng(seed)
     centres = 5.0 * np.eye(3, 6)
 

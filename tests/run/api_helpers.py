@@ -37,7 +37,7 @@ def digits(num_private: int = 120, **settings: object) -> pate_tf.Data:
 
 
 def weights(folder: pathlib.Path) -> list[list[np.ndarray]]:
-    """What each teacher learnt, as it is stored."""
+    """What each teacher learned, as it is stored."""
     from pate_tf.core import artifacts
 
     arrays = {}

@@ -6,7 +6,7 @@ from pate_tf.representations import contrastive
 
 @pytest.fixture
 def few_steps(monkeypatch):
-    """What is learnt of the pool, and between labels and a student, takes few steps."""
+    """What is learned of the pool, and between labels and a student, takes few steps."""
     monkeypatch.setattr(contrastive, "NETWORKS", 1)
     monkeypatch.setattr(contrastive, "STEPS", 5)
     monkeypatch.setattr(strategies, "STEPS", 5)

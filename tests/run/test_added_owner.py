@@ -192,7 +192,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def representation_of_pool(tmp_path_factory):
-    """What is learnt of the pool alone is learnt before, with what that says."""
+    """What is learned of the pool alone is learned before, with what that says."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         patch.setattr(contrastive, "NETWORKS", 1)

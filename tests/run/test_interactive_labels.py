@@ -33,7 +33,7 @@ ASKED = {"mechanism": MECHANISM, "rounds": ROUNDS}
 
 @pytest.fixture
 def students(monkeypatch) -> list[int]:
-    """Students that know every label; how many labels each learnt from."""
+    """Students that know every label; how many labels each learned from."""
     learnt = []
 
     def know_all(pool, released, seed):

@@ -1,4 +1,4 @@
-"""When noisy counts are released to be learnt from together: by public values alone."""
+"""When noisy counts are released to be learned from together: by public values alone."""
 
 import types
 
@@ -74,7 +74,7 @@ def test_a_number_that_was_given_is_checked_too():
 
 
 def planned(epsilon=0.1, joined=True, **choices):
-    """The plan of 2,000 teachers whose counts may be learnt from together."""
+    """The plan of 2,000 teachers whose counts may be learned from together."""
     teachers = FakeEnsemble(np.zeros((2_000, 250), int))
     facts = {"model": "ridge", "representation": "patches" if joined else None}
     teachers.config = types.SimpleNamespace(**facts)

@@ -1,4 +1,4 @@
-"""Queries that are asked together with their nearest neighbours."""
+"""Queries that are asked together with their nearest neighbors."""
 
 import dataclasses
 import json

@@ -108,7 +108,7 @@ class Scores:
 
 
 def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
-    """Whether they are follows from the records that a model learnt from."""
+    """Whether they are follows from the records that a model learned from."""
     nan, inf = np.nan, np.inf
     models = [
         Scores(*scores, *[0.0] * 7) for scores in ((nan, nan, 1), (0, -inf, inf), (2, inf, nan))
@@ -125,7 +125,7 @@ def test_what_are_no_models_is_refused(models):
 
 
 def test_one_estimator_for_all_teachers_learns_nothing_of_others(tmp_path, data):
-    # warm_start goes on from what was learnt before, which would be another teacher's records.
+    # warm_start goes on from what was learned before, which would be another teacher's records.
     shared = LogisticRegression(max_iter=3, warm_start=True)
     votes = [
         pate_tf.Teachers(net, num_teachers=3, directory=tmp_path / name)

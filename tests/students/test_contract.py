@@ -64,7 +64,7 @@ class TestGan(FittedStudentContract):
             patch.setattr(gan, "GENERATOR_UNITS", (64, 64))
             yield
 
-    # Each begins by tracing two networks; weights of the right class are learnt from anyway.
+    # Each begins by tracing two networks; weights of the right class are learned from anyway.
     @pytest.mark.long
     def test_it_learns_from_weighted_labels(self):
         super().test_it_learns_from_weighted_labels()

@@ -1,4 +1,4 @@
-"""Neighbouring private data by brute force: all teachers trained again, every bit compared.
+"""Neighboring private data by brute force: all teachers trained again, every bit compared.
 
 The number of steps comes by default (`max_steps=None`), and shares are long enough against the
 batches for it to differ between data sets.

@@ -179,7 +179,7 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(Charge, Settings):
-    """A randomised rule that turns the counts of queries into labels, and their cost.
+    """A randomized rule that turns the counts of queries into labels, and their cost.
 
     Adjacency: one training record is replaced, or all records of one owner are added or removed;
     so at most one teacher changes, and at most one vote of every query moves from one class to
@@ -302,7 +302,7 @@ class OfSigma(OneScale):
 
     Attributes:
         sigma: standard deviation of the noise, in votes.
-        squared_sensitivity: how far one neighbour moves what noise is added to, in Euclidean
+        squared_sensitivity: how far one neighbor moves what noise is added to, in Euclidean
             distance, squared; of counts 2: one vote of a query moves two of them by one.
     """
 
@@ -377,7 +377,7 @@ class Bound(NamedTuple):
     Attributes:
         tail: F, that q and u are evaluated with.
         reach: by how many votes q and u are moved first: 1 for `two_sided` on Gaussian mechanisms,
-            else 0. The reverse moment at n is the forward moment at a neighbour n', and the forward
+            else 0. The reverse moment at n is the forward moment at a neighbor n', and the forward
             formula is nondecreasing in q, so the two-sided cost is the formula at qmax_1(n)
             (docs/proofs/theory.md, Proposition D5). A cost that must hold k votes away (K_k of
             Theorem B2) is that of the union bound with k + reach moved votes.
@@ -417,7 +417,7 @@ class DataDependent(OutcomeLaw):
 
     @abstractmethod
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the exact laws at one histogram [num_classes] and at every neighbour."""
+        """Returns the exact laws at one histogram [num_classes] and at every neighbor."""
 
 
 class ReleasesFeatureSums(Mechanism):

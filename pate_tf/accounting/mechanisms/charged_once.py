@@ -321,7 +321,7 @@ def stability_distances(counts: IntArray) -> IntArray:
     """Returns how many teachers have to change until a query is tied, int64 [num_queries].
 
     ceil((largest count - second largest) / 2). Replacing one teacher moves at most one vote of
-    every query and so changes each distance by at most 1. If two neighbours differ in the plurality
+    every query and so changes each distance by at most 1. If two neighbors differ in the plurality
     of a query, its distance is at most 1 on both (docs/proofs/stability_gate.md, Lemma G0).
 
     Args:
@@ -342,7 +342,7 @@ class BatchGate(Mechanism):
     """A mechanism that may release all plurality labels of a batch without noise.
 
     The batch and all fields are fixed before any vote on it is seen; it is drawn and charged once
-    for a batch. Neighbours differ in one teacher's votes, on every query at once.
+    for a batch. Neighbors differ in one teacher's votes, on every query at once.
 
     Attributes:
         epsilon: of all that leaves together, in natural logarithms.

@@ -77,7 +77,7 @@ class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorems W4 and W6).
 
-        The scale is rounded to a geometric grid, towards less noise: more noise never costs more
+        The scale is rounded to a geometric grid, toward less noise: more noise never costs more
         (Lemmas W3 and W7). The cost of every pair of laws is convex in l and 0 at l = 0, and so is
         the largest of them: chords bound it from above. Beyond the last moment, and outside of
         what is searched, `cost_cap` alone does.
@@ -160,7 +160,7 @@ class PureNoisyMax(OneScale, DataDependent):
         return Bound(tail=self.pairwise_tail, reach=0, cap=self.cost_cap(moments), costs=costs)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the laws at every neighbour, one column for each class."""
+        """Returns the laws at every neighbor, one column for each class."""
         laws = listed_outcomes(row, self.outcome_probabilities)
         return NeighbourLaws(laws, limit=2.0 * self.gamma)
 
@@ -464,7 +464,7 @@ class GaussianHistogram(GaussianCounts):
     """Releases all counts of a query with Gaussian noise; its label is the largest one's class.
 
     Several queries are sqrt(2 num_queries) / sigma Gaussian differentially private. A label says
-    which class is ahead; the counts also say by how much, which a mean over nearest neighbours
+    which class is ahead; the counts also say by how much, which a mean over nearest neighbors
     uses.
 
     >>> import pate_tf

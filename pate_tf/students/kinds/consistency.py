@@ -5,7 +5,7 @@ For images that may be changed without changing their label, FixMatch (Sohn et a
 The answer is that of the averaged weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which err
 less and cost no gradient.
 
-The released labels are partly wrong, hence the generalised cross-entropy (Zhang and Sabuncu 2018,
+The released labels are partly wrong, hence the generalized cross-entropy (Zhang and Sabuncu 2018,
 arXiv 1805.07836), which gives up a label that the rest of the data contradicts. It begins as
 cross-entropy: given up too early, right labels of a class take the class with them. Labels with
 weights keep cross-entropy: the weights state their confidence.
@@ -26,9 +26,9 @@ from pate_tf.students.batches import Batch, augment_strongly, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
 from pate_tf.students.training import AveragedStudent, replica_share
 
-UNLABELLED_A_LABEL = 2  # unlabelled inputs in a batch for each labelled one
+UNLABELLED_A_LABEL = 2  # unlabeled inputs in a batch for each labeled one
 CONFIDENT = 0.95
-ROBUSTNESS = 0.7  # q of the generalised cross-entropy: 0 is cross-entropy, 1 the absolute error
+ROBUSTNESS = 0.7  # q of the generalized cross-entropy: 0 is cross-entropy, 1 the absolute error
 SMALLEST_ROBUSTNESS = 1e-3  # where the formula for q is cross-entropy to three digits
 WARM_UP_SHARE = 1 / 3  # of the steps, in which q grows to its full size
 

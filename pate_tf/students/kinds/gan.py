@@ -3,7 +3,7 @@
 Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5: the classifier's k logits also say how
 real an image is, by log Z / (1 + Z) with Z the sum of their exponentials; the generator matches the
 mean features of its last hidden layer. The networks are the paper's: dense for gray images,
-convolutional for colour images, whose height and width are multiples of 8.
+convolutional for color images, whose height and width are multiples of 8.
 
 Beyond the paper: images are changed in ways that keep their label, where the data set allows it.
 """
@@ -284,7 +284,7 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     height, width, channels = dataset.input_shape
     if channels == 3 and (height % 8 or width % 8 or min(height, width) < 24):
         raise ValueError(
-            "student gan: expected colour images of multiples of 8 pixels from 24, got "
+            "student gan: expected color images of multiples of 8 pixels from 24, got "
             f"{height} x {width}"
         )
     pixel_range(dataset)

@@ -38,7 +38,7 @@ class LinearHead(tf.Module):
         """Joins a loaded encoder and weights.
 
         Args:
-            encoder: a SavedModel with the signature "features", and what was learnt as `learnt`.
+            encoder: a SavedModel with the signature "features", and what was learned as `learnt`.
             dataset: whose inputs it takes.
             scale: of the features, `[num_features]`.
             weights: `[num_features + 1, num_classes]`; the last row is that of the constant.

@@ -1,6 +1,6 @@
 """A random forest on the noisy labels (short for --model=random_forest).
 
-It is a graph, served without scikit-learn, and has nothing to learn from unlabelled inputs.
+It is a graph, served without scikit-learn, and has nothing to learn from unlabeled inputs.
 """
 
 import functools

@@ -42,11 +42,11 @@ Callbacks = Sequence[Any] | Callable[[], Sequence[Any]]
 
 @dataclasses.dataclass(repr=False)
 class TrainedTeacher:
-    """SENSITIVE: what one teacher learnt.
+    """SENSITIVE: what one teacher learned.
 
     Attributes:
         arrays: trainable weights of a Keras model, then its buffers (moving averages, dropout
-            seeds); of other kinds all that they learnt.
+            seeds); of other kinds all that they learned.
         losses: float32 `[step]`, the loss of each step.
     """
 
@@ -152,7 +152,7 @@ class TeacherKind:
         return {}
 
     def train(self, work: Work, teachers: Sequence[int]) -> Iterator[tuple[int, TrainedTeacher]]:
-        """Yields each of some teachers with what it learnt, in any order. SENSITIVE.
+        """Yields each of some teachers with what it learned, in any order. SENSITIVE.
 
         A teacher depends on its own shard, on public values and on the seed alone, and not on which
         other teachers are trained. A shard may be empty: the result must not reveal it.
@@ -160,7 +160,7 @@ class TeacherKind:
         raise NotImplementedError
 
     def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
-        """Writes what the teachers learnt into an empty folder, for `load`."""
+        """Writes what the teachers learned into an empty folder, for `load`."""
         raise NotImplementedError
 
     def load(self, folder: pathlib.Path, config: TeacherConfig) -> Ensemble:

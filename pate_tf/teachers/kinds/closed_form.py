@@ -9,7 +9,7 @@ from pate_tf.teachers.kinds import TrainedTeacher, Work
 
 
 class ClosedForm(kinds.TeacherKind):
-    """Ridge regression, nearest mean and nearest neighbour (`pate_tf.models.closed_form`)."""
+    """Ridge regression, nearest mean and nearest neighbor (`pate_tf.models.closed_form`)."""
 
     name = "closed_form"
     models: ClassVar[Mapping[str, str]] = {

@@ -181,7 +181,7 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
 
 
 def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
-    """Aggregator 4 commits to another seed towards aggregator 2: no share is opened under both."""
+    """Aggregator 4 commits to another seed toward aggregator 2: no share is opened under both."""
     _, terms, sealed, aggregators = batch
     rounds = run_until(aggregators, terms, sealed, Step.COMMIT)
     honest = rounds[Step.COMMIT]
