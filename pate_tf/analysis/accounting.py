@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -59,30 +60,6 @@ def moment_grid(num_moments: int | None) -> FloatArray:
     if num_moments is None:
         return moments.DEFAULT_MOMENTS
     return np.arange(1.0, num_moments + 1.0)
-
-
-def chosen_bounds(
-    groups: Sequence[AnsweredVotes], bounds: Sequence[str] | None = None
-) -> tuple[str, ...]:
-    """Returns the bounds to compute: `bounds`, else those of the default that every mechanism has.
-
-    Raises:
-        ValueError: if a mechanism lacks one of `bounds`.
-    """
-    for group in groups:
-        for bound in bounds or ():
-            if bound not in group.mechanism.bounds:
-                raise ValueError(
-                    f"bound: expected some of {list(group.mechanism.bounds)} for "
-                    f"{group.mechanism.name}, got {bound!r}"
-                )
-    if bounds is not None:
-        return tuple(bounds)
-    return tuple(
-        bound
-        for bound in DEFAULT_BOUNDS
-        if groups and all(bound in group.mechanism.bounds for group in groups)
-    )
 
 
 def bound_alphas(
@@ -147,12 +124,21 @@ def analyse(
         raise ValueError("mechanism: expected what answers the votes, got none")
     else:
         source = VoteSource.of_counts(VoteCounts(np.asarray(votes)), mechanism)
-    grid = moment_grid(num_moments)
+    grid, mechanisms = moment_grid(num_moments), [group.mechanism for group in source.groups]
+    for each, bound in itertools.product(mechanisms, bounds or ()):
+        if bound not in each.bounds:
+            raise ValueError(
+                f"bound: expected some of {list(each.bounds)} for {each.name}, got {bound!r}"
+            )
+    if bounds is None:
+        bounds = [
+            name for name in DEFAULT_BOUNDS if all(name in each.bounds for each in mechanisms)
+        ]
     costs = {
         bound: conversions.epsilon_from_alphas(
             bound_alphas(source.groups, bound, grid, progress), grid, delta, conversion=conversion
         )
-        for bound in (chosen_bounds(source.groups, bounds) if source.groups else ())
+        for bound in (bounds if mechanisms else ())
     }
     table = {}
     if beta is not None:

@@ -51,7 +51,7 @@ from pate_tf.core.validation import IntArray, one_of
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.named_function import Named
 from pate_tf.data.schema import Column, texts_of
-from pate_tf.data.tables import PARQUET, named_records, of_arrow, places_of, text_form
+from pate_tf.data.tables import PARQUET, named_records, not_text, of_arrow, places_of, text_form
 from pate_tf.models.encoder import record_features
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
@@ -295,10 +295,7 @@ class TableSource:
                     yield columns, np.where(fits, np.arange(number, number + len(records)), -1)
                     number += len(records)
             except (csv.Error, UnicodeError):
-                raise ValueError(
-                    f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, "
-                    f"got something else"
-                ) from None
+                raise not_text(path, form) from None
 
 
 def _parquet(path: str) -> Any:

@@ -405,13 +405,15 @@ class Schema:
             may_be_empty: whether an empty one is -1.
         """
         numbers = {name: place for place, name in enumerate(self.classes)}
-        spellings = [_spelling(name) for name in self.classes]
+        spellings = [_as_number(name.casefold().rstrip(".")) for name in self.classes]
         equal = {text: place for place, text in enumerate(spellings) if spellings.count(text) == 1}
         if may_be_empty:
             numbers = {"": -1, **numbers}
         distinct, places = distinct_of(texts_of(values))
         indices = [
-            numbers[text] if text in numbers else equal.get(_spelling(text), -2)
+            numbers[text]
+            if text in numbers
+            else equal.get(_as_number(text.casefold().rstrip(".")), -2)
             for text in distinct
         ]
         return np.array(indices, np.int64)[places]
@@ -436,11 +438,6 @@ class Schema:
 def _as_number(text: str) -> float | str:
     """Returns the number that a label is; else the label, which equals no number."""
     return float(text) if re.fullmatch(number_pattern(), text) else text
-
-
-def _spelling(text: str) -> float | str:
-    """Returns what two spellings of a label have in common."""
-    return _as_number(text.casefold().rstrip("."))
 
 
 def field_text(value: Any) -> str:

@@ -328,9 +328,12 @@ def text_form(
         return TextForm()
     if header_alone:
         _, form = header_of(path)
-        form = dataclasses.replace(form, names=names, has_header=not names)
         return dataclasses.replace(
-            form, encoding=encoding or form.encoding, delimiter=delimiter or form.delimiter
+            form,
+            encoding=encoding or form.encoding,
+            delimiter=delimiter or form.delimiter,
+            names=names,
+            has_header=not names,
         )
     if encoding is None:
         with open_bytes(path) as file:
@@ -433,6 +436,14 @@ def _delimiter(lines: Sequence[str]) -> str:
     return best
 
 
+def not_text(path: object, form: TextForm) -> ValueError:
+    """Returns the refusal of a file that is no text of a form; it quotes no field."""
+    return ValueError(
+        f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got something "
+        f"else"
+    )
+
+
 @contextlib.contextmanager
 def open_bytes(path: pathlib.Path) -> Iterator[Any]:
     """Opens a file of text, compressed by gzip or not; raises ValueError if it is none."""
@@ -460,10 +471,7 @@ def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
         with open_bytes(path) as file:
             yield io.TextIOWrapper(file, encoding=encoding, newline="")
     except (csv.Error, UnicodeError, LookupError):
-        raise ValueError(
-            f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got "
-            f"something else"
-        ) from None
+        raise not_text(path, form) from None
 
 
 def _encoding(contents: Iterable[bytes]) -> str:
@@ -653,10 +661,7 @@ def _parsed(
                     {name: pyarrow.array([], kinds[name]) for name in kinds}
                 ), misshapen
             else:
-                raise ValueError(
-                    f"{path}: expected text in {form.encoding}, separated by "
-                    f"{form.delimiter!r}, got something else"
-                ) from None
+                raise not_text(path, form) from None
 
 
 def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> TextTable:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import BACKGROUNDS, Dataset
-from pate_tf.data.preprocessing import ngram_features, text_inputs
+from pate_tf.data.preprocessing import input_spec, ngram_features, text_inputs
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
 from pate_tf.serving.served import (
     DATASET,
@@ -114,11 +114,6 @@ def _named(
         names = tf.constant(dataset.class_names)
         answers["class_name"] = tf.gather(names, answers["label"])
     return answers
-
-
-def input_spec(dataset: Dataset) -> tf.TensorSpec:
-    """Returns type, shape and name of a batch of raw inputs."""
-    return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
 
 
 # A schema inside of the graph: what `TableColumn.encode` does outside of it.

@@ -83,7 +83,7 @@ class Served:
 
     def __exit__(self, *exception):
         for line in self.lines:
-            line.__exit__()
+            line.close()
         self.listening.stop(0.0)
 
 
