@@ -11,75 +11,70 @@ import io
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from pate_tf.data.schema import Schema, read_schema
+from pate_tf.data.schema import read_schema
 from pate_tf.data.tables import TextTable
 
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 DEFAULT_FOLDER = pathlib.Path.home() / "tensorflow_datasets"  # as of TensorFlow Datasets
 
-SCHEMAS = {
-    name: read_schema(pathlib.Path(__file__).with_name(f"{name}.toml"))
-    for name in ("adult", "diabetes")
+# SHA-256 of each file that UCI publishes, by its path there.
+FILES = {
+    "adult": {
+        "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        "adult/adult.test": "ceb625d3b5aeddf1e04cd5eec3268e18af4140fbde5a853a11223deeebcfe0f5",
+    },
+    "diabetes": {
+        "00296/dataset_diabetes.zip": (
+            "3a17a3b55b6dd4a1926703185c0ad8e2ed30bc8e2f9b927cdd1000b733d1de8e"
+        )
+    },
 }
+SCHEMAS = {name: read_schema(pathlib.Path(__file__).with_name(f"{name}.toml")) for name in FILES}
 Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UciTable:
-    """A table of UCI's.
+def load(name: str, data_dir: pathlib.Path | None, *, public: bool) -> Arrays:
+    """Returns features and labels of one side of a table, in UCI's order.
 
-    Attributes:
-        schema: what is publicly known of it; its name is that of the folder of its files.
-        files: SHA-256 of each file that UCI publishes, by its path there.
-        read: from the paths of these files, and whether the public side is wanted, to its records.
+    Raw files lie in the table's folder below `data_dir`. Those that lie there already are taken
+    as they are; others are downloaded and checked by their digests.
+
+    Raises:
+        ValueError: if a file can't be had or is broken, or a record of it.
     """
+    folder, schema = (data_dir or DEFAULT_FOLDER) / name, SCHEMAS[name]
+    paths = [folder / pathlib.Path(file).name for file in FILES[name]]
+    for path, (file, digest) in zip(paths, FILES[name].items(), strict=True):
+        if path.is_file():
+            continue
+        import keras  # takes seconds, which files at hand need not
 
-    schema: Schema
-    files: Mapping[str, str]
-    read: Callable[[list[pathlib.Path], bool], TextTable]
-
-    def load(self, data_dir: pathlib.Path | None, *, public: bool) -> Arrays:
-        """Returns features and labels of one side, in UCI's order.
-
-        Raw files lie in the table's folder below `data_dir`. Those that lie there already are taken
-        as they are; others are downloaded and checked by their digests.
-
-        Raises:
-            ValueError: if a file can't be had or is broken, or a record of it.
-        """
-        folder = (data_dir or DEFAULT_FOLDER) / str(self.schema.name)
-        paths = [folder / pathlib.Path(file).name for file in self.files]
-        for path, (file, digest) in zip(paths, self.files.items(), strict=True):
-            if path.is_file():
-                continue
-            import keras  # takes seconds, which files at hand need not
-
-            try:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    keras.utils.get_file(
-                        *(path.name, URL + file),
-                        file_hash=digest,
-                        cache_dir=folder.parent,
-                        cache_subdir=folder.name,
-                    )
-            except Exception as error:  # Keras and the network each raise their own kinds
-                path.unlink(missing_ok=True)
-                reason = str(error).strip().partition("\n")[0]
-                raise ValueError(
-                    f"expected {' and '.join(path.name for path in paths)} in {folder} or a "
-                    f"network to download them from, got: {reason}"
-                ) from error
-        table = self.read(paths, public)
-        labels = self.schema.labels(table.fields[str(self.schema.label)])
-        if labels.min(initial=0) < 0:
-            raise ValueError(f"{table.what}: expected labels of {self.schema.some_classes}")
-        return table.inputs(self.schema)[0], labels
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                keras.utils.get_file(
+                    *(path.name, URL + file),
+                    file_hash=digest,
+                    cache_dir=folder.parent,
+                    cache_subdir=folder.name,
+                )
+        except Exception as error:  # Keras and the network each raise their own kinds
+            path.unlink(missing_ok=True)
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"expected {' and '.join(path.name for path in paths)} in {folder} or a "
+                f"network to download them from, got: {reason}"
+            ) from error
+    table = (read_adult if name == "adult" else read_diabetes)(paths, public)
+    labels = schema.labels(table.fields[str(schema.label)])
+    if labels.min(initial=0) < 0:
+        raise ValueError(f"{table.what}: expected labels of {schema.some_classes}")
+    return table.inputs(schema)[0], labels
 
 
 def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None) -> TextTable:
@@ -118,15 +113,6 @@ def read_adult(paths: list[pathlib.Path], public: bool) -> TextTable:
     records = (line for line in lines if not line.startswith("|"))
     return table_of(records, path.name, ADULT_FIELDS)
 
-
-ADULT = UciTable(
-    schema=SCHEMAS["adult"],
-    files={
-        "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-        "adult/adult.test": "ceb625d3b5aeddf1e04cd5eec3268e18af4140fbde5a853a11223deeebcfe0f5",
-    },
-    read=read_adult,
-)
 
 # Diabetes: is a patient readmitted within 30 days?
 #
@@ -193,16 +179,3 @@ def read_diabetes(paths: list[pathlib.Path], public: bool) -> TextTable:
     taken = table.take(kept)
     labels = pyarrow.array([READMISSIONS.get(readmitted[place], "?") for place in kept])
     return dataclasses.replace(taken, fields={**taken.fields, "readmitted": labels})
-
-
-DIABETES = UciTable(
-    schema=SCHEMAS["diabetes"],
-    files={
-        "00296/dataset_diabetes.zip": (
-            "3a17a3b55b6dd4a1926703185c0ad8e2ed30bc8e2f9b927cdd1000b733d1de8e"
-        )
-    },
-    read=read_diabetes,
-)
-
-TABLES = {"adult": ADULT, "diabetes": DIABETES}
