@@ -333,8 +333,11 @@ def write_warm_up(folder: pathlib.Path, model: str, dataset: Dataset) -> None:
 
 
 def student_digest(model: keras.Model | tf.Module) -> str:
-    """SHA-256 of a student's weights: the `student_digest` of its privacy statement."""
-    return artifacts.digest_arrays(variable.numpy() for variable in _variables(model))
+    """SHA-256 of a student's weights: the `student_digest` of its privacy statement.
+
+    A SavedModel has them as its `weights`, in their order.
+    """
+    return artifacts.digest_arrays(_variables(model))
 
 
 def export_student(

@@ -189,15 +189,6 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
     return files
 
 
-def served_digest(folder: pathlib.Path) -> str:
-    """SHA-256 of the weights that a SavedModel answers with; ValueError if there is none.
-
-    It is the `artifacts.digest_arrays` of its `weights`, in their order: the SHA-256 of the
-    hexadecimal SHA-256 digests of each weight's type, shape and bytes.
-    """
-    return artifacts.digest_arrays(weight.numpy() for weight in load_student(folder).weights)
-
-
 def matches_statement(folder: pathlib.Path) -> bool:
     """Whether every file is the one that was exported, and the weights are the statement's.
 
@@ -221,7 +212,7 @@ def matches_statement(folder: pathlib.Path) -> bool:
         raise ValueError(f"{statement}: expected a student_digest, got none")
     if artifacts.read_json(digests).get("files") != file_digests(folder):
         return False
-    return served_digest(folder) == stated
+    return artifacts.digest_arrays(load_student(folder).weights) == stated
 
 
 # Files, and how good a student is where a file has labels.

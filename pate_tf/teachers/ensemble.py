@@ -142,8 +142,7 @@ def _nearest_labels(
 
 def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
     """Returns SHA-256 of what an encoder learned, as hexadecimal digits."""
-    digest = artifacts.digest_arrays(variable.numpy() for variable in learnt)
-    return hashlib.sha256(digest.encode()).hexdigest()
+    return hashlib.sha256(artifacts.digest_arrays(learnt).encode()).hexdigest()
 
 
 def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:

@@ -427,7 +427,7 @@ class StabilityGate(BatchGate):
 
     >>> import pate_tf
     >>> gate = pate_tf.mechanisms.StabilityGate(epsilon=0.25, delta=3e-6)
-    >>> [round(gate.pass_probability(distance), 2) for distance in (30, 80)]
+    >>> [round(gate.pass_numerator(distance) / 2**128, 2) for distance in (30, 80)]
     [0.02, 1.0]
 
     Attributes:
@@ -473,16 +473,6 @@ class StabilityGate(BatchGate):
         if not delta > 0.0:
             raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
         return cls(epsilon=target.epsilon, delta=delta)
-
-    def pass_probability(self, distance: int) -> float:
-        """Returns the probability that the gate opens, rounded down; for plans and plots.
-
-        Raises:
-            ValueError: if distance is negative.
-        """
-        exact = Fraction(self.pass_numerator(distance), CERTAIN)
-        nearest = float(exact)
-        return nextafter(nearest, 0.0) if Fraction(nearest) > exact else nearest
 
 
 # All plurality labels of a batch without noise or, where that is not stable, counts.
