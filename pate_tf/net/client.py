@@ -64,7 +64,7 @@ _DENIED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 _WRONG = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
 
-class Connection(contextlib.ExitStack):
+class Connection(contextlib.AbstractContextManager[Any]):
     """A line to a server, which this end dials: no other process can dial it.
 
     gRPC dials again with growing waits; a call that failed is for the caller to repeat.
@@ -81,7 +81,6 @@ class Connection(contextlib.ExitStack):
     def __init__(
         self, address: str, *, service: str, files: TlsFiles, limits: Limits | None = None
     ) -> None:
-        super().__init__()
         self._service = service
         self._channel = grpc.secure_channel(
             address,
@@ -100,7 +99,6 @@ class Connection(contextlib.ExitStack):
                 ("grpc.enable_retries", 0),
             ],
         )
-        self.callback(self._channel.close)
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:
         """Returns the reply of a server.
@@ -137,3 +135,6 @@ class Connection(contextlib.ExitStack):
     def is_over(self) -> bool:
         """Returns whether the server says that the run is over; raises as `call`."""
         return bool(self.call(OVER, None, bool))
+
+    def __exit__(self, *exception: object) -> None:
+        self._channel.close()

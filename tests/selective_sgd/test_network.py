@@ -83,7 +83,7 @@ class Served:
 
     def __exit__(self, *exception):
         for line in self.lines:
-            line.close()
+            line.__exit__()
         self.listening.stop(0.0)
 
 
