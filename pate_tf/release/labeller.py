@@ -461,10 +461,7 @@ class Labeller:
     ) -> Labels:
         queries, mechanism, reporting = plan.queries, plan.mechanism, self._reporting
         num_classes = pool.dataset.num_classes
-        aggregation, noise = aggregation_of(num_classes), self._noise()
-        noise.noisy_winners = lambda counts, drawn: aggregation.noisy_winners(
-            tf.constant(counts), tf.constant(drawn)
-        ).numpy()
+        aggregation = aggregation_of(num_classes)
 
         def neighbours_of(indices: IntArray) -> IntArray | None:
             if not num_neighbours:
@@ -484,6 +481,10 @@ class Labeller:
             def answers(
                 indices: IntArray, predictions: npt.NDArray[np.float64] | None = None
             ) -> ReleasedLabels:
+                noise = self._noise()
+                noise.noisy_winners = lambda counts, drawn: aggregation.noisy_winners(
+                    tf.constant(counts), tf.constant(drawn)
+                ).numpy()
                 return release_votes(
                     asked_inputs(pool, indices, neighbours_of(indices)),
                     mechanism,
