@@ -65,8 +65,20 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
         raw_inputs: Callable[[dict[str, tf.Tensor]], tf.Tensor], specs: dict[str, tf.TensorSpec]
     ) -> Any:
         @tf.function(autograph=False)
-        def answered(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _named(model, dataset, raw_inputs(inputs))
+        def answered(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+            inputs = raw_inputs(columns)
+            if inputs.dtype.is_floating:
+                name = dataset.input_name
+                inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
+            # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
+            size = tf.shape(inputs)[0]
+            paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
+            padded = answer(model, tf.pad(inputs, paddings))
+            answers = {key: part[:size] for key, part in padded.items()}
+            if dataset.class_names:
+                names = tf.constant(dataset.class_names)
+                answers["class_name"] = tf.gather(names, answers["label"])
+            return answers
 
         return answered.get_concrete_function(**specs)
 
@@ -97,23 +109,6 @@ def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Te
     """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
     logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
-
-
-def _named(
-    model: keras.Model | tf.Module, dataset: Dataset, inputs: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    if inputs.dtype.is_floating:
-        name = dataset.input_name
-        inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
-    # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
-    size = tf.shape(inputs)[0]
-    paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
-    padded = answer(model, tf.pad(inputs, paddings))
-    answers = {key: part[:size] for key, part in padded.items()}
-    if dataset.class_names:
-        names = tf.constant(dataset.class_names)
-        answers["class_name"] = tf.gather(names, answers["label"])
-    return answers
 
 
 # A schema inside of the graph: what `TableColumn.encode` does outside of it.
