@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -124,21 +123,23 @@ def analyse(
         raise ValueError("mechanism: expected what answers the votes, got none")
     else:
         source = VoteSource.of_counts(VoteCounts(np.asarray(votes)), mechanism)
-    grid, mechanisms = moment_grid(num_moments), [group.mechanism for group in source.groups]
-    for each, bound in itertools.product(mechanisms, bounds or ()):
-        if bound not in each.bounds:
-            raise ValueError(
-                f"bound: expected some of {list(each.bounds)} for {each.name}, got {bound!r}"
-            )
-    if bounds is None:
-        bounds = [
-            name for name in DEFAULT_BOUNDS if all(name in each.bounds for each in mechanisms)
-        ]
+    grid, groups = moment_grid(num_moments), source.groups
+    for group in groups:
+        for wanted in bounds or ():
+            if wanted not in group.mechanism.bounds:
+                raise ValueError(
+                    f"bound: expected some of {list(group.mechanism.bounds)} for "
+                    f"{group.mechanism.name}, got {wanted!r}"
+                )
+    names = bounds
+    if bounds is None:  # those that every mechanism has
+        kinds = [group.mechanism for group in groups]
+        names = [name for name in DEFAULT_BOUNDS if all(name in kind.bounds for kind in kinds)]
     costs = {
-        bound: conversions.epsilon_from_alphas(
-            bound_alphas(source.groups, bound, grid, progress), grid, delta, conversion=conversion
+        name: conversions.epsilon_from_alphas(
+            bound_alphas(groups, name, grid, progress), grid, delta, conversion=conversion
         )
-        for bound in (bounds if mechanisms else ())
+        for name in (names if groups else ())
     }
     table = {}
     if beta is not None:

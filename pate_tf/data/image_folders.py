@@ -55,7 +55,7 @@ def size_of(text: str | None) -> tuple[int, int] | None:
 
 def load_public(
     folder: pathlib.Path | None,
-    private: pathlib.Path | None = None,
+    beside: pathlib.Path | None = None,
     *,
     classes: Sequence[str] | None = None,
     augmentation: str = IMAGE_AUGMENTATION,
@@ -74,7 +74,7 @@ def load_public(
 
     Args:
         folder: with the images; None for none.
-        private: the PRIVATE folder beside it, which must be named where there is no other.
+        beside: the PRIVATE folder beside it, which must be named where there is no other.
         classes: the names of the classes, in the order of their numbers. Default: the names of the
             folders in it, sorted.
         augmentation: as of `Dataset`.
@@ -89,7 +89,7 @@ def load_public(
         ValueError: if there are no images, some are broken (which are named), all are alike, they
             differ in size without `size`, or classes are not known.
     """
-    place = folder or private
+    place = folder or beside
     if place is None or (folder is None and size is None):
         raise ValueError("image_size: expected a size of all images without public ones, got none")
     names = tuple(classes or _class_names(place))
@@ -97,8 +97,8 @@ def load_public(
     shape, white_level, number = (*(size or (1, 1)), 1), WHITE_LEVEL, 0
     if folder is not None:
         paths, labels = _placed(folder, names, is_private=False)
-        if private is not None and on_bad_record == REFUSE:
-            _placed(private, names, is_private=True)
+        if beside is not None and on_bad_record == REFUSE:
+            _placed(beside, names, is_private=True)
         shape, white_level = _facts(paths, folder, size)
         number = pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any()))
     dataset = Dataset(
@@ -117,7 +117,7 @@ def load_public(
     _refuse(place, broken, is_private=False)
     if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
         raise ValueError(
-            f"{place}: expected images that differ, got {len(inputs):,} that are all alike, with "
+            f"{folder}: expected images that differ, got {len(inputs):,} that are all alike, with "
             f"{background} where they are transparent; `background` names another color"
         )
     return PublicExamples(dataset, inputs, labels)
