@@ -72,7 +72,7 @@ def main() -> None:
 def run() -> None:
     """Runs the command with the flags of this process; the chief of a cluster leaves at once.
 
-    Otherwise TensorFlow's coordinator would wait on leaving, for ever, for a worker that died.
+    Otherwise TensorFlow's coordinator would wait on leaving, forever, for a worker that died.
     """
     guarded = command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)
 
