@@ -131,10 +131,9 @@ def analyse(
                     f"bound: expected some of {list(group.mechanism.bounds)} for "
                     f"{group.mechanism.name}, got {wanted!r}"
                 )
-    names = bounds
-    if bounds is None:  # those that every mechanism has
-        kinds = [group.mechanism for group in groups]
-        names = [name for name in DEFAULT_BOUNDS if all(name in kind.bounds for kind in kinds)]
+    kinds = [group.mechanism for group in groups]
+    of_all = [name for name in DEFAULT_BOUNDS if all(name in kind.bounds for kind in kinds)]
+    names = of_all if bounds is None else bounds
     costs = {
         name: conversions.epsilon_from_alphas(
             bound_alphas(groups, name, grid, progress), grid, delta, conversion=conversion

@@ -16,7 +16,7 @@ from pate_tf.accounting.conversions import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import MOST_MOMENTS, Progress, analyse
-from pate_tf.analysis.release import release
+from pate_tf.analysis.release import Released, release
 from pate_tf.analysis.votes import (
     LEDGER_FILE,
     VoteSource,
@@ -216,7 +216,8 @@ def run(
     plots = list[pathlib.Path]()
     if settings.plots:
         plots = reports.draw(folder, source, analysis, num_moments=settings.num_moments)
-    released, refusal = None, None  # a stored draw is shown again, if it can be
+    released: Released | None = None
+    refusal: str | None = None  # why a stored draw can't be shown again
     if settings.release != "none" and (settings.release is not None or source.has_release):
         planned = source.planned_release or PlannedRelease()
         if settings.release is not None:

@@ -241,7 +241,7 @@ def _noted(ledger: Ledger) -> Noted:
     noted = NOTHING
     for row in ledger.history():
         if row.kind == "debit" and not row.details["past"]:
-            noted = (row.sequence, *NOTHING[1:])
+            noted = (row.sequence, 0, b"")
         elif row.kind == "acknowledged":
             noted = NOTHING
         elif row.kind == "released":
