@@ -94,7 +94,7 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the ledger can't be used.
     """
-    from pate_tf.release import feature_sums
+    from pate_tf.release.feature_sums import FeatureSums, default_folder
     from pate_tf.release.labeller import Labeller
     from pate_tf.release.pseudo_labels import accuracy_without_noise
     from pate_tf.run.student import REPORT, Student, student_report
@@ -131,36 +131,43 @@ def run(settings: WholeRun, data: Data | None = None, reporting: Reporting = QUI
         num_teachers=number,
         has_augmentation=dataset.augmentation != "none",
     )
-    method = settings.method
+    method, sums_folder = settings.method, settings.folder or default_folder(dataset.name)
     if method == AUTO:
         method = FEATURE_SUMS if has_owners else comparison.method
+    sums = FeatureSums(
+        directory=sums_folder, representation=settings.representation, verbose=reporting
+    )
+    forecast, votes = comparison.forecast(FEATURE_SUMS, NUM_FEATURES), None
+    if method == PATE:
+        votes = comparison.forecast(PATE, measured=accuracy_without_noise(data.pool))
+    # Labels of the pool say more of sums than margins do.
+    is_compared = settings.method == AUTO and forecast is not None
+    is_compared = is_compared and votes is not None and votes.is_measured
+    # Noise is refused before features of images are learned.
+    is_refused = forecast is not None and forecast.is_noise and dataset.kind == "image"
+    if (method == FEATURE_SUMS or is_compared) and (settings.accept_forecast or not is_refused):
+        sums.choose_representation(data.pool, number_of_records, settings.epsilon, delta)
+        forecast = sums.forecast or forecast
+    if is_compared and votes is not None and forecast is not None:
+        # Sums label all of the pool.
+        method = PATE if votes.low > forecast.accuracy and not votes.is_noise else FEATURE_SUMS
     reporting.note(f"Method {method}, by public values.")
     is_large = dataset.has_colours and max(dataset.input_shape[:2]) > SMALL_SIDE
     if settings.representation is None and (is_large or dataset.kind == "text"):
         reporting.note(ENCODER_HELPS)
-    source: Teachers | feature_sums.FeatureSums
-    if method == FEATURE_SUMS:
-        folder = settings.folder or feature_sums.default_folder(dataset.name)
-        source = feature_sums.FeatureSums(
-            directory=folder, representation=settings.representation, verbose=reporting
-        )
-        forecast = comparison.forecast(method, NUM_FEATURES)
-        # Noise is refused before features of images are learned.
-        if settings.accept_forecast or forecast is None or not forecast.is_noise:
-            source.choose_representation(data.pool, number_of_records, settings.epsilon, delta)
-            forecast = source.forecast or forecast
-    else:
+    source: Teachers | FeatureSums = sums
+    folder = sums_folder
+    if method == PATE:
         folder = settings.folder or pathlib.Path(f"runs/{dataset.name}-{number}")
-        features = settings.representation
+        features, forecast = settings.representation, votes
         source = Teachers(TEACHER, num_teachers=number, directory=folder, representation=features)
-        forecast = comparison.forecast(PATE, measured=accuracy_without_noise(data.pool))
     if forecast is not None:
         majority = data.pool.majority_share
         reporting.note(f"Forecast, before anything is charged: {forecast.in_words(majority)}")
         # Of pictures the labeller may plan counts that are learned from together.
         if not (settings.accept_forecast or (method == PATE and dataset.kind == "image")):
             forecast.check(majority)
-    if isinstance(source, feature_sums.FeatureSums):
+    if isinstance(source, FeatureSums):
         source.fit(data.private, data.pool, flags=settings.flags)
     else:
         source.fit(data.private, data.pool, data_source=settings, reporting=reporting)
