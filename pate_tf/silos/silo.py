@@ -49,7 +49,6 @@ from pate_tf.silos.roster import Policy, SiloRoster
 
 if TYPE_CHECKING:
     from pate_tf.release.feature_sums import FeatureSums
-    from pate_tf.silos.transport import SiloConnection
 
 DAY_SECONDS = 24 * 60 * 60
 
@@ -420,7 +419,7 @@ class Silo(contextlib.ExitStack):
 
     def serve(
         self,
-        coordinator: SiloConnection,
+        coordinator: Any,
         *,
         on_event: Callable[[str], None] = lambda event: None,
         **waiting: Any,
@@ -428,7 +427,7 @@ class Silo(contextlib.ExitStack):
         """Polls and answers until it is stopped; for `until` and `sleep` see `with_retries`.
 
         Args:
-            coordinator: a connection to it.
+            coordinator: a connection to it, `pate_tf.silos.transport.SiloConnection`.
             on_event: called with what happened, in words without anything of the data.
             **waiting: of `pate_tf.net.client.with_retries`.
         """
