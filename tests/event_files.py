@@ -21,27 +21,27 @@ def accumulated(folder: pathlib.Path) -> EventAccumulator:
 def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
     """Steps and values of every scalar of one run's folder."""
     events = accumulated(folder)
-    found = {}
+    actual = {}
     for tag in events.Tags()["tensors"]:
         if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
-            found[tag] = [
+            actual[tag] = [
                 (event.step, float(tensor_util.make_ndarray(event.tensor_proto)))
                 for event in events.Tensors(tag)
             ]
-    return found
+    return actual
 
 
 def images(folder: pathlib.Path) -> dict[str, list[tuple[int, np.ndarray]]]:
     """Steps and pictures `[height, width, channels]` of one run's folder."""
     events = accumulated(folder)
-    found = {}
+    actual = {}
     for tag in events.Tags()["tensors"]:
         if events.SummaryMetadata(tag).plugin_data.plugin_name == "images":
-            found[tag] = [
+            actual[tag] = [
                 (event.step, tf.io.decode_png(event.tensor_proto.string_val[2]).numpy())
                 for event in events.Tensors(tag)
             ]
-    return found
+    return actual
 
 
 def settings(folder: pathlib.Path) -> dict[str, object]:

@@ -181,14 +181,14 @@ class StoreContract:
         store.close()
 
     def test_witnesses_are_told_by_their_store_alone(self, tmp_path, monkeypatch):
-        found = []
+        actual = []
         for place in ("one", "other"):
             monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / place / "state"))
-            found.append(self.open(tmp_path / place / "sensitive"))
-        one, other = found
+            actual.append(self.open(tmp_path / place / "sensitive"))
+        one, other = actual
         assert not other.holds_witness(one.witness())
         assert one.head.digest not in one.witness().hex()
-        for store in found:
+        for store in actual:
             store.close()
 
     def after_a_kill(self, folder, given):

@@ -24,8 +24,10 @@ class LedgerStore:
         return Ledger.open(folder, ensemble_digest="ab" * 32, delta=1e-5, **settings)
 
     def answers(self, store, numbers):
-        asked = {query(number): number for number in numbers}
-        return {asked[one]: found.label for one, found in store.stored_answers([*asked]).items()}
+        queries = {query(number): number for number in numbers}
+        return {
+            queries[one]: actual.label for one, actual in store.stored_answers([*queries]).items()
+        }
 
     def answer(self, store, number):
         debit = store.debit(self.charge, [query(number)], secure_noise=True)
@@ -41,8 +43,8 @@ class AccountStore:
         return SiloAccount(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)
 
     def answers(self, store, numbers):
-        asked = {query(number): number for number in numbers}
-        return {asked[one]: label for one, label in store.labels([*asked]).items()}
+        queries = {query(number): number for number in numbers}
+        return {queries[one]: label for one, label in store.labels([*queries]).items()}
 
     def answer(self, store, number):
         store.debit(self.charge, [query(number)])

@@ -124,12 +124,12 @@ def test_imports_go_down():
     for module in MODULES:
         if module != PUBLIC_API:
             own = package(module)
-            found = {
+            actual = {
                 package(name)
                 for name in imported(module, TREES[module])
                 if name.split(".")[0] == "pate_tf"
             }
-            if upward := found - {None, own, *MAY_IMPORT[own].split()}:
+            if upward := actual - {None, own, *MAY_IMPORT[own].split()}:
                 wrong[module] = upward
     assert wrong == {}
 
@@ -149,9 +149,9 @@ def test_no_two_files_import_each_other():
 def test_the_accounting_side_starts_without_tensorflow():
     for module in LIGHT:
         assert imported_packages(module) & (HEAVY - {"matplotlib", "absl"}) == set(), module
-    found = modules_after(f"import {', '.join(LIGHT)}")
+    modules = modules_after(f"import {', '.join(LIGHT)}")
     heavy = HEAVY - {"absl"} | {"opendp", "scipy.stats"}  # the commands define flags
-    assert found & heavy == set()
+    assert modules & heavy == set()
 
 
 def test_flags_printing_and_exits_stand_in_the_commands_alone():
@@ -188,12 +188,12 @@ def test_the_public_side_reaches_nothing_sensitive_by_name_or_path():
 
 def test_sections_of_docstrings_are_indented_alike():
     section = re.compile(r"^( *)(?:Args|Attributes|Raises|Returns|Yields):\n( +)", re.MULTILINE)
-    found = {
+    actual = {
         name: {len(inner) - len(outer) for outer, inner in section.findall(path.read_text())}
         for name, path in MODULES.items()
     }
-    assert {name: widths for name, widths in found.items() if widths - {4}} == {}
-    assert sum(map(bool, found.values())) > 100
+    assert {name: widths for name, widths in actual.items() if widths - {4}} == {}
+    assert sum(map(bool, actual.values())) > 100
 
 
 def test_no_assert_and_no_pickle():

@@ -95,9 +95,9 @@ SUBCOMMANDS = {
 def flags_of(command, folder):
     """Names of all flags of a command, as `--helpfull` lists them."""
     shown = run_script("pate_tf/cli/main.py", *command.split(), "--helpfull", folder=folder)
-    found = set(re.findall(r"^ +--(?:\[no\])?(\w+)", shown.out, re.MULTILINE))
-    assert found, f"{command}: {shown.out[-300:]} {shown.err[-300:]}"
-    return found
+    actual = set(re.findall(r"^ +--(?:\[no\])?(\w+)", shown.out, re.MULTILINE))
+    assert actual, f"{command}: {shown.out[-300:]} {shown.err[-300:]}"
+    return actual
 
 
 def surface(folder):

@@ -39,7 +39,7 @@ class Cost:
     >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> print(pate_tf.Cost(charge=mechanism, number=100, epsilon=epsilon, delta=1e-5).in_words())
-    epsilon 2.138 at delta 1e-05 for every record, whatever the data: 100 ...
+    epsilon 2.138 at delta 1e-05 for every record, in the worst case: 100 ...
 
     Attributes:
         charge: what was charged.
@@ -63,7 +63,7 @@ class Cost:
         earlier = ", ".join(charge.several(number) for charge, number in self.before)
         return (
             f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:g} for every {self.unit}, "
-            f"whatever the data: {self.charge.several(self.number)}"
+            f"in the worst case: {self.charge.several(self.number)}"
             f"{', after ' if earlier else ''}{earlier}"
         )
 

@@ -102,12 +102,12 @@ ENCODER_HELPS: Final = (
     "--representation=EfficientNetV2B0 or hub:FOLDER (docs/how-to/pretrained_encoder.md)."
 )
 NOTHING_CHARGED: Final = ITEM.join(
-    ("Nothing was charged.", HELPS, "To go on all the same: `accept_forecast`.")
+    ("Nothing was charged.", HELPS, "To continue anyway: `accept_forecast`.")
 )
 
 
 ACCEPT_FORECAST: Final = {
-    "help": "Go on where labels are not expected to be worth their cost: to be more often correct "
+    "help": "Continue where labels are not expected to be worth their cost: correct more often "
     "than the most frequent class of the pool, or than guesses. Otherwise nothing is charged, and "
     "the command ends with exit code 4."
 }
@@ -129,7 +129,7 @@ class PlanSettings(Settings):
     """What a plan is made from. Public, all of it stated by the user; see `plan`."""
 
     epsilon: float = setting(
-        group="privacy", above=0.0, help="What the release may cost at --delta, whatever the data."
+        group="privacy", above=0.0, help="What the release may cost at --delta, in the worst case."
     )
     delta: float | None = setting(None, group="privacy", **DELTA)
     unit: str = setting(

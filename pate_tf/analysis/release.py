@@ -14,7 +14,7 @@ prefer it to `smooth_sensitivity`, which costs more besides.
 
 Drawing twice and averaging would undo the noise, and choosing the smaller of two draws its
 guarantee. So the first draw from some votes is stored in a ledger; the same plan gets the same
-answer for ever, and another plan, mechanism or selection of the same votes is refused. The ledger
+answer forever, and another plan, mechanism or selection of the same votes is refused. The ledger
 is charged before it is drawn: that of the labels, else one of the votes' own.
 """
 

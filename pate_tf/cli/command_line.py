@@ -184,7 +184,7 @@ def guarded(
                 main()
             return
         except KeyboardInterrupt:
-            message, code = "stopped; the same command goes on from here", INTERRUPTED
+            message, code = "stopped; the same command resumes from here", INTERRUPTED
         except FlagValueError as error:
             message, code = str(error), FLAG_ERROR
         except ForecastError as error:

@@ -97,7 +97,7 @@ def run() -> None:
     try:
         run_command(name)
     except KeyboardInterrupt:  # while modules are imported
-        print("error: stopped; the same command goes on from here", file=sys.stderr)
+        print("error: stopped; the same command resumes from here", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
 
 

@@ -74,7 +74,7 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
             "reset_ledger_i_understand",
             False,
             "Resume although the run's ledger, or rows of it, are gone. What is known of their "
-            "cost is charged, and the run is charged again, above its target, on record for ever.",
+            "cost is charged, and the run is charged again, above its target, on record forever.",
         )
 
 

@@ -72,7 +72,7 @@ def main() -> None:
 def run_and_leave(arguments: list[str]) -> None:
     """Runs; the chief of a cluster then leaves at once.
 
-    Otherwise TensorFlow's coordinator would wait on leaving, for ever, for a worker that died.
+    Otherwise TensorFlow's coordinator would wait on leaving, forever, for a worker that died.
     """
     leaving = SystemExit(0)
     try:

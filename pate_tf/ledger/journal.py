@@ -279,11 +279,11 @@ class Store:
         head: the last row that counts.
         opened: the row that opened the store; None before there is one.
         source: that it is charged to, fixed at first use.
-        was_reset: True for ever once its user went on although rows or an earlier store were gone.
+        was_reset: True forever once its user went on although rows or an earlier store were gone.
         charges: what was charged, and how often.
         epsilon_budget: the budget in force; None if there is none.
         delta: the delta in force; NaN if there is none.
-        was_raised: True for ever once the budget or its delta was raised.
+        was_raised: True forever once the budget or its delta was raised.
     """
 
     name: ClassVar[str] = "ledger"
@@ -714,7 +714,7 @@ class Store:
         return rows
 
     def replace_budget(self, epsilon_budget: float, delta: float) -> LedgerRow:
-        """Puts a budget and delta in force, on record for ever; call it inside `exclusive`."""
+        """Puts a budget and delta in force, on record forever; call it inside `exclusive`."""
         old = math.inf if self.epsilon_budget is None else self.epsilon_budget
         return self.write(
             "budget",

@@ -85,7 +85,7 @@ class Ledger(Store):
         ensemble_digest: digest of the ensemble that this ledger was opened for.
         num_queries: how many queries were charged, answered or not.
         num_answered: how many queries have a label as their answer.
-        is_secure: False for ever once a single debit or release used predictable noise.
+        is_secure: False forever once a single debit or release used predictable noise.
         plan_is_late: whether that was fixed when there may have been votes already.
     """
 
@@ -132,7 +132,7 @@ class Ledger(Store):
             student_runs: run folders that the ensemble's students may have gone to, whose
                 statements quote its ledger. The ledger's own run is always looked at.
             acknowledge_reset: whether to go on although an earlier ledger of this folder, or later
-                rows of this one, are gone. A row tells so for ever, and so does every later
+                rows of this one, are gone. A row tells so forever, and so does every later
                 statement. What is known of what was spent is charged again.
             planned_release: how the data-dependent cost will be released, if ever; fixed by the
                 first call, before there are votes. Default: what was fixed, at first
@@ -306,7 +306,7 @@ class Ledger(Store):
         return kept[-1] if kept else None
 
     def raise_budget(self, *, epsilon_budget: float, delta: float) -> LedgerRow:
-        """Replaces budget and delta, which weakens privacy; a row reports it for ever.
+        """Replaces budget and delta, which weakens privacy; a row reports it forever.
 
         Args:
             epsilon_budget: the new budget for everything that this ensemble ever answers.

@@ -7,7 +7,7 @@ the named source that its releases are charged to. Statements and votes in the f
 store tell of it, too.
 
 A store that lacks a row it should hold is refused, unless its user acknowledges that. Then a row
-"acknowledged" says for ever what was missing, and what missing rows charged is charged here, too,
+"acknowledged" says forever what was missing, and what missing rows charged is charged here, too,
 as released before.
 
 Nothing is charged or released by comparing private records: which ledgers add up follows from the
@@ -48,7 +48,7 @@ PLACES: Final = (  # of the registry: in which variable, and where below
 REGISTRY: Final = "ledgers.sqlite3"
 VERSION: Final = 2
 WAIT_SECONDS: Final = 60.0
-ACKNOWLEDGE = "`acknowledge_reset` goes on without it, which stays on record for ever"
+ACKNOWLEDGE = "`acknowledge_reset` continues without it, on record forever"
 SAME_RECORDS: Final = "same_records.json"
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"

@@ -54,7 +54,7 @@ class LabelSettings(Settings):
         None,
         group="privacy",
         above=0.0,
-        help="Epsilon of this release at --delta, whatever the data. Mechanism, noise and number "
+        help="Epsilon of this release at --delta, in the worst case. Mechanism, noise and number "
         "of queries are planned from public values; with --mechanism, noise and number alone.",
     )
     mechanism: Mechanism | type[Mechanism] | None = None
@@ -88,7 +88,7 @@ class LabelSettings(Settings):
         least=0,
         advanced=True,
         help="Draw the privacy noise from this seed, for tests and demonstrations. NOTHING is "
-        "private then; ledger and statement say so for ever.",
+        "private then; ledger and statement say so forever.",
     )
     accept_forecast: bool = setting(False, group="privacy", **planning.ACCEPT_FORECAST)
 
@@ -132,15 +132,15 @@ class Budget(Settings):
         flag="new_budget_i_understand",
         advanced=True,
         help="Replace the budget by --epsilon_budget and --delta, both of which must be given. The "
-        "ledger and every later statement say so for ever.",
+        "ledger and every later statement say so forever.",
     )
     acknowledge_reset: bool = setting(
         False,
         group="privacy",
         flag="reset_ledger_i_understand",
         advanced=True,
-        help="Go on although the ledger, or rows of it, are gone. What is known of their cost is "
-        "charged again. The ledger and every later statement say so for ever.",
+        help="Continue although the ledger, or rows of it, are gone. Their known cost is charged "
+        "again. The ledger and every later statement say so forever.",
     )
     planned_release: str | None = setting(
         None,

@@ -39,7 +39,7 @@ class WholeRun(DataSource, PublicationSettings):
     epsilon: float = setting(
         group="privacy",
         above=0.0,
-        help="What all that is published may cost at --delta, whatever the data.",
+        help="What all that is published may cost at --delta, in the worst case.",
     )
     delta: float | None = setting(None, group="privacy", **DELTA)
     evaluate_epsilon: float | None = setting(

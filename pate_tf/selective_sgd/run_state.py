@@ -83,7 +83,7 @@ class DurableRun(contextlib.ExitStack):
         settings: of the run, which give budget and delta. Without privacy there is no ledger.
         source: that the run is charged to; None for its own folder.
         acknowledge_reset: resumes although the ledger, or rows of it, are gone. What is known of
-            them is charged, the run too, and the budget raised to that, on record for ever.
+            them is charged, the run too, and the budget raised to that, on record forever.
 
     Attributes:
         folder: with the state.

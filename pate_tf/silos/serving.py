@@ -43,8 +43,8 @@ class SiloRun(DataSource):
     acknowledge_reset: bool = setting(
         False,
         flag="reset_account_i_understand",
-        help="Go on although an earlier ledger of this silo, or later rows of it, are gone; the "
-        "ledger says so for ever, and what is known of what was spent is charged again.",
+        help="Continue although an earlier ledger of this silo, or later rows of it, are gone. "
+        "Their known cost is charged again, and the ledger says so forever.",
     )
     method: str = setting(
         "pate",

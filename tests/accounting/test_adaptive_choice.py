@@ -60,12 +60,12 @@ def laws(choose, fits, p=1.0, q=1.0, spent=None, depth=DEPTH, history=()):
         after = (spent[0] + epsilon * MOMENTS, spent[1] + delta)
     if depth == 0 or not fits(after):
         return [(p, q)]
-    found = []
+    actual = []
     for output, (one, other) in enumerate(zip(*pair, strict=True)):
-        found += laws(
+        actual += laws(
             choose, fits, p * one, q * other, after, depth - 1, (*history, (place, output))
         )
-    return found
+    return actual
 
 
 def divergence(outputs, epsilon):

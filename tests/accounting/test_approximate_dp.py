@@ -68,9 +68,9 @@ def gaussian_delta(mu):
 def test_composed_guarantees_agree_with_every_path_and_are_never_below(composed, epsilon):
     with mp.workdps(50):
         expected = true_delta(composed, epsilon)
-        found = composed_delta(composed, epsilon=epsilon)
-        assert found >= min(expected, 1)
-        assert found == pytest.approx(float(expected), rel=1e-8, abs=1e-14)
+        actual = composed_delta(composed, epsilon=epsilon)
+        assert actual >= min(expected, 1)
+        assert actual == pytest.approx(float(expected), rel=1e-8, abs=1e-14)
 
 
 @EXAMPLES
@@ -89,10 +89,10 @@ def test_composed_epsilon_is_tight_and_on_the_safe_side(composed, delta):
 
 @pytest.mark.parametrize("number", [1, 5, 100, 5000, 200_000])
 def test_equal_pure_guarantees_compose_as_the_closed_form(number):
-    found = composed_epsilon(gates((0.01, 0.0)) * number, delta=1e-6)
+    actual = composed_epsilon(gates((0.01, 0.0)) * number, delta=1e-6)
     expected = pure_composition_epsilon(0.01, number, 1e-6)
     # Merged losses, above some thousand mechanisms, cost a little.
-    assert expected * (1 - 1e-6) <= found <= expected * (1.0 + 2e-8 if number < 1000 else 1.02)
+    assert expected * (1 - 1e-6) <= actual <= expected * (1.0 + 2e-8 if number < 1000 else 1.02)
 
 
 @EXAMPLES
@@ -103,12 +103,12 @@ def test_moments_alone_and_basic_composition_are_the_limits(scale, composed):
     alone = composed_epsilon([], delta=delta, alphas=alphas)
     assert alone == pytest.approx(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0], rel=1e-8)
     assert alone >= epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0]
-    found = composed_epsilon(composed, delta=delta, alphas=alphas)
+    actual = composed_epsilon(composed, delta=delta, alphas=alphas)
     left = delta - sum(used for _, used in composed)
     basic = sum(epsilon for epsilon, _ in composed)
     basic += epsilon_from_alphas(alphas, DEFAULT_MOMENTS, left)[0]
-    assert alone <= found * (1 + 1e-8)
-    assert found <= basic * (1 + 1e-8)
+    assert alone <= actual * (1 + 1e-8)
+    assert actual <= basic * (1 + 1e-8)
 
 
 @EXAMPLES
@@ -194,22 +194,24 @@ def test_adaptive_gates_and_a_noisy_label_never_exceed_their_composition(num_tea
     moments = DEFAULT_MOMENTS
     alphas = ExponentialMechanism(gamma=gamma).alphas(moments)
     composed = gates((epsilon, delta), (epsilon, delta))
-    asked = [0.0, 0.2, 0.4, 0.8, 1.0]
-    asked.append(composed_epsilon(composed, delta=0.03, alphas=alphas))
-    claimed = [composed_delta(composed, epsilon=value, alphas=alphas) for value in asked]
+    epsilons = [0.0, 0.2, 0.4, 0.8, 1.0]
+    epsilons.append(composed_epsilon(composed, delta=0.03, alphas=alphas))
+    claimed = [composed_delta(composed, epsilon=value, alphas=alphas) for value in epsilons]
     too_little = [
         composed_delta(gates((epsilon / 2, delta / 2)) * 2, epsilon=value, alphas=alphas)
-        for value in asked
+        for value in epsilons
     ]
     assert claimed[-1] <= 0.03
-    largest = np.zeros(len(asked))
+    largest = np.zeros(len(epsilons))
     for others in gate_universes.other_counts(4, 2, num_teachers, ordered=True):
         laws = [
             two_gates_and_a_noisy_label(counts, epsilon, delta, gamma)
             for counts in gate_universes.neighbours(others)
         ]
         for here, there in itertools.permutations(laws, 2):
-            spent = [gate_universes.hockey_stick(here, there, math.exp(value)) for value in asked]
+            spent = [
+                gate_universes.hockey_stick(here, there, math.exp(value)) for value in epsilons
+            ]
             largest = np.maximum(largest, spent)
     assert np.all(largest <= np.array(claimed) * (1.0 + 1e-12))
     assert np.any(largest > too_little)

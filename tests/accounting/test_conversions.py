@@ -64,9 +64,9 @@ def test_gaussian_delta_never_claims_less_than_the_truth(mu, epsilon):
     with mp.workdps(400):
         spent = mp.ncdf(-mp.mpf(epsilon) / mu + mp.mpf(mu) / 2)
         matched = mp.exp(epsilon) * mp.ncdf(-mp.mpf(epsilon) / mu - mp.mpf(mu) / 2)
-        truth, found = spent - matched, mp.mpf(gaussian_dp_delta(mu, epsilon))
-        assert truth * (1 - mp.mpf("1e-300")) <= found or spent < mp.mpf("1e-300")
-        assert found <= truth + spent * mp.mpf("1e-5")
+        truth, actual = spent - matched, mp.mpf(gaussian_dp_delta(mu, epsilon))
+        assert truth * (1 - mp.mpf("1e-300")) <= actual or spent < mp.mpf("1e-300")
+        assert actual <= truth + spent * mp.mpf("1e-5")
 
 
 def randomised_response_delta(epsilon: mp.mpf, pure: float, queries: int) -> mp.mpf:
@@ -111,7 +111,7 @@ def test_the_least_number_holds_and_the_one_below_does_not():
     for edge in (1, 7, 1000):
         assert least(lambda number, edge=edge: number >= edge, 0, 1000) == edge
     for edge in (1e-30, 0.3, 9.75):
-        found = least(lambda number, edge=edge: number >= edge, 0.0, 10.0)
-        assert found == edge
+        smallest = least(lambda number, edge=edge: number >= edge, 0.0, 10.0)
+        assert smallest == edge
         near = least(lambda number, edge=edge: number >= edge, 0.0, 10.0, within=1e-3)
         assert edge <= near <= edge * (1.0 + 2e-3)

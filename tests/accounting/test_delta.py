@@ -103,10 +103,10 @@ def test_delta_0_is_never_cheaper_and_fails_to_the_safe_side(charged):
 
 
 def test_plans_at_delta_0_are_of_pure_mechanisms():
-    found = plan(2.0, num_teachers=250, num_classes=10, delta=0.0)
-    assert {type(one.mechanism) for one in found.candidates} == set(PURE)
-    for candidate in found.candidates:
-        assert found.num_queries * candidate.mechanism.pure_epsilon <= 2.0
+    planned = plan(2.0, num_teachers=250, num_classes=10, delta=0.0)
+    assert {type(one.mechanism) for one in planned.candidates} == set(PURE)
+    for candidate in planned.candidates:
+        assert planned.num_queries * candidate.mechanism.pure_epsilon <= 2.0
         assert candidate.epsilon == pytest.approx(2.0, rel=1e-6)
     for kind in (GaussianNoisyMax, GaussianHistogram, ConfidentGaussianNoisyMax, StabilityGate):
         with pytest.raises(ValueError, match=r"delta: expected above 0 for .*, got 0"):

@@ -54,22 +54,22 @@ def gaussian_delta(growth, distance):
 def worst(universe, mechanism, *, numerator=None, sigma=None):
     """The largest divergence of all neighbors at epsilon: labels exactly, counts as continuous."""
     numerator = numerator or mechanism.pass_numerator
-    growth, found = exp(mechanism.epsilon), 0.0
+    growth, actual = exp(mechanism.epsilon), 0.0
     distance = sqrt(2 * universe[0]) / (sigma or mechanism.sigma)
     for here, there, same in gate_universes.reached_pairs(universe, stability_distances):
         first, second = (float(Fraction(numerator(one), CERTAIN)) for one in (here, there))
         labels = max(0.0, first - growth * second) if same else first
         ratio = growth * (1 - second) / (1 - first) if first < 1 else inf
         counts = (1 - first) * gaussian_delta(ratio, distance) if ratio < inf else 0.0
-        found = max(found, labels + counts)
-    return found
+        actual = max(actual, labels + counts)
+    return actual
 
 
 @pytest.mark.parametrize("universe", UNIVERSES)
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_no_pair_of_neighbours_exceeds_the_claim_and_one_comes_near(universe, share):
-    found = worst(universe, of_counts(share, universe[0]))
-    assert 0.9 * DELTA < found <= DELTA
+    largest = worst(universe, of_counts(share, universe[0]))
+    assert 0.9 * DELTA < largest <= DELTA
 
 
 @pytest.mark.parametrize("universe", UNIVERSES)
@@ -173,16 +173,16 @@ def test_the_rarer_counts_are_drawn_the_faster_their_chance_falls():
 
 
 def test_a_plan_spends_its_target_and_opens_as_often_as_planned():
-    target, found = planned()
-    assert 0.0999 < target.epsilon_of(found) <= 0.1
-    assert found.approximate == (0.1, pytest.approx(1e-5 / 3))
-    chance = found.pass_numerator(int(PLANNED_SHARE * 2_000)) / CERTAIN
+    target, actual = planned()
+    assert 0.0999 < target.epsilon_of(actual) <= 0.1
+    assert actual.approximate == (0.1, pytest.approx(1e-5 / 3))
+    chance = actual.pass_numerator(int(PLANNED_SHARE * 2_000)) / CERTAIN
     assert PLANNED_CHANCE <= chance < PLANNED_CHANCE + 1e-3
-    rest, _ = smallest_epsilon({GaussianHistogram(sigma=found.sigma): 100}, found.delta)
+    rest, _ = smallest_epsilon({GaussianHistogram(sigma=actual.sigma): 100}, actual.delta)
     assert 0.075 < rest < 0.1
     # What counts use up of delta at all of epsilon, and no more, is not the labels'.
-    left = found.delta - found.gate_delta
-    assert smallest_epsilon({GaussianHistogram(sigma=found.sigma): 100}, left)[0] == pytest.approx(
+    left = actual.delta - actual.gate_delta
+    assert smallest_epsilon({GaussianHistogram(sigma=actual.sigma): 100}, left)[0] == pytest.approx(
         0.1
     )
 

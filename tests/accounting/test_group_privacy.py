@@ -36,10 +36,10 @@ MOMENTS = DEFAULT_MOMENTS[::9]
 
 
 def votes_away(histogram: tuple[int, ...], num_votes: int) -> set[tuple[int, ...]]:
-    found = {histogram}
+    actual = {histogram}
     for _ in range(num_votes):
-        found = found.union(*map(reference.neighbours, found))
-    return found
+        actual = actual.union(*map(reference.neighbours, actual))
+    return actual
 
 
 def pairs(
@@ -59,12 +59,12 @@ def largest_alpha(laws: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     keep = np.minimum(one, other) > 1e-200  # what is left out only lowers a sum of this size
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(keep, np.log(one) - np.log(other), 0.0)
-    found = []
+    actual = []
     for moment in MOMENTS:
         with np.errstate(divide="ignore"):
             terms = np.log(np.where(keep, one, 0.0)) + moment * ratio
-        found.append(np.logaddexp.reduce(terms, axis=1).max())
-    return np.array(found)
+        actual.append(np.logaddexp.reduce(terms, axis=1).max())
+    return np.array(actual)
 
 
 def hockey_stick(one: np.ndarray, other: np.ndarray, epsilon: float) -> float:
@@ -142,9 +142,9 @@ def test_group_privacy_by_brute_force():
                 start, between, end = laws
                 return max(curve(start, between, smaller), curve(between, end, smaller))
 
-            found = group_epsilon(step, delta)
+            actual = group_epsilon(step, delta)
             ends = itertools.permutations((first, last))
-            assert all(hockey_stick(one, other, found) <= delta for one, other in ends)
+            assert all(hockey_stick(one, other, actual) <= delta for one, other in ends)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)

@@ -54,11 +54,11 @@ def test_no_more_than_the_share_goes_to_the_teachers_and_the_first_go_first():
 def law(one, table, predictions) -> dict[tuple, float]:
     """The law of all answers to a batch, by following every path: written from the paper."""
     most = math.floor(one.label_share * len(table))
-    found = {}
+    actual = {}
 
     def follow(query, left, answers, chance):
         if query == len(table):
-            found[answers] = found.get(answers, 0.0) + chance
+            actual[answers] = actual.get(answers, 0.0) + chance
             return
         counts, said = table[query], predictions[query]
         excess = max(count - sum(counts) * p for count, p in zip(counts, said, strict=True))
@@ -73,7 +73,7 @@ def law(one, table, predictions) -> dict[tuple, float]:
             follow(query + 1, left - 1, (*answers, label), chance * passes * probability)
 
     follow(0, most, (), 1.0)
-    return found
+    return actual
 
 
 NOISY = InteractiveGaussianNoisyMax(

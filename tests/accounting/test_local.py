@@ -65,9 +65,9 @@ def test_renyi_against_all_pairs_with_many_digits(randomiser):
             )
             for moment in moments.tolist()
         ]
-    found = randomiser.alphas(moments)
-    np.testing.assert_allclose(found, [float(one) for one in expected], rtol=1e-8)
-    assert (found >= [float(one) for one in expected]).all()
+    costs = randomiser.alphas(moments)
+    np.testing.assert_allclose(costs, [float(one) for one in expected], rtol=1e-8)
+    assert (costs >= [float(one) for one in expected]).all()
 
 
 @pytest.mark.parametrize("randomiser", SMALL, ids=repr)

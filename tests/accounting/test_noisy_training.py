@@ -41,8 +41,8 @@ def twin(moment: float, rate: float, sigma: float) -> float:
     [(0.1, 1.2, 0.3), (0.1, 1.2, 20.0), (0.5, 0.6, 2.0), (0.01, 2.0, 9.5), (0.9, 3.0, 30.0)],
 )
 def test_moments_are_those_of_the_twin(rate, sigma, moment):
-    found = NoisyTraining(sampling_rate=rate, noise_multiplier=sigma, rounds=1)
-    (alpha,) = found.alphas(np.array([moment]))
+    training = NoisyTraining(sampling_rate=rate, noise_multiplier=sigma, rounds=1)
+    (alpha,) = training.alphas(np.array([moment]))
     expected = twin(moment, rate, sigma)
     assert alpha == pytest.approx(expected, rel=2e-8, abs=2e-12)
     assert alpha >= expected
@@ -93,10 +93,10 @@ def test_the_pair_is_that_of_dp_accounting(rate, sigma):
 
 
 def test_the_noise_found_is_the_least():
-    found = noise_for(2.0, delta=1e-5, sampling_rate=0.1, rounds=100)
-    assert found.epsilon(1e-5) <= 2.0
+    noise = noise_for(2.0, delta=1e-5, sampling_rate=0.1, rounds=100)
+    assert noise.epsilon(1e-5) <= 2.0
     less = NoisyTraining(
-        sampling_rate=0.1, noise_multiplier=0.99 * found.noise_multiplier, rounds=100
+        sampling_rate=0.1, noise_multiplier=0.99 * noise.noise_multiplier, rounds=100
     )
     assert less.epsilon(1e-5) > 2.0
 

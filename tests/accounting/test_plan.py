@@ -42,9 +42,9 @@ def plan(**changes):
 
 @pytest.mark.parametrize("unit", ["record", "owner"])
 def test_no_candidate_costs_more_than_the_target(unit):
-    found = plan(unit=unit)
-    assert {type(candidate.mechanism) for candidate in found.candidates} == set(OFFERED)
-    for candidate in found.candidates:
+    actual = plan(unit=unit)
+    assert {type(candidate.mechanism) for candidate in actual.candidates} == set(OFFERED)
+    for candidate in actual.candidates:
         mechanism = candidate.mechanism
         spent, _ = mechanism.data_independent_epsilon(num_queries=20, delta=1e-5)
         assert 0.9 < spent == candidate.epsilon <= 1.0, mechanism
@@ -72,23 +72,23 @@ def test_expected_labels_are_those_of_a_simulation(kind):
 
 
 def test_most_correct_labels_win_and_equally_good_ones_are_ranked_in_the_worst_case():
-    found = plan(epsilon=4.0)
-    good = [each for each in found.candidates if each.outlooks[0].expected_correct >= 19]
+    actual = plan(epsilon=4.0)
+    good = [each for each in actual.candidates if each.outlooks[0].expected_correct >= 19]
     good = [each for each in good if not each.mechanism.charged_per_batch]
-    mean = {each: np.mean([o.expected_correct for o in each.outlooks]) for each in found.candidates}
+    mean = {c: np.mean([o.expected_correct for o in c.outlooks]) for c in actual.candidates}
     most = max(mean[each] for each in good)
     best = [each for each in good if mean[each] >= most - 0.1]
-    assert list(found.candidates[: len(best)]) == best
+    assert list(actual.candidates[: len(best)]) == best
     worst = [each.outlooks[-1].expected_correct for each in best]
     assert worst == sorted(worst, reverse=True)
-    others = [mean[each] for each in found.candidates[len(best) :]]
+    others = [mean[each] for each in actual.candidates[len(best) :]]
     assert others == sorted(others, reverse=True)
 
 
 def test_a_gate_is_recommended_only_where_it_opens_in_the_worst_case_and_nothing_else_is_good():
-    found = pate_tf.plan(0.25, num_teachers=1000, num_queries=500)
-    assert found.mechanism == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
-    assert found.candidates[0].outlooks[-1].expected_labels > 0.95 * 500
+    actual = pate_tf.plan(0.25, num_teachers=1000, num_queries=500)
+    assert actual.mechanism == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
+    assert actual.candidates[0].outlooks[-1].expected_labels > 0.95 * 500
     assert not pate_tf.plan(2.0, num_teachers=20).mechanism.charged_per_batch
     assert StabilityGate not in {type(each.mechanism) for each in plan(adaptive=True).candidates}
 
@@ -111,10 +111,10 @@ def test_the_number_of_queries_has_most_utility(kind, epsilon):
 
 def test_accuracies_of_sums_and_counts_are_simulated_ones():
     random, num_inputs = np.random.default_rng(3), 20_000
-    found = plan(num_records=4000, pool_size=500)
-    assert 0.99 < Target(epsilon=1.0, delta=1e-5).epsilon_of(found.sums.mechanism) <= 1.0
-    for share, outlook in zip(MARGINS, found.sums.outlooks, strict=True):
-        scores = random.normal(0.0, found.sums.mechanism.sigma, (num_inputs, 4))
+    actual = plan(num_records=4000, pool_size=500)
+    assert 0.99 < Target(epsilon=1.0, delta=1e-5).epsilon_of(actual.sums.mechanism) <= 1.0
+    for share, outlook in zip(MARGINS, actual.sums.outlooks, strict=True):
+        scores = random.normal(0.0, actual.sums.mechanism.sigma, (num_inputs, 4))
         scores[:, 0] += share * FEATURE_MARGIN * 1000  # records of a class
         assert outlook.accuracy == pytest.approx(np.mean(scores.argmax(axis=1) == 0), abs=0.02)
     counted = plan(
@@ -141,13 +141,13 @@ def test_rounds_clusters_and_refusals():
 
 
 def test_the_page_prints_commands_and_assumptions_and_the_report_is_json():
-    found = plan(num_records=4000, pool_size=500)
-    page, values = str(found), json.loads(json.dumps(found.to_dict()))
+    actual = plan(num_records=4000, pool_size=500)
+    page, values = str(actual), json.loads(json.dumps(actual.to_dict()))
     for method in ("pate", "feature_sums"):
-        for line in found.commands(method):
+        for line in actual.commands(method):
             assert f"\n  {line}\n" in page
-    assert values["method"] == found.method == "feature_sums"
-    assert "correct class leads every other by 80 % of 60 teachers" in found.reason
+    assert values["method"] == actual.method == "feature_sums"
+    assert "correct class leads every other by 80 % of 60 teachers" in actual.reason
     for line in page.splitlines()[5:12]:
         assert 0.9 < float(line.split()[1]) <= 1.0
 

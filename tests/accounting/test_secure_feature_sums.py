@@ -41,10 +41,10 @@ def test_a_sum_is_as_near_to_a_discrete_gaussian_as_stated(scale, number):
     places = np.arange(-width, width + 1)
     wide = np.exp(-np.square(np.arange(-2000, 2001)) / (2 * scale**2 * number)).sum()
     other = np.exp(-np.square(places) / (2 * scale**2 * number)) / wide
-    found = np.abs(np.log(law[middle - width : middle + width + 1] / other)).max()
-    assert found <= log_ratio_of_sum(scale, number) + 1e-9
+    actual = np.abs(np.log(law[middle - width : middle + width + 1] / other)).max()
+    assert actual <= log_ratio_of_sum(scale, number) + 1e-9
     if number == 2 and scale == 0.5:  # tight enough that a smaller constant would be noticed
-        assert found > log_ratio_of_sum(scale, number) / 5
+        assert actual > log_ratio_of_sum(scale, number) / 5
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
@@ -66,9 +66,9 @@ def test_the_noise_is_that_of_one_holder(epsilon, least_silos, colluding):
     others = {**OTHERS, "least_silos": least_silos + colluding, "colluding": colluding}
     charge = SecureFeatureSums.for_epsilon(epsilon, delta=DELTA, **others)
     due = smallest_epsilon({GaussianFeatureSums(sigma=charge.sigma): 1}, DELTA)[0]
-    found = smallest_epsilon({charge: 1}, DELTA)[0]
-    assert due * (1 - 1e-12) <= found <= min(epsilon, due * (1 + 1e-6))
-    assert found >= epsilon * 0.999
+    actual = smallest_epsilon({charge: 1}, DELTA)[0]
+    assert due * (1 - 1e-12) <= actual <= min(epsilon, due * (1 + 1e-6))
+    assert actual >= epsilon * 0.999
     variance = (charge.sigma * LATTICE) ** 2 + 64
     assert charge.num_honest * charge.share_scale**2 >= variance * (1 - 1e-15)
     assert charge.share_scale**2 * charge.num_honest <= variance * (1 + 1e-12)

@@ -80,9 +80,9 @@ def test_the_laplace_bound_is_the_supremum_of_a_dense_search(gamma, size):
         for index in range(0, len(DEFAULT_MOMENTS), 7):
             moment = DEFAULT_MOMENTS[index]
             if moment * gamma < 50.0:
-                found = searched(laws, 1, moment)
-                assert found <= bound[index]
-                assert bound[index] <= 1.02 * found
+                largest = searched(laws, 1, moment)
+                assert largest <= bound[index]
+                assert bound[index] <= 1.02 * largest
 
 
 @pytest.mark.parametrize("ties_to_a", [True, False])
@@ -114,12 +114,12 @@ def wins(mine, others):
 
 def test_the_integrals_of_the_dense_search_agree_with_thirty_digits():
     places = np.array([-4.0, -1.0, 0.3, 3.0])
-    found = wins(places, places)
+    probabilities = wins(places, places)
     with mpmath.workdps(30):
         for row, x in enumerate(places):
             for column, y in enumerate(places):
                 a, _, _ = gaussian_law(x, y)
-                assert found[row, column] == pytest.approx(float(a), rel=1e-7, abs=0.0)
+                assert probabilities[row, column] == pytest.approx(float(a), rel=1e-7, abs=0.0)
 
 
 @pytest.mark.parametrize("sigma", [1.0, 8.0, 50.0])
@@ -140,18 +140,18 @@ def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
     for index in range(4, len(DEFAULT_MOMENTS), 9):
         moment = DEFAULT_MOMENTS[index]
         if moment < 3.5 * sigma:
-            found = float(np.log(np.max(np.sum(here * (here / there) ** moment, axis=0))))
-            assert found <= bound[index]
+            actual = float(np.log(np.max(np.sum(here * (here / there) ** moment, axis=0))))
+            assert actual <= bound[index]
             # Small moments of much noise cover what is rare, and for the lattice.
-            assert bound[index] <= (1.02 if moment > 1.0 else 1.1) * found
+            assert bound[index] <= (1.02 if moment > 1.0 else 1.1) * actual
 
 
 @pytest.mark.parametrize("mechanism", [one for one in NOISY if repr(one) in CERTIFIED], ids=repr)
 def test_the_certified_bounds_are_the_golden_ones(mechanism):
     """Whatever changes one of them, such as a position that is left out, is seen."""
     expected = CERTIFIED[repr(mechanism)]
-    found = mechanism.alphas(np.array(CERTIFIED["moments"]))
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=0.0)
+    actual = mechanism.alphas(np.array(CERTIFIED["moments"]))
+    np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=0.0)
 
 
 @settings(max_examples=150, deadline=None)
@@ -179,17 +179,17 @@ def test_no_histogram_costs_more(counts, near, mechanism):
 )
 def test_half_the_noise_costs_more_than_is_claimed(claimed, drawn, moment):
     moments = np.array([moment])
-    found = exact_costs(np.array([200, 199, 100]), drawn, moments)
-    assert np.all(found > claimed.alphas(moments))
+    actual = exact_costs(np.array([200, 199, 100]), drawn, moments)
+    assert np.all(actual > claimed.alphas(moments))
 
 
 @pytest.mark.parametrize("mechanism", NOISY, ids=str)
 def test_costs_at_other_moments_are_chords(mechanism):
     between = np.sqrt(DEFAULT_MOMENTS[1:] * DEFAULT_MOMENTS[:-1])
     grid = mechanism.alphas(DEFAULT_MOMENTS)
-    found = mechanism.alphas(between)
-    assert np.all((grid[:-1] <= found) & (found <= grid[1:]))
-    assert np.all(found <= mechanism.cost_cap(between))
+    actual = mechanism.alphas(between)
+    assert np.all((grid[:-1] <= actual) & (actual <= grid[1:]))
+    assert np.all(actual <= mechanism.cost_cap(between))
     beyond = np.array([2000.0])
     assert mechanism.alphas(beyond) <= mechanism.cost_cap(beyond)
 
@@ -211,10 +211,10 @@ def test_largest_excess_looks_at_all_pairs_between_knots():
     laws = rng.dirichlet(np.ones(3), size=(2, 400)) * 0.9 + 0.1 / 3
     pairs = np.stack(laws, axis=1)
     moments, knots = DEFAULT_MOMENTS[:90], np.append(np.arange(0, 89, 4), 89)
-    found = largest_excess([(pairs, excesses(pairs, moments[knots]))], moments, knots)
+    excess = largest_excess([(pairs, excesses(pairs, moments[knots]))], moments, knots)
     for index, moment in enumerate(DEFAULT_MOMENTS[:90]):
         expected = np.max(np.sum(laws[0] * (laws[0] / laws[1]) ** moment, axis=1)) - 1.0
-        assert found[index] == pytest.approx(expected, rel=1e-8)
+        assert excess[index] == pytest.approx(expected, rel=1e-8)
 
 
 def test_a_negative_probability_certifies_nothing():
@@ -228,6 +228,6 @@ def test_the_bounded_range_cost_is_the_largest_of_all_two_point_laws(width, mome
     low, high = np.exp(-width / 2), np.exp(width / 2)
     alphas = moment * np.log(share * low + (1 - share) * high)
     alphas += np.log(share * low**-moment + (1 - share) * high**-moment)
-    found = ExponentialMechanism(gamma=width / 2.0).alphas(np.array([moment]))[0]
-    assert np.max(alphas) <= found
-    assert found == pytest.approx(np.max(alphas), rel=1e-6)
+    actual = ExponentialMechanism(gamma=width / 2.0).alphas(np.array([moment]))[0]
+    assert np.max(alphas) <= actual
+    assert actual == pytest.approx(np.max(alphas), rel=1e-6)

@@ -185,9 +185,9 @@ def test_a_draw_that_fails_once_it_is_charged_is_charged_again(tmp_path):
         release(tmp_path, broken)
     assert kinds(tmp_path)[-1] == "release"
     once = spent(tmp_path)
-    found = release(tmp_path, zero)
+    actual = release(tmp_path, zero)
     assert spent(tmp_path) > once
-    assert found.sanitised.worst_case_epsilon == spent(tmp_path)
+    assert actual.sanitised.worst_case_epsilon == spent(tmp_path)
 
 
 def print_released(folder):

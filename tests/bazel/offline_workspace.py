@@ -65,10 +65,10 @@ def interpreter_without_pate_tf(folder: pathlib.Path) -> pathlib.Path:
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    found = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
+    completed = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
     # A folder that a .pth file names is searched; .pth files in there, as of editable
     # installations, are not read.
-    packages = pathlib.Path(found.stdout.strip()) / "packages.pth"
+    packages = pathlib.Path(completed.stdout.strip()) / "packages.pth"
     packages.write_text(sysconfig.get_path("purelib") + "\n")
     return python
 

@@ -52,8 +52,8 @@ def of_owners(data: DataSource) -> DataSource:
 
 
 def files_of(folder: pathlib.Path) -> set[str]:
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    return {name for name in found if "variables.data" not in name}
+    actual = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {name for name in actual if "variables.data" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +112,8 @@ def small_blocks(monkeypatch):
 @pytest.mark.usefixtures("small_blocks")
 def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, pattern, given):
     source = of_owners(data) if unit == "owner" else data
-    found = summed(source, tmp_path / "run", here / pattern, **given)
-    assert_same(found, alone[unit])
+    sums = summed(source, tmp_path / "run", here / pattern, **given)
+    assert_same(sums, alone[unit])
     others = {"sensitive/feature_sums/vectors.npz", "sensitive/same_records.json"}
     assert files_of(tmp_path / "run") == files_of(here / f"one {unit}") - others
     one, other = described_run(tmp_path / "run"), described_run(here / f"one {unit}")
@@ -121,7 +121,7 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
     # With the key of one process's folder the records are those: its sums are taken up again.
     shutil.copytree(here / f"one {unit}", tmp_path / "one")
     again = summed(source, tmp_path / "one", here / pattern, **given)
-    assert again.digest == alone[unit].digest != found.digest
+    assert again.digest == alone[unit].digest != sums.digest
     if not given and unit == "record":
         with pytest.raises(ValueError, match=r"holds .*feature sums .*records"):
             summed(source, tmp_path / "run", here / "records-0.parquet")
@@ -160,13 +160,13 @@ def test_records_that_do_not_fit_are_refused_or_left_out(here, data, alone, tmp_
     with pytest.raises(ValueError, match="expected records that fit the schema, got some that do"):
         summed(data, tmp_path / "run", tmp_path / "bad.csv")
     assert not (tmp_path / "run" / "sensitive" / "feature_sums").exists()
-    found = summed(data, tmp_path / "run", tmp_path / "bad.csv", bad_rows="drop")
-    np.testing.assert_array_equal(found.table, alone["record"].table)
-    assert found.num_records == len(rows) and found.description["left_out"] == len(BAD)
+    sums = summed(data, tmp_path / "run", tmp_path / "bad.csv", bad_rows="drop")
+    np.testing.assert_array_equal(sums.table, alone["record"].table)
+    assert sums.num_records == len(rows) and sums.description["left_out"] == len(BAD)
     # An owner is needed, too.
     helpers.write_csv(tmp_path / "bad.csv", [*ROWS, [*ROWS[0][:4], ""]])
-    found = summed(of_owners(data), tmp_path / "owners", tmp_path / "bad.csv", bad_rows="drop")
-    np.testing.assert_array_equal(found.table, alone["owner"].table)
+    sums = summed(of_owners(data), tmp_path / "owners", tmp_path / "bad.csv", bad_rows="drop")
+    np.testing.assert_array_equal(sums.table, alone["owner"].table)
 
 
 def test_how_many_records_do_not_fit_is_told_in_sensitive_alone(here, data, tmp_path):
@@ -175,7 +175,7 @@ def test_how_many_records_do_not_fit_is_told_in_sensitive_alone(here, data, tmp_
     for name, first in (("fits", ROWS[0]), ("does not", ["old", *ROWS[0][1:]])):
         helpers.write_csv(tmp_path / "rows.csv", [first, *ROWS[1:]])
         texts = []
-        found = pipelines.sums(
+        sums = pipelines.sums(
             data,
             directory=tmp_path / name,
             private=str(tmp_path / "rows.csv"),
@@ -183,8 +183,8 @@ def test_how_many_records_do_not_fit_is_told_in_sensitive_alone(here, data, tmp_
             bad_rows="drop",
             reporting=Reporting(note=texts.append, warn=texts.append),
         )
-        stored.append(found.description["left_out"])
-        shown.append(([text.replace(name, "") for text in texts], found.num_records))
+        stored.append(sums.description["left_out"])
+        shown.append(([text.replace(name, "") for text in texts], sums.num_records))
         assert "sensitive/feature_sums/description.json" in texts[0]
     assert stored == [0, 1] and shown[0] == shown[1] and shown[0][1] == len(ROWS)
 
@@ -224,12 +224,12 @@ def test_workers_may_share_a_folder_of_a_remote_file_system(here, data, alone, t
     store = helpers.object_store(kept)
     source = of_owners(data)
     pattern = here / "records-*.parquet"
-    found = summed(source, tmp_path / "run", pattern, work_dir=f"{store.scheme()}://bucket/work")
-    assert_same(found, alone["owner"])
+    sums = summed(source, tmp_path / "run", pattern, work_dir=f"{store.scheme()}://bucket/work")
+    assert_same(sums, alone["owner"])
     assert not list(kept.iterdir()) and not list(tmp_path.rglob("*beam*"))
     own = tmp_path / "own"
-    found = summed(source, tmp_path / "other", pattern, work_dir=str(own))
-    assert_same(found, alone["owner"])
+    sums = summed(source, tmp_path / "other", pattern, work_dir=str(own))
+    assert_same(sums, alone["owner"])
     assert not list(own.iterdir())
     for place in ("nowhere://bucket/work", "s3://bucket/work", str(here / "public.csv")):
         with pytest.raises(ValueError, match="work_dir: expected a folder that can be") as said:
@@ -282,11 +282,11 @@ def test_the_constraints_hold_for_beam_and_silos_together():
     setup = ast.parse((root / "setup.py").read_text()).body[-1].value
     given = {word.arg: word.value for word in setup.keywords}
     extras = ast.literal_eval(given["extras_require"])
-    asked = [*ast.literal_eval(given["install_requires"]), *extras["beam"], *extras["silos"]]
+    requirements = [*ast.literal_eval(given["install_requires"]), *extras["beam"], *extras["silos"]]
     for name in ("apache-beam", "grpcio-health-checking", "grpcio-tools", "tensorflow"):
-        asked += metadata.requires(name)
+        requirements += metadata.requires(name)
     checked = 0
-    for requirement in map(Requirement, asked):
+    for requirement in map(Requirement, requirements):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             pin = pins[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(pin), (str(requirement), pin)
@@ -352,5 +352,5 @@ PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 
 @pytest.mark.long
 def test_several_processes_give_the_same_bits(here, data, alone, tmp_path):
-    found = summed(of_owners(data), tmp_path, here / "records-*.parquet", options=PROCESSES)
-    assert_same(found, alone["owner"])
+    sums = summed(of_owners(data), tmp_path, here / "records-*.parquet", options=PROCESSES)
+    assert_same(sums, alone["owner"])

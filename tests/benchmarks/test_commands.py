@@ -118,9 +118,9 @@ def test_what_is_measured_anew_takes_the_place_of_what_was(tmp_path):
 def test_commands_of_the_pages_exist():
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
     commands = {
-        found.groups()
+        match.groups()
         for path in pages
-        for found in re.finditer(
+        for match in re.finditer(
             r"python -m benchmarks\.(\w+)([^`]*)", path.read_text().replace("\\\n", " ")
         )
     }

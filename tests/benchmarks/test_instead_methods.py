@@ -27,10 +27,10 @@ def loop(model, inputs, labels, clip):
     for one, label in zip(inputs, labels, strict=True):
         with tf.GradientTape() as tape:
             value = loss(label[np.newaxis], model(one[np.newaxis]))
-        found = [part.numpy() for part in tape.gradient(value, model.trainable_variables)]
-        length = np.sqrt(sum((part**2).sum() for part in found))
+        actual = [part.numpy() for part in tape.gradient(value, model.trainable_variables)]
+        length = np.sqrt(sum((part**2).sum() for part in actual))
         lengths.append(length)
-        for place, part in enumerate(found):
+        for place, part in enumerate(actual):
             total[place] += part * min(1.0, clip / length)
     return total, np.array(lengths)
 
@@ -44,8 +44,8 @@ def test_clipped_sums_are_those_of_a_loop(side):
     _, lengths = loop(model, inputs, labels, 1.0)
     clip = float(np.median(lengths))  # some are clipped, some are not
     expected, _ = loop(model, inputs, labels, clip)
-    found = clipped_sum(model, tf.constant(inputs), tf.constant(labels), clip)
-    for one, other in zip(found, expected, strict=True):
+    clipped = clipped_sum(model, tf.constant(inputs), tf.constant(labels), clip)
+    for one, other in zip(clipped, expected, strict=True):
         np.testing.assert_allclose(one.numpy(), other, rtol=2e-4, atol=2e-5)
     for number in range(7):
         alone = clipped_sum(model, inputs[number : number + 1], labels[number : number + 1], clip)
@@ -99,15 +99,15 @@ def test_the_papers_accounting_is_the_golden_value():
 
 def test_neighbours_without_drawing_cost_what_two_gaussians_cost():
     # All are drawn: one vote replaced by another, sqrt(2) apart.
-    found = private_knn.alphas(1.0, 40.0)
+    actual = private_knn.alphas(1.0, 40.0)
     moments = private_knn.MOMENTS
-    np.testing.assert_allclose(found, moments * (moments + 1.0) / 40.0**2, rtol=1e-6)
+    np.testing.assert_allclose(actual, moments * (moments + 1.0) / 40.0**2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("steps", [1, 9])
 def test_a_heads_noise_pays_for_all_of_its_steps(steps):
     # Features without length have no gradient: what moves is noise.
-    found = methods.trained_head(
+    head = methods.trained_head(
         np.zeros((50, 4_000), np.float32),
         np.zeros(50, np.int64),
         num_classes=5,
@@ -122,7 +122,7 @@ def test_a_heads_noise_pays_for_all_of_its_steps(steps):
         weights = weights - 2.0 * velocity
         if step >= steps // 2:
             mean += weights / (steps - steps // 2)
-    each = found.std() * 50 / np.linalg.norm(mean)  # in clipping lengths
+    each = head.std() * 50 / np.linalg.norm(mean)  # in clipping lengths
     one = each / np.sqrt(steps)  # the single mechanism that all of them are together
     charged = NoisyTraining(sampling_rate=1.0, noise_multiplier=one, rounds=1).epsilon(DELTA)
     # 20,000 numbers: five standard deviations of theirs are 2.5 %.

@@ -28,10 +28,10 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
 
 
 def test_the_page_needs_no_other_package():
-    found = modules_after(
+    modules = modules_after(
         "import sys; sys.argv = ['pate', '--help']; from pate_tf.cli import main; main.run()"
     )
-    assert found.isdisjoint(LARGE)
+    assert modules.isdisjoint(LARGE)
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)

@@ -128,11 +128,11 @@ def test_a_flipped_byte_never_changes_arrays_unnoticed(tmp_path_factory, positio
     content[position % len(content)] ^= flipped
     path.write_bytes(content)
     try:
-        found = artifacts.read_arrays(path)
+        arrays = artifacts.read_arrays(path)
     except ValueError as error:
         assert "\n" not in str(error)
     else:
-        for read in found.values():
+        for read in arrays.values():
             np.testing.assert_array_equal(read, array)
 
 

@@ -47,14 +47,14 @@ ACCOUNTING = "pate_tf.accounting."  # mechanisms and costs: public, by their nat
 
 
 def dataclasses_of_the_library() -> list[type]:
-    found = []
+    actual = []
     for module in pkgutil.walk_packages(pate_tf.__path__, "pate_tf."):
         for value in vars(importlib.import_module(module.name)).values():
             is_ours = isinstance(value, type) and value.__module__.startswith("pate_tf.")
             is_public = is_ours and value.__module__.startswith(ACCOUNTING)
             if is_ours and not is_public and dataclasses.is_dataclass(value):
-                found.append(value)
-    return found
+                actual.append(value)
+    return actual
 
 
 ALL = dataclasses_of_the_library()

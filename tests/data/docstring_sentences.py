@@ -16,15 +16,15 @@ FEWEST_WORDS = 6
 
 
 def sentences_of(modules: list[types.ModuleType]) -> list[str]:
-    found = set()
+    actual = set()
     for module in modules:
         for name in sorted(vars(module)):
             text = inspect.getdoc(getattr(module, name)) or ""
             for sentence in re.split(r"(?<=[.:])\s+|\n\s*\n", text):
                 words = re.findall(r"[A-Za-z]+", sentence)
                 if len(words) >= FEWEST_WORDS and ">>>" not in sentence:
-                    found.add(" ".join(sentence.split())[:300])
-    return sorted(found)
+                    actual.add(" ".join(sentence.split())[:300])
+    return sorted(actual)
 
 
 def load(number: int, seed: int = 0) -> tuple[list[str], list[int]]:

@@ -90,9 +90,9 @@ def test_images_as_people_have_them(tmp_path):
     save(public / "dog/c.png", half[..., 0])
     with pytest.raises(ValueError, match="got 40x40 and 40x60; `image_size` scales"):
         image_folders.load_public(public)
-    found = image_folders.load_public(public, size=image_folders.size_of("8x12"))
-    assert found.dataset.input_shape == (8, 12, 3)  # one has colors
-    for image in found.inputs:
+    images = image_folders.load_public(public, size=image_folders.size_of("8x12"))
+    assert images.dataset.input_shape == (8, 12, 3)  # one has colors
+    for image in images.inputs:
         assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
     turned, exif = Image.fromarray(half), Image.Exif()
     exif[0x0112] = 6  # it lies on its left side: to be turned by 90 degrees
@@ -100,7 +100,7 @@ def test_images_as_people_have_them(tmp_path):
     save(private / "cat/d.jpg", turned, exif=exif, quality=95)
     save(private / "dog/e.png", half[..., 0].astype(np.uint16) << 8)
     save(private / "dog/f.png", Image.fromarray(half).quantize(4))
-    records = image_folders.load_private(private, found)
+    records = image_folders.load_private(private, images)
     for image in records.inputs:
         assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
 

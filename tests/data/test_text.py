@@ -25,9 +25,9 @@ def twin(sentence: str, num_features: int) -> np.ndarray:
     ["The cat sat; the cat, SAT!", "", "  ", "!?", "Über 3 Äpfel", "日本 語", "a" * 10_000, "x\0y"],
 )
 def test_features_are_those_of_the_definition(sentence):
-    found = preprocessing.encode_texts([sentence], 64)
-    np.testing.assert_allclose(found[0], twin(sentence, 64), atol=1e-6)
-    assert found.dtype == np.float32 and found.min() >= 0.0 and found.max() <= 1.0
+    features = preprocessing.encode_texts([sentence], 64)
+    np.testing.assert_allclose(features[0], twin(sentence, 64), atol=1e-6)
+    assert features.dtype == np.float32 and features.min() >= 0.0 and features.max() <= 1.0
 
 
 def test_a_text_is_the_same_alone_and_among_others():

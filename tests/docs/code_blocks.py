@@ -19,4 +19,4 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> list[Block]:
-    return [Block(*found.groups("")) for found in BLOCK.finditer((DOCS / page).read_text())]
+    return [Block(*match.groups("")) for match in BLOCK.finditer((DOCS / page).read_text())]

@@ -122,9 +122,9 @@ def test_the_reference_shows_public_modules_and_the_pages_import_no_others():
     assert all(importlib.import_module(name).__doc__ for name in shown)
     guide = [page for page in PAGES if page.startswith(("index", "tutorials", "how-to"))]
     imports = {
-        found.groups()
+        match.groups()
         for page in guide
-        for found in re.finditer(
+        for match in re.finditer(
             r"^from (pate_tf[\w.]*) import (\w+)", (DOCS / page).read_text(), re.M
         )
     }

@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\(([^)\s]+\.md(?:#[\w-]+)?)\)")
 TASKS = {
     "train on my CSV by patient": ("how-to/csv.md", "--owner=patient"),
     "train on images in folders": ("how-to/images.md", "--private=private --public=public"),
-    "train on texts": ("how-to/text.md", 'kind="text"'),
+    "train on texts": ("how-to/pretrained_encoder.md#texts", 'kind="text"'),
     "protect people who have several records": ("how-to/owners.md", "--owners_file"),
     "what may I publish": ("reference/run_folder.md", "may be published"),
     "how do I spend less": ("how-to/choose_epsilon.md#spend-less", "fewer queries"),
@@ -40,22 +40,22 @@ TASKS = {
 
 
 def links(page: pathlib.Path) -> list[pathlib.Path]:
-    paths = (found[1].partition("#")[0] for found in LINK.finditer(page.read_text()))
+    paths = (match[1].partition("#")[0] for match in LINK.finditer(page.read_text()))
     return [(page.parent / path).resolve() for path in paths if "://" not in path]
 
 
 def clicks() -> dict[pathlib.Path, int]:
     """Returns the fewest links from README to each page."""
-    found = {REPOSITORY / "README.md": 0}
-    frontier = list(found)
+    actual = {REPOSITORY / "README.md": 0}
+    frontier = list(actual)
     while frontier:
-        reached = [(one, found[page] + 1) for page in frontier for one in links(page)]
+        reached = [(one, actual[page] + 1) for page in frontier for one in links(page)]
         frontier = []
         for page, number in reached:
-            if page not in found:
-                found[page] = number
+            if page not in actual:
+                actual[page] = number
                 frontier.append(page)
-    return found
+    return actual
 
 
 def first_screen(name: str) -> str:

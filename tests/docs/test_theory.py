@@ -40,13 +40,13 @@ SECTION = re.compile(r"\b(?:section|part|Part) [A-Z0-9]")
 def statements(page: str) -> set[str]:
     """The names of the statements of a page that have a proof."""
     starts = list(STATEMENT.finditer(page))
-    borders = sorted({found.start() for found in [*starts, *HEADING.finditer(page)]})
+    borders = sorted({match.start() for match in [*starts, *HEADING.finditer(page)]})
     borders.append(len(page))
     proved = set()
-    for found in starts:
-        end = next(border for border in borders if border > found.start())
-        if PROOF.search(page, found.end(), end):
-            proved.add(found[1])
+    for match in starts:
+        end = next(border for border in borders if border > match.start())
+        if PROOF.search(page, match.end(), end):
+            proved.add(match[1])
     return proved
 
 
@@ -68,20 +68,20 @@ def unproved(text: str, pages: dict[str, set[str]]) -> list[str]:
     """What a docstring or comment cites, and no page of `pages` proves."""
     words = " ".join(text.split())
     known = set().union(*pages.values())
-    found = []
+    actual = []
     for sentence in re.split(r"(?<=[.;:])(?<!et al\.) (?=[A-Z`|])", words):
         for citation in CITATION.finditer(sentence):
             for name in names(*citation.groups()):
                 is_number = name.rpartition(" ")[2][0].isdigit()
                 if name not in known and not (is_number and LITERATURE.search(sentence)):
-                    found.append(name)
+                    actual.append(name)
         for path, page, cited in PAGE.findall(sentence):
             if (path.startswith("docs/") and page not in pages) or SECTION.search(cited):
-                found.append(path)
+                actual.append(path)
             for citation in CITATION.finditer(cited):
                 on_page = pages.get(page, set())
-                found += [name for name in names(*citation.groups()) if name not in on_page]
-    return found
+                actual += [name for name in names(*citation.groups()) if name not in on_page]
+    return actual
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
@@ -112,7 +112,7 @@ def pages() -> dict[str, set[str]]:
 
 
 def test_every_citation_is_proved(pages):
-    found = [
+    actual = [
         f"{path.relative_to(REPOSITORY)}:{line}: {name}"
         for folder in ("pate_tf", "benchmarks", "tests")
         for path in sorted((REPOSITORY / folder).rglob("*.py"))
@@ -120,7 +120,7 @@ def test_every_citation_is_proved(pages):
         for line, text in texts(path.read_text())
         for name in unproved(text, pages)
     ]
-    assert found == []
+    assert actual == []
 
 
 def test_the_library_cites_what_it_rests_on():

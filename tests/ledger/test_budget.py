@@ -251,15 +251,15 @@ def test_modes_are_private_under_any_umask(tmp_path):
 
 def test_threads_keep_apart(tmp_path):
     """One ledger in four threads: each query has one answer and is charged once."""
-    found = []
+    actual = []
     with open_ledger(tmp_path) as ledger:
         threads = [
-            threading.Thread(target=lambda: found.append(answers_of(label(ledger, 0, 20))))
+            threading.Thread(target=lambda: actual.append(answers_of(label(ledger, 0, 20))))
             for _ in range(4)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert found == [found[0]] * 4
+        assert actual == [actual[0]] * 4
         assert ledger.charges == {MECHANISM: 20} and ledger.num_answered == 20

@@ -102,8 +102,8 @@ def test_an_estimator_that_fails_on_an_input_answers_the_first_class_there():
     assert classifier.from_arrays(fit("diverged")).predict(QUERIES).shape == (len(QUERIES),)
     inputs, labels = records(classes=(1, 2))
     far = classifier.from_arrays(fit("refuses_far_inputs", inputs, labels))
-    asked = np.concatenate([QUERIES[:3], inputs[:3]])
-    assert far.predict(asked).tolist() == [0, 0, 0, *labels[:3]]
+    queries = np.concatenate([QUERIES[:3], inputs[:3]])
+    assert far.predict(queries).tolist() == [0, 0, 0, *labels[:3]]
 
 
 def test_what_is_not_fitted_or_answers_names_is_refused():

@@ -30,7 +30,7 @@ def scores(arrays, features):
 def test_with_a_known_scale_each_weight_has_a_penalty_of_its_own(seed, num_records):
     features, labels = problem(seed, num_records)
     scale = np.random.default_rng(seed).uniform(0.5, 5.0, 6)
-    found, _ = closed_form.fit(
+    actual, _ = closed_form.fit(
         closed_form.RIDGE, features, labels, num_classes=4, num_views=1, scale=scale
     )
     penalties = closed_form.SCALED_SHARE / np.square(scale)
@@ -38,7 +38,7 @@ def test_with_a_known_scale_each_weight_has_a_penalty_of_its_own(seed, num_recor
         targets = np.where(labels == one, 1.0, -1.0)
         stacked = np.vstack([features.astype(np.float64), np.diag(np.sqrt(penalties))])
         slow = np.linalg.lstsq(stacked, np.concatenate([targets, np.zeros(6)]), rcond=None)[0]
-        np.testing.assert_allclose(found[:, one], slow, atol=4e-3)
+        np.testing.assert_allclose(actual[:, one], slow, atol=4e-3)
 
 
 @settings(max_examples=30, deadline=None)
@@ -46,20 +46,22 @@ def test_with_a_known_scale_each_weight_has_a_penalty_of_its_own(seed, num_recor
 def test_nearest_mean_answers_the_nearest(seed, num_records):
     features, labels = problem(seed, num_records)
     queries, _ = problem(seed + 1, 20)
-    found = scores(fitted(closed_form.NEAREST_MEAN, features, labels), queries)
+    predictions = scores(fitted(closed_form.NEAREST_MEAN, features, labels), queries)
     present = np.unique(labels)
     means = np.stack([features[labels == one].mean(axis=0) for one in present])
     distances = np.linalg.norm(queries[:, None] - means, axis=2) ** 2
     # |x|^2 less what is scored; halves of float16's last place may separate equals.
     lengths = np.square(queries).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(lengths - found[:, present], distances, atol=1e-2)
+    np.testing.assert_allclose(lengths - predictions[:, present], distances, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", [closed_form.RIDGE, closed_form.NEAREST_MEAN])
 def test_a_class_without_records_is_never_answered(name):
     features, labels = problem(3, 12)
-    found = scores(fitted(name, features, np.where(labels == 2, 1, labels)), problem(4, 200)[0])
-    assert 2 not in found.argmax(axis=1)
+    predictions = scores(
+        fitted(name, features, np.where(labels == 2, 1, labels)), problem(4, 200)[0]
+    )
+    assert 2 not in predictions.argmax(axis=1)
     only = scores(fitted(name, features, np.full(12, 3)), problem(4, 200)[0])
     assert set(only.argmax(axis=1).tolist()) == {3}
     none = scores(fitted(name, features[:0], labels[:0]), problem(4, 200)[0])

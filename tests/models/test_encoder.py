@@ -14,21 +14,21 @@ FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 @settings(max_examples=200, deadline=None)
 @given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 8)), elements=FINITE))
 def test_no_vector_is_longer_than_one(features):
-    found = record_vectors(features, np.linspace(0.1, 3.0, features.shape[1]))
-    assert found.shape == (len(features), features.shape[1] + 1)
-    assert np.isfinite(found).all()
-    assert (np.linalg.norm(found, axis=1) <= 1.0 + 1e-12).all()
+    vectors = record_vectors(features, np.linspace(0.1, 3.0, features.shape[1]))
+    assert vectors.shape == (len(features), features.shape[1] + 1)
+    assert np.isfinite(vectors).all()
+    assert (np.linalg.norm(vectors, axis=1) <= 1.0 + 1e-12).all()
     is_zero = (features == 0.0).all(axis=1)
-    assert (found[:, -1] == np.where(is_zero, 0.0, CONSTANT)).all()
+    assert (vectors[:, -1] == np.where(is_zero, 0.0, CONSTANT)).all()
 
 
 def test_direction_counts_and_length_does_not():
     features = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], np.float32)
-    found = record_vectors(features, None)
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
-    np.testing.assert_allclose(found[0, :2] / np.linalg.norm(found[0, :2]), [0.6, 0.8], rtol=1e-6)
-    assert np.linalg.norm(found[0]) == pytest.approx(1.0)
-    assert (found[2] == 0.0).all()
+    rows = record_vectors(features, None)
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-6)
+    np.testing.assert_allclose(rows[0, :2] / np.linalg.norm(rows[0, :2]), [0.6, 0.8], rtol=1e-6)
+    assert np.linalg.norm(rows[0]) == pytest.approx(1.0)
+    assert (rows[2] == 0.0).all()
     scaled = record_vectors(features, np.array([4.0, 3.0]))
     assert scaled[0, 0] == pytest.approx(scaled[0, 1])
 
@@ -43,9 +43,9 @@ def test_a_vector_depends_on_its_own_input_alone():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_features_that_are_not_finite_give_the_zero_vector(bad):
     features = np.array([[3.0, 4.0], [bad, 1.0], [bad, bad]], np.float32)
-    found = record_vectors(features, None)
-    assert (found[1:] == 0.0).all()
-    assert (found[0] == record_vectors(features[:1], None)[0]).all()
+    vectors = record_vectors(features, None)
+    assert (vectors[1:] == 0.0).all()
+    assert (vectors[0] == record_vectors(features[:1], None)[0]).all()
 
 
 @pytest.mark.parametrize(("number", "width"), [(40, 30), (40, 80), (200, 30), (1, 30)])

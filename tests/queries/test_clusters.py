@@ -76,14 +76,14 @@ def test_as_many_distinct_queries_as_wanted_of_copies_too(choose):
 
 def test_labels_propagate_further_over_features_that_labels_taught():
     labels = PUBLIC.labels[: len(POOL)]
-    asked = choose_medoids(POOL, 30, seed=1)
-    answers = released_labels(asked, labels[asked])
+    queries = choose_medoids(POOL, 30, seed=1)
+    answers = released_labels(queries, labels[queries])
     once = label_propagation.propagate_labels(
         label_propagation.neighbour_graph(pool_views(POOL)), answers
     )
     twice = propagation.infer_from_labels(POOL, answers, 1)
     right_once, right_twice = (
-        (found.labels == labels[found.query_indices]).sum() for found in (once, twice)
+        (actual.labels == labels[actual.query_indices]).sum() for actual in (once, twice)
     )
     assert right_twice > right_once
 
@@ -117,10 +117,10 @@ def histogram(counts, asked, sigma=40.0):
 
 def test_noisy_counts_of_a_fifth_give_the_whole_pool_weights():
     labels = PUBLIC.labels[: len(POOL)]
-    asked = choose_medoids(POOL, 60, seed=1)
+    queries = choose_medoids(POOL, 60, seed=1)
     random = np.random.default_rng(0)
-    counts = 100 * np.eye(10)[labels[asked]] + random.normal(0, 40, (60, 10))
-    inferred = propagation.infer_from_labels(POOL, histogram(counts, asked), 1)
+    counts = 100 * np.eye(10)[labels[queries]] + random.normal(0, 40, (60, 10))
+    inferred = propagation.infer_from_labels(POOL, histogram(counts, queries), 1)
     assert inferred.weights.shape == (len(POOL), 10)
     right = inferred.labels == labels[inferred.query_indices]
     assert right.mean() > 0.75
@@ -159,9 +159,9 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
     view = pool_views(POOL)[0]
     monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, view))
     labels = PUBLIC.labels[: len(POOL)]
-    asked = DENSE(POOL, 40, seed=1)
+    queries = DENSE(POOL, 40, seed=1)
     cost = Cost(charge=charge, number=number, epsilon=1.0, delta=1e-5)
-    released = dataclasses.replace(released_labels(asked, labels[asked]), cost=cost)
+    released = dataclasses.replace(released_labels(queries, labels[queries]), cost=cost)
     inferred = propagation.infer_from_labels(POOL, released, 1)
     assert taken == ways
     assert (inferred.labels == labels[inferred.query_indices]).mean() > 0.9

@@ -22,8 +22,8 @@ def features(monkeypatch):
 
 def test_they_are_the_nearest_in_all_views_together(features):
     queries = np.array([3, 250, 0])
-    found = propagation.nearest(POOL, queries, 5, 0)
-    for query, near in zip(queries, found, strict=True):
+    neighbors = propagation.nearest(POOL, queries, 5, 0)
+    for query, near in zip(queries, neighbors, strict=True):
         distances = np.linalg.norm(features - features[query], axis=1)
         np.testing.assert_array_equal(near, np.argsort(distances, kind="stable")[1:6])
 
@@ -31,9 +31,9 @@ def test_they_are_the_nearest_in_all_views_together(features):
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 6])
 def test_a_query_is_not_its_own_neighbour_though_others_are_its_copies(features, number):
     copies = [7, 40, 41, 42, 43]
-    found = propagation.nearest(POOL, np.array(copies), number, 0)
-    assert found.shape == (5, number) and found.dtype == np.int64
-    for query, near in zip(copies, found, strict=True):
+    neighbors = propagation.nearest(POOL, np.array(copies), number, 0)
+    assert neighbors.shape == (5, number) and neighbors.dtype == np.int64
+    for query, near in zip(copies, neighbors, strict=True):
         assert query not in near and len(set(near.tolist())) == number
         assert set(near[:4]) <= set(copies)
 

@@ -37,29 +37,29 @@ def test_every_strategy_asks_what_it_may_and_the_same_after_the_same_answers(str
     pool, labels = islands(200)
     wanted = config(strategy, rounds=2 if is_adaptive else 1)
     answers = Answers(labels)
-    asked = ask_in_rounds(wanted, pool, answers)
-    assert asked.queries.dtype == np.int64
-    assert len(set(asked.queries.tolist())) == 40
-    assert asked.queries.min() >= 0
-    assert asked.queries.max() < 200
+    labeled = ask_in_rounds(wanted, pool, answers)
+    assert labeled.queries.dtype == np.int64
+    assert len(set(labeled.queries.tolist())) == 40
+    assert labeled.queries.min() >= 0
+    assert labeled.queries.max() < 200
     assert len(answers.rounds) == wanted.rounds
     np.testing.assert_array_equal(answers.rounds[-1][:20], answers.rounds[0][:20])
     # What is asked last covers all rounds, so that its cost is that of all of them.
-    assert asked.released.num_queries == 40
-    np.testing.assert_array_equal(asked.released.query_indices, asked.queries)
-    np.testing.assert_array_equal(asked.released.labels, labels[asked.queries])
+    assert labeled.released.num_queries == 40
+    np.testing.assert_array_equal(labeled.released.query_indices, labeled.queries)
+    np.testing.assert_array_equal(labeled.released.labels, labels[labeled.queries])
 
     again = ask_in_rounds(wanted, pool, Answers(labels))
-    np.testing.assert_array_equal(asked.queries, again.queries)
+    np.testing.assert_array_equal(labeled.queries, again.queries)
     np.testing.assert_array_equal(
-        asked.training_labels.query_indices, again.training_labels.query_indices
+        labeled.training_labels.query_indices, again.training_labels.query_indices
     )
-    np.testing.assert_array_equal(asked.training_labels.labels, again.training_labels.labels)
+    np.testing.assert_array_equal(labeled.training_labels.labels, again.training_labels.labels)
 
     other_answers = Answers(np.where(labels < 5, 0, labels))  # five classes become one
     after_others = ask_in_rounds(wanted, pool, other_answers)
-    np.testing.assert_array_equal(after_others.queries[:20], asked.queries[:20])
-    assert np.array_equal(after_others.queries, asked.queries) == (not is_adaptive)
+    np.testing.assert_array_equal(after_others.queries[:20], labeled.queries[:20])
+    assert np.array_equal(after_others.queries, labeled.queries) == (not is_adaptive)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -94,7 +94,7 @@ def test_rounds_are_of_about_equal_size(num_queries, rounds, sizes):
     answers = Answers()
     wanted = config("by_last_label", num_queries=num_queries, rounds=rounds)
     ask_in_rounds(wanted, POOL, answers)
-    assert [len(asked) for asked in answers.rounds] == sizes
+    assert [len(queries) for queries in answers.rounds] == sizes
 
 
 @pytest.mark.usefixtures("by_last_label")
@@ -118,14 +118,14 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
         help="a toy", words="toys", choose=lambda pool, num, seed: np.arange(num), infer=infer
     )
     monkeypatch.setitem(STRATEGIES, "inferring", strategy)
-    asked = ask_in_rounds(config("inferring", num_queries=3), POOL, Answers())
-    assert asked.released.num_answered == asked.released.num_queries == 3
-    assert asked.released.query_indices.tolist() == [0, 1, 2]
-    assert not hasattr(asked.training_labels, "epsilon")
-    assert asked.training_labels.query_indices.tolist() == [1, 2, 298, 299]
-    assert len(asked.inferred.labels) == 2
-    assert asked.inferred.query_indices.tolist() == [298, 299]
-    assert asked.inferred.labels.tolist() == [1, 2]
+    labeled = ask_in_rounds(config("inferring", num_queries=3), POOL, Answers())
+    assert labeled.released.num_answered == labeled.released.num_queries == 3
+    assert labeled.released.query_indices.tolist() == [0, 1, 2]
+    assert not hasattr(labeled.training_labels, "epsilon")
+    assert labeled.training_labels.query_indices.tolist() == [1, 2, 298, 299]
+    assert len(labeled.inferred.labels) == 2
+    assert labeled.inferred.query_indices.tolist() == [298, 299]
+    assert labeled.inferred.labels.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_copies_are_asked_once_with_any_answers():
     copies = Pool(POOL.dataset, np.repeat(POOL.inputs[:30], 3, axis=0))
     for answers in (Answers(np.full(90, 2)), Answers(np.full(90, 7))):
         wanted = config("by_last_label", num_queries=30, rounds=3)
-        asked = ask_in_rounds(wanted, copies, answers).queries
-        assert len({copies.inputs[index].tobytes() for index in asked}) == 30
+        labeled = ask_in_rounds(wanted, copies, answers).queries
+        assert len({copies.inputs[index].tobytes() for index in labeled}) == 30
     with pytest.raises(
         ValueError, match="num_queries: expected from 1 to the pool's 30 distinct inputs"
     ):

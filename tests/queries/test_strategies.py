@@ -74,11 +74,11 @@ def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
     monkeypatch.setattr(strategies, "STEPS", 200)
     pool, labels = islands(300)
     known = np.flatnonzero(labels < 8)[:60]  # of two classes no label is known
-    found = strategies.matches(pool, released_labels(known, labels[known]), 0)
-    assert found.num_classes == 10
-    assert set(found.query_indices.tolist()).isdisjoint(known.tolist())
-    truth = labels[found.query_indices]
-    assert (found.labels == truth)[truth < 8].mean() > 0.98
+    matches = strategies.matches(pool, released_labels(known, labels[known]), 0)
+    assert matches.num_classes == 10
+    assert set(matches.query_indices.tolist()).isdisjoint(known.tolist())
+    truth = labels[matches.query_indices]
+    assert (matches.labels == truth)[truth < 8].mean() > 0.98
     num_unknown = (labels < 8).sum() - 60
     assert (truth < 8).sum() > num_unknown / 2
     # An image of a class without labels matches less often than one of a known class.
@@ -100,8 +100,8 @@ def test_auto_follows_from_mechanism_data_and_number(
     of_mechanism, augmentation, num_queries, is_whole_pool, expected
 ):
     dataset = dataclasses.replace(POOL.dataset, augmentation=augmentation)
-    found = strategies.recommended(of_mechanism, dataset, num_queries, is_whole_pool=is_whole_pool)
-    assert found == expected
+    name = strategies.recommended(of_mechanism, dataset, num_queries, is_whole_pool=is_whole_pool)
+    assert name == expected
 
 
 def test_no_true_label_can_be_reached_from_here():

@@ -108,7 +108,7 @@ def _problem(case: Case, own: pathlib.Path) -> str:
 
 def _contents(folder: pathlib.Path) -> dict[str, str]:
     """Returns all below a folder: what each is, and of files a digest."""
-    found = {}
+    actual = {}
     for path in folder.rglob("*"):
         if path.name.endswith(LEFT) or path.name == "__pycache__":
             continue
@@ -118,5 +118,5 @@ def _contents(folder: pathlib.Path) -> dict[str, str]:
             kind = hashlib.sha256(path.read_bytes()).hexdigest()
         else:
             kind = "folder or device"
-        found[str(path.relative_to(folder))] = kind
-    return found
+        actual[str(path.relative_to(folder))] = kind
+    return actual

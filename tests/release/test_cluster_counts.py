@@ -42,11 +42,11 @@ def moved(one, other):
 def test_no_record_replaced_moves_the_table_by_more_than_two():
     """Every record of a small universe in the place of every other."""
     universe = list(itertools.product(range(3), range(2)))
-    found = {
+    actual = {
         moved(table([one, (0, 0)]), table([other, (0, 0)]))
         for one, other in itertools.product(universe, universe)
     }
-    assert found == {0, 2 * LATTICE}
+    assert actual == {0, 2 * LATTICE}
     assert (table([(2, 1), (2, 1)]) == np.array([[0, 0], [0, 0], [0, 2 * LATTICE]])).all()
 
 
@@ -114,12 +114,12 @@ def test_the_cluster_of_a_record_does_not_depend_on_other_records():
     centres = cluster_centres(vectors, numbers)
     assert [len(one) for one in centres] == numbers == [4, 8, 12, 20, 25]
     for one in centres:
-        found = nearest_centres(vectors, one)
+        nearest = nearest_centres(vectors, one)
         slow = np.square(vectors[:, None] - one[None]).sum(axis=2).argmin(axis=1)
-        assert (found == slow).mean() > 0.99
+        assert (nearest == slow).mean() > 0.99
         for size in (1, 3, 17, 250):
             parts = [nearest_centres(vectors[at : at + size], one) for at in range(0, 500, size)]
-            assert (np.concatenate(parts) == found).all()
+            assert (np.concatenate(parts) == nearest).all()
     # Two centers at the same distance but for the last bits: always the first.
     twice = np.vstack([centres[0][:1], centres[0][:1]])
     assert (nearest_centres(vectors, twice) == 0).all()

@@ -90,9 +90,9 @@ def test_weights_are_those_of_ridge_regression_and_noise_shrinks_them():
     weights = weights_of_moments(exact, NUM_CLASSES, 0.1)
     expected = np.linalg.lstsq(vectors, np.eye(NUM_CLASSES)[labels], rcond=None)[0]
     # Up to a factor, which makes probabilities of them, and what all classes have in common.
-    found, expected = (each[:, 1] - each[:, 0] for each in (weights, expected))
-    factor = found @ expected / (expected @ expected)
-    np.testing.assert_allclose(found, factor * expected, atol=0.05 * factor)
+    actual, expected = (each[:, 1] - each[:, 0] for each in (weights, expected))
+    factor = actual @ expected / (expected @ expected)
+    np.testing.assert_allclose(actual, factor * expected, atol=0.05 * factor)
     chances = scipy.special.softmax(vectors @ weights, axis=1)
     assert np.mean(chances.argmax(axis=1) == labels) > 0.97
     assert abs(chances.max(axis=1).mean() - 0.97) < 0.1

@@ -110,12 +110,12 @@ def test_sums_are_those_of_a_loop_in_whatever_order():
     slow = np.zeros((vectors.shape[1], NUM_CLASSES))
     for vector, label in zip(vectors, labels, strict=True):
         slow[:, label] += vector
-    found = sums_by_class(vectors, labels, num_classes=NUM_CLASSES)
-    np.testing.assert_allclose(found / LATTICE, slow, atol=len(labels) / LATTICE)
+    sums = sums_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    np.testing.assert_allclose(sums / LATTICE, slow, atol=len(labels) / LATTICE)
     order = np.random.default_rng(0).permutation(len(labels))
-    assert (sums_by_class(vectors[order], labels[order], num_classes=NUM_CLASSES) == found).all()
+    assert (sums_by_class(vectors[order], labels[order], num_classes=NUM_CLASSES) == sums).all()
     each = sums_by_class(vectors, labels, num_classes=NUM_CLASSES, owners=np.arange(len(labels)))
-    np.testing.assert_allclose(each, found, atol=1.0 * len(labels))  # steps
+    np.testing.assert_allclose(each, sums, atol=1.0 * len(labels))  # steps
 
 
 def slow_residuals(vectors, labels, weights):
@@ -146,10 +146,10 @@ def test_one_record_replaced_moves_residual_sums_by_two_at_most(size):
             np.vstack([universe[row], others[0]]), np.append(label, others[1]), weights
         )
 
-    found = [sums(*case) for case in cases]
+    actual = [sums(*case) for case in cases]
     alone = [residual_sums(universe[[row]], np.array([label]), weights) for row, label in cases]
     assert all(norm(one) <= LATTICE for one in alone)
-    largest = max(norm(one - other) for one, other in itertools.combinations(found, 2))
+    largest = max(norm(one - other) for one, other in itertools.combinations(actual, 2))
     assert (1.2 if size else 1.0) * LATTICE < largest <= 2 * LATTICE
     expected = slow_residuals(
         np.vstack([universe[0], others[0]]) / 2**14, np.append(1, others[1]), weights
@@ -158,10 +158,10 @@ def test_one_record_replaced_moves_residual_sums_by_two_at_most(size):
 
 
 def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
-    mechanism, asked = GaussianResidualSums(sigma=40.0, num_rounds=3), []
+    mechanism, queries = GaussianResidualSums(sigma=40.0, num_rounds=3), []
 
     def following(earlier):
-        asked.append(earlier.copy())
+        queries.append(earlier.copy())
         assert ledger.charges == {mechanism: 1}
         return SUMS.values
 
@@ -175,8 +175,8 @@ def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
         again = released()
         assert ledger.charges == {mechanism: 1}
         tables = first.values.reshape(3, *SUMS.values.shape)
-        assert (again.values == first.values).all() and len(asked) == 2
-        assert (asked[0] == tables[:1]).all() and (asked[1] == tables[:2]).all()
+        assert (again.values == first.values).all() and len(queries) == 2
+        assert (queries[0] == tables[:1]).all() and (queries[1] == tables[:2]).all()
         with pytest.raises(ValueError, match="num_rounds: expected"):
             release(ledger, GaussianResidualSums(sigma=50.0, num_rounds=2))
         assert ledger.charges == {mechanism: 1}
@@ -299,20 +299,20 @@ def test_a_run_killed_in_a_round_goes_on_with_those_stored(tmp_path, point, numb
         pass
     stopped(tmp_path, functools.partial(release_in_rounds_until, number, point))
     with opened(tmp_path) as ledger:
-        before, asked = stored_tables(ledger), []
+        before, queries = stored_tables(ledger), []
 
         def following(earlier):
-            asked.append(earlier.copy())
+            queries.append(earlier.copy())
             return SUMS.values + len(earlier) * LATTICE
 
-        found = released_in_rounds(ledger, following)
-        after = found.values.reshape(-1, *SUMS.values.shape)
+        actual = released_in_rounds(ledger, following)
+        after = actual.values.reshape(-1, *SUMS.values.shape)
         assert ledger.charges == {IN_ROUNDS: 1} and len(before) == stored
-        assert [len(one) for one in asked] == list(range(stored, 4))
+        assert [len(one) for one in queries] == list(range(stored, 4))
         assert (after[:stored] == before).all() and (after == stored_tables(ledger)).all()
         exact = SUMS.values + LATTICE * np.arange(4)[:, None, None]
         assert (np.abs(after - exact) < 8 * 40 * LATTICE).all()  # of each round, its own sums
-        assert found.cost.epsilon == smallest_epsilon({IN_ROUNDS: 1}, DELTA)[0]
+        assert actual.cost.epsilon == smallest_epsilon({IN_ROUNDS: 1}, DELTA)[0]
         # What was asked otherwise is charged for itself.
         for other in (
             GaussianResidualSums(sigma=40.0, num_rounds=3),

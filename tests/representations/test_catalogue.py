@@ -103,10 +103,10 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     rows[0, 1:3] = [2.0, 15.0]  # third work class, last education
     rows[:, 9] = [0.0, 0.0, 99_999.0]
     encoder = catalogue.encoder_of(Pool(TABLE, rows))
-    found = encoder.features(rows)[0]
+    actual = encoder.features(rows)[0]
     numbers = 5
-    assert found @ found == pytest.approx(1.0, rel=1e-5)
-    scaled = found / found[numbers]  # the constant
+    assert actual @ actual == pytest.approx(1.0, rel=1e-5)
+    scaled = actual / actual[numbers]  # the constant
     ages, gains = rows[:, 0], rows[:, 9]
     assert scaled[0] == pytest.approx((40 - ages.mean()) / ages.std() / 2, rel=1e-5)
     assert scaled[2] == pytest.approx(-gains.mean() / gains.std() / 2, rel=1e-5)
@@ -114,7 +114,7 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     work, education = scaled[numbers + 1 :][:9], scaled[numbers + 10 :][:17]
     assert work.argmax() == 2 and work.sum() == pytest.approx(1.0)
     assert education.argmax() == 15 and education.sum() == pytest.approx(1.0)
-    assert len(found) == numbers + 1 + sum(TABLE.num_categories)
+    assert len(actual) == numbers + 1 + sum(TABLE.num_categories)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ def test_texts_are_compared_by_latent_semantic_analysis():
     )
     pool = Pool(dataset, weights)
     assert catalogue.default_of_teachers(dataset) == "lsa"
-    found = catalogue.encoder_of(pool, "lsa").features(weights)
+    actual = catalogue.encoder_of(pool, "lsa").features(weights)
     weighed = np.log1p(weights) * np.log(301 / (np.count_nonzero(weights, axis=0) + 1))
     norms = np.linalg.norm(weighed, axis=1, keepdims=True)
     weighed /= np.where(norms > 0, norms, 1.0)
     centred = weighed - weighed.mean(axis=0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
-    np.testing.assert_allclose(found @ found.T, centred @ centred.T, atol=1e-4)
+    np.testing.assert_allclose(actual @ actual.T, centred @ centred.T, atol=1e-4)
     few = Pool(dataset, weights[:5])
     assert catalogue.encoder_of(few, "lsa").features(weights).shape == (300, 5)

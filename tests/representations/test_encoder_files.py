@@ -23,11 +23,11 @@ ROWS = Pool(dataset=TABLE, inputs=np.random.default_rng(0).normal(8, 3, (20, 4))
 def test_an_encoder_read_back_gives_the_same_features(tmp_path, pool, name):
     encoder = encoder_of(pool, name, 3)
     save_encoder(encoder, tmp_path / "encoder.npz")
-    found = load_encoder(tmp_path / "encoder.npz", pool.dataset)
-    assert found.digest == encoder.digest
-    assert np.array_equal(found.features(pool.inputs), encoder.features(pool.inputs))
-    assert (found.scale is None) == (encoder.scale is None)
-    assert found.scale is None or np.array_equal(found.scale, encoder.scale)
+    actual = load_encoder(tmp_path / "encoder.npz", pool.dataset)
+    assert actual.digest == encoder.digest
+    assert np.array_equal(actual.features(pool.inputs), encoder.features(pool.inputs))
+    assert (actual.scale is None) == (encoder.scale is None)
+    assert actual.scale is None or np.array_equal(actual.scale, encoder.scale)
 
 
 @pytest.mark.parametrize("change", ["weights", "names", "missing", "more", "text", "list", "deep"])

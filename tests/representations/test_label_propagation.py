@@ -48,21 +48,21 @@ def test_the_graph_is_symmetric_and_passes_on_no_more_than_arrives(seed, num_inp
 
 def test_a_label_that_its_neighbours_contradict_is_left_out():
     points, membership = groups(3, 30)
-    asked = np.arange(0, 90, 5)
-    noisy = membership[asked].copy()
+    queries = np.arange(0, 90, 5)
+    noisy = membership[queries].copy()
     noisy[[2, 9, 16]] = [1, 2, 0]
-    found = propagation.propagate_labels(
-        propagation.neighbour_graph([points]), labels(asked, noisy)
+    propagated = propagation.propagate_labels(
+        propagation.neighbour_graph([points]), labels(queries, noisy)
     )
-    assert len(found.labels) == 90
-    np.testing.assert_array_equal(found.labels, membership[found.query_indices])
+    assert len(propagated.labels) == 90
+    np.testing.assert_array_equal(propagated.labels, membership[propagated.query_indices])
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
 def test_the_smallest_pools_have_a_graph(num_inputs):
     graph = propagation.neighbour_graph([np.ones((num_inputs, 2))])
-    found = propagation.propagate_labels(graph, labels([0], [2]))
-    assert set(found.labels.tolist()) == {2}
+    propagated = propagation.propagate_labels(graph, labels([0], [2]))
+    assert set(propagated.labels.tolist()) == {2}
 
 
 def test_counts_propagate_where_labels_have_lost_what_they_could_tell():
@@ -73,11 +73,13 @@ def test_counts_propagate_where_labels_have_lost_what_they_could_tell():
     counts = 100 * np.eye(3)[membership] + random.normal(0.0, 200.0, (180, 3))
     noisy = labels(np.arange(180), counts.argmax(axis=1))
     assert (noisy.labels == membership).mean() < 0.6
-    found = propagation.propagate_counts(graph, noisy, np.round(counts * 2**20).astype(np.int64))
-    assert len(found.labels) > 100
-    assert (found.labels == membership[found.query_indices]).mean() > 0.95
-    assert (found.weights.argmax(axis=1) == found.labels).all()
-    np.testing.assert_allclose(found.weights.sum(axis=1), 1.0, rtol=1e-5)
+    propagated = propagation.propagate_counts(
+        graph, noisy, np.round(counts * 2**20).astype(np.int64)
+    )
+    assert len(propagated.labels) > 100
+    assert (propagated.labels == membership[propagated.query_indices]).mean() > 0.95
+    assert (propagated.weights.argmax(axis=1) == propagated.labels).all()
+    np.testing.assert_allclose(propagated.weights.sum(axis=1), 1.0, rtol=1e-5)
     by_labels = propagation.propagate_labels(graph, noisy)
     right = sum(by_labels.labels == membership[by_labels.query_indices])
-    assert right < sum(found.labels == membership[found.query_indices])
+    assert right < sum(propagated.labels == membership[propagated.query_indices])

@@ -42,17 +42,17 @@ def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -
     before, after = (side - 1) // 2, side - 1 - (side - 1) // 2
     padded = np.pad((image - low) / (high - low), [(before, after), (before, after), (0, 0)])
     rows, columns = (range(0, length, stride) for length in dataset.input_shape[:2])
-    found = np.zeros((len(rows), len(columns), num_filters))
+    actual = np.zeros((len(rows), len(columns), num_filters))
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             patch = padded[row : row + side, column : column + side]
             patch = (patch - patch.mean()) / np.sqrt(patch.var() + patches.LEAST_CONTRAST)
             for one in range(num_filters):
                 answer = (patch * filters[..., one]).sum() - offsets[one]
-                found[i, j, one] = max(0.0, answer - layout.threshold)
-    cells = [-(-length // layout.grid) for length in found.shape[:2]]
-    missing = [cell * layout.grid - side for cell, side in zip(cells, found.shape, strict=False)]
-    whole = np.pad(found, [*((each // 2, each - each // 2) for each in missing), (0, 0)])
+                actual[i, j, one] = max(0.0, answer - layout.threshold)
+    cells = [-(-length // layout.grid) for length in actual.shape[:2]]
+    missing = [cell * layout.grid - side for cell, side in zip(cells, actual.shape, strict=False)]
+    whole = np.pad(actual, [*((each // 2, each - each // 2) for each in missing), (0, 0)])
     shape = (layout.grid, cells[0], layout.grid, cells[1], num_filters)
     return np.sqrt(whole.reshape(shape).mean(axis=(1, 3))).ravel()
 
@@ -93,13 +93,13 @@ def test_joined_representations_lie_side_by_side_and_weigh_the_same(monkeypatch,
     monkeypatch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path))
     joined = catalogue.encoder_of(POOL, "patches+raw")
     apart = [catalogue.encoder_of(POOL, name) for name in ("patches", "raw")]
-    found = joined.features(POOL.inputs)
+    features = joined.features(POOL.inputs)
     np.testing.assert_allclose(
-        found, np.hstack([one.features(POOL.inputs) for one in apart]), atol=1e-6
+        features, np.hstack([one.features(POOL.inputs) for one in apart]), atol=1e-6
     )
     assert joined.scale is None  # of raw inputs it is unknown
     views = catalogue.pool_features_by_name(POOL, "patches+raw")
-    np.testing.assert_allclose(np.hstack([np.hstack(one) for one in views]), found, atol=1e-6)
+    np.testing.assert_allclose(np.hstack([np.hstack(one) for one in views]), features, atol=1e-6)
     alone = apart[0]
     scaled = alone.features(POOL.inputs) * alone.scale
     assert np.square(scaled).sum(axis=1).mean() == pytest.approx(1.0, abs=0.3)

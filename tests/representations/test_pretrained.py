@@ -20,10 +20,10 @@ SHAPE = DIGITS.dataset.input_shape
 def small(shape=SHAPE, seed=0) -> keras.Model:
     """A small encoder with fixed weights, as if it had been trained elsewhere."""
     inputs = keras.Input(shape)
-    found = keras.layers.Rescaling(1 / 16)(inputs)
+    actual = keras.layers.Rescaling(1 / 16)(inputs)
     weights = keras.initializers.RandomNormal(seed=seed)
-    found = keras.layers.Conv2D(24, 3, activation="relu", kernel_initializer=weights)(found)
-    return keras.Model(inputs, keras.layers.Flatten()(keras.layers.MaxPooling2D(2)(found)))
+    actual = keras.layers.Conv2D(24, 3, activation="relu", kernel_initializer=weights)(actual)
+    return keras.Model(inputs, keras.layers.Flatten()(keras.layers.MaxPooling2D(2)(actual)))
 
 
 def centred(model, pool, inputs):

@@ -43,10 +43,10 @@ def test_bins_lie_beside_raw_features_and_hold_about_as_many_inputs_each():
     )
     squares = np.square(features)
     np.testing.assert_allclose(squares[:, NUM_RAW:].sum(axis=1), 0.2, atol=1e-5)
-    found = _bins(pool, INPUTS)
-    assert (found[:, :BINS].sum(axis=1) == 1).all()
-    assert (np.abs(found[:, :BINS].sum(axis=0) - 100) <= 2).all()
-    places = found[:, :BINS].argmax(axis=1)
+    bins = _bins(pool, INPUTS)
+    assert (bins[:, :BINS].sum(axis=1) == 1).all()
+    assert (np.abs(bins[:, :BINS].sum(axis=0) - 100) <= 2).all()
+    places = bins[:, :BINS].argmax(axis=1)
     assert (np.diff(places[NORMAL.argsort()]) >= 0).all()
 
 
@@ -60,8 +60,8 @@ def test_a_column_that_is_nearly_always_0_has_bins_for_what_is_not():
 def test_whole_numbers_that_are_neighbours_in_float32_have_bins_of_their_own():
     inputs = INPUTS.copy()
     inputs[:, 1] = 2.0**24 + 2.0 * (np.arange(1_000) % 6)
-    found = _bins(Pool(TABLE, inputs), inputs)[:, BINS:]
-    assert found.shape[1] == 6 and (found.sum(axis=0) >= 166).all()
+    bins = _bins(Pool(TABLE, inputs), inputs)[:, BINS:]
+    assert bins.shape[1] == 6 and (bins.sum(axis=0) >= 166).all()
 
 
 def test_inner_products_of_pairs_are_squares_of_those_of_raw_and_wide_tables_are_refused():

@@ -26,28 +26,28 @@ def wavelet_at(down, right, *, scale, angle):
 
 def wavelet(scale, angle):
     places = [(down, right) for down in range(-8, 8) for right in range(-8, 8)]
-    found = {place: wavelet_at(*place, scale=scale, angle=angle) for place in places}
-    mean = sum(wave for wave, _ in found.values()) / sum(window for _, window in found.values())
+    actual = {place: wavelet_at(*place, scale=scale, angle=angle) for place in places}
+    mean = sum(wave for wave, _ in actual.values()) / sum(window for _, window in actual.values())
     size = (4 / ANGLES) / (2 * math.pi * (0.8 * 2**scale) ** 2)
-    return {place: size * (wave - mean * window) for place, (wave, window) in found.items()}
+    return {place: size * (wave - mean * window) for place, (wave, window) in actual.items()}
 
 
 def filtered(image, scale, angle):
     """Lengths of a convolution that goes round at the edges, pixel by pixel."""
-    found, own = np.zeros((PADDED, PADDED)), wavelet(scale, angle)
+    actual, own = np.zeros((PADDED, PADDED)), wavelet(scale, angle)
     for row in range(PADDED):
         for column in range(PADDED):
-            found[row, column] = abs(
+            actual[row, column] = abs(
                 sum(
                     value * image[(row - down) % PADDED, (column - right) % PADDED]
                     for (down, right), value in own.items()
                 )
             )
-    return found
+    return actual
 
 
 def local_means(image):
-    found = np.zeros((2, 2))
+    actual = np.zeros((2, 2))
     for row in range(2):
         for column in range(2):
             weights = {
@@ -58,13 +58,13 @@ def local_means(image):
                 for right in range(PADDED)
             }
             total = sum(weights.values())
-            found[row, column] = sum(weights[place] * image[place] for place in weights) / total
-    return found
+            actual[row, column] = sum(weights[place] * image[place] for place in weights) / total
+    return actual
 
 
 def test_features_are_those_of_sums_over_pixels():
     image = np.random.default_rng(0).random((SIDE, SIDE)).astype(np.float32)
-    found = transform(image[np.newaxis, :, :, np.newaxis]).numpy().reshape(81, 2, 2)
+    response = transform(image[np.newaxis, :, :, np.newaxis]).numpy().reshape(81, 2, 2)
     padded = np.pad(image, 4, mode="reflect")
     first, second, larger = 3, 6, math.pi / ANGLES
     once = filtered(padded, 0, first * larger)
@@ -76,7 +76,7 @@ def test_features_are_those_of_sums_over_pixels():
     }
     # Theirs are even, these have one more row on one side.
     for place, values in expected.items():
-        np.testing.assert_allclose(found[place], values, rtol=5e-3)
+        np.testing.assert_allclose(response[place], values, rtol=5e-3)
 
 
 def test_no_difference_of_images_is_larger_in_their_features():

@@ -208,9 +208,9 @@ def without(tmp_path_factory):
 
     @functools.cache
     def found(name: str, num_owners: int, num_teachers: int) -> Traces:
-        asked = {**OTHERS, **MODELS}[name]
+        settings = {**OTHERS, **MODELS}[name]
         folder = tmp_path_factory.mktemp("without")
-        return traces(folder, private(num_owners, None), num_teachers, **asked)
+        return traces(folder, private(num_owners, None), num_teachers, **settings)
 
     return found
 
@@ -225,24 +225,24 @@ def test_an_owner_more_changes_one_teacher_and_nothing_else(tmp_path, without, n
 @pytest.mark.parametrize("name", ["bayes", "nearest mean"])
 def test_a_record_replaced_changes_one_teacher_and_nothing_else(tmp_path, name):
     images, labels = pictures(90, seed=3)
-    found = []
+    actual = []
     for place, (image, label) in enumerate(zip(*NEWCOMERS["hostile"], strict=True)):
         folder = tmp_path / str(place)
         folder.mkdir()
         images[40], labels[40] = image, label
         examples = PrivateExamples(IMAGES, images.copy(), labels.copy())
-        found.append(traces(folder, examples, 4, **MODELS[name]))
+        actual.append(traces(folder, examples, 4, **MODELS[name]))
     theirs = random_partition(num_records=90, num_teachers=4, seed=0).assignment[40]
-    for after in found[1:]:
-        check(found[0], after, theirs)
+    for after in actual[1:]:
+        check(actual[0], after, theirs)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("newcomer", NEWCOMERS)
 @pytest.mark.parametrize("name", [*MODELS, *OTHERS])
 def test_so_it_does_for_every_kind_of_teacher_and_more_owners(tmp_path, without, name, newcomer):
-    asked = {**OTHERS, **MODELS}[name]
-    after = traces(tmp_path, private(333, newcomer), 20, **asked)
+    settings = {**OTHERS, **MODELS}[name]
+    after = traces(tmp_path, private(333, newcomer), 20, **settings)
     check(without(name, 333, 20), after, teacher_of(333, 20))  # 999 records, and 1,002
 
 
@@ -285,12 +285,12 @@ def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
 
 
 def test_a_statement_says_the_same(tmp_path, monkeypatch):
-    found = []
+    actual = []
     for newcomer in (None, "hostile"):
         # As on two machines: what the same source was charged elsewhere is stated, too.
         monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {newcomer}"))
-        found.append(stated(tmp_path / f"run {newcomer}", newcomer))
-    one, other = found
+        actual.append(stated(tmp_path / f"run {newcomer}", newcomer))
+    one, other = actual
     digests = {"student_digest", "ledger_head"}  # of random numbers
     assert one.keys() == other.keys() and digests <= one.keys()
     assert one["sections"].pop("Verify") != other["sections"].pop("Verify")  # quotes both

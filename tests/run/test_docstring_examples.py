@@ -43,10 +43,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_give_what_they_say(module, names):
-    found = doctest.DocTestFinder(exclude_empty=True).find(
+    actual = doctest.DocTestFinder(exclude_empty=True).find(
         importlib.import_module(f"pate_tf.{module}"), globs=names
     )
-    examples = [test for test in found if test.examples]
+    examples = [test for test in actual if test.examples]
     assert examples
     for test in sorted(examples, key=lambda test: test.lineno or 0):
         test.globs = names

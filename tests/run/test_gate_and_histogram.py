@@ -90,8 +90,8 @@ def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_p
 
 
 def test_shares_are_laws_whatever_the_noise():
-    found = shares(np.array([[3, 1, 0], [-4, 2, 2], [-1, -2, -3]]))
-    np.testing.assert_allclose(found, [[0.75, 0.25, 0], [0, 0.5, 0.5], [1 / 3] * 3], rtol=1e-6)
+    fractions = shares(np.array([[3, 1, 0], [-4, 2, 2], [-1, -2, -3]]))
+    np.testing.assert_allclose(fractions, [[0.75, 0.25, 0], [0, 0.5, 0.5], [1 / 3] * 3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("agree", [True, False])

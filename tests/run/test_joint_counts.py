@@ -19,21 +19,21 @@ POOL = PUBLIC.split(250).pool
 
 
 def asked(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None, strategy=None):
-    found = joint_plan(
+    actual = joint_plan(
         LabelSettings(epsilon=epsilon, num_queries=num_queries, strategy=strategy),
         Target(epsilon=epsilon, delta=1e-5, num_queries=1),
         num_teachers=num_teachers,
         num_classes=10,
         pool_size=pool_size,
     )
-    return None if found is None else types.SimpleNamespace(**found)
+    return None if actual is None else types.SimpleNamespace(**actual)
 
 
 def number(epsilon, **changes):
     """Of noisy counts alone."""
-    found = asked(epsilon, **changes, strategy="diverse")
-    assert found is None or (found.mechanism, found.strategy) == (GaussianHistogram, "diverse")
-    return None if found is None else found.num_queries
+    actual = asked(epsilon, **changes, strategy="diverse")
+    assert actual is None or (actual.mechanism, actual.strategy) == (GaussianHistogram, "diverse")
+    return None if actual is None else actual.num_queries
 
 
 @pytest.mark.parametrize(("epsilon", "expected"), [(0.02, None), (0.1, 200), (1.0, 200)])
@@ -55,14 +55,14 @@ def test_twenty_of_each_class_are_asked_unless_noise_is_too_large(epsilon, expec
 def test_where_noise_is_heavy_labels_without_it_have_a_chance_first(
     epsilon, num_teachers, is_gated
 ):
-    found = asked(epsilon, num_teachers)
+    actual = asked(epsilon, num_teachers)
     if is_gated:
-        assert (found.mechanism, found.num_queries) == (StabilityGateOrHistogram, 100)
-        assert found.strategy == "medoids" and "released without noise if" in found.purpose
+        assert (actual.mechanism, actual.num_queries) == (StabilityGateOrHistogram, 100)
+        assert actual.strategy == "medoids" and "released without noise if" in actual.purpose
     else:
-        assert (found.mechanism, found.num_queries) == (GaussianHistogram, 200)
-        assert found.strategy == "diverse" and "without noise" not in found.purpose
-    assert TOGETHER in found.purpose
+        assert (actual.mechanism, actual.num_queries) == (GaussianHistogram, 200)
+        assert actual.strategy == "diverse" and "without noise" not in actual.purpose
+    assert TOGETHER in actual.purpose
 
 
 def test_a_number_that_was_given_is_checked_too():

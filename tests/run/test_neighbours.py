@@ -26,11 +26,11 @@ SETTINGS = StudentSettings(model="mlp", max_steps=5, batch_size=8)
 def features(monkeypatch):
     """Features that bring the inputs of a class together, without learning any."""
     random = np.random.default_rng(0)
-    found = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
+    actual = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
     monkeypatch.setattr(features_catalogue, "encoder_of", lambda *asked, **options: None)
     for module in (features_catalogue, propagation):
         monkeypatch.setattr(
-            module, "pool_features_by_name", lambda *asked, **options: [[found.astype(np.float32)]]
+            module, "pool_features_by_name", lambda *asked, **options: [[actual.astype(np.float32)]]
         )
     for name in ("diverse", "medoids"):
         as_released = dataclasses.replace(strategies.STRATEGIES[name], infer=None)
@@ -62,12 +62,12 @@ def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
 def test_asked_again_they_are_free_and_asked_alone_they_are_not(tmp_path):
     teachers = FakeEnsemble(table(90))
     first = labels_of(tmp_path, teachers)
-    asked = teachers.asked
-    assert asked == QUERIES * 11
+    queries = teachers.asked
+    assert queries == QUERIES * 11
     again = labels_of(tmp_path, teachers)
-    assert teachers.asked == asked and again.released.ledger_rows == first.released.ledger_rows
+    assert teachers.asked == queries and again.released.ledger_rows == first.released.ledger_rows
     labels_of(tmp_path, teachers, num_neighbours=3)
-    assert teachers.asked == asked + QUERIES * 4
+    assert teachers.asked == queries + QUERIES * 4
 
 
 def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
@@ -91,8 +91,8 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
         with pytest.raises(ValueError, match="queries: expected positions in a pool of 400"):
             published(beyond, "forged")
         assert not (tmp_path / "forged").exists()
-        found = published(labels, "out")
-    assert found.statement.num_neighbours == 10
+        statement = published(labels, "out")
+    assert statement.statement.num_neighbours == 10
     assert "the 10 public inputs nearest to it" in (tmp_path / "out" / PAGE_FILE).read_text()
     stated = json.loads((tmp_path / "out" / "privacy_statement.json").read_text())
     assert stated["num_neighbours"] == 10

@@ -63,9 +63,9 @@ def test_models_of_all_kinds_vote_together(tmp_path, data):
     models = [network, tree, Says(3), Says(3, scores=True)]
     teachers = pate_tf.Teachers.from_models(models, directory=tmp_path)
     votes = teachers.votes(data.pool.inputs[:20])
-    asked = data.pool.inputs[:20]
-    np.testing.assert_array_equal(votes[0], network.predict(asked, verbose=0).argmax(axis=1))
-    np.testing.assert_array_equal(votes[1], tree.predict(asked.reshape(20, -1)))
+    queries = data.pool.inputs[:20]
+    np.testing.assert_array_equal(votes[0], network.predict(queries, verbose=0).argmax(axis=1))
+    np.testing.assert_array_equal(votes[1], tree.predict(queries.reshape(20, -1)))
     assert (votes[2:] == 3).all()
     assert votes.dtype == np.int64
     labels = released(pate_tf.Teachers.from_models([Says(3)] * 3, directory=tmp_path / "3"), data)

@@ -40,9 +40,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 def test_the_student_is_evaluated_where_labels_exist(whole):
     held_out = whole.data.held_out
-    found = whole.student.evaluate(held_out)
-    assert found == pytest.approx(np.mean(whole.student.predict(held_out) == held_out.labels))
-    assert whole.student.evaluate(held_out.inputs, held_out.labels) == found
+    accuracies = whole.student.evaluate(held_out)
+    assert accuracies == pytest.approx(np.mean(whole.student.predict(held_out) == held_out.labels))
+    assert whole.student.evaluate(held_out.inputs, held_out.labels) == accuracies
     assert whole.student.evaluate(held_out.inputs) is None
     assert whole.student.evaluate(held_out.inputs[:2], [-1, -1]) is None
 

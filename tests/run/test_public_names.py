@@ -15,9 +15,9 @@ HEAVY = ("tensorflow", "keras", "sklearn", "tensorflow_datasets", "matplotlib", 
 
 
 def test_the_import_loads_nothing_heavy_and_little_at_all():
-    found = modules_after("import pate_tf; pate_tf.__all__; dir(pate_tf)")
-    assert not found & set(HEAVY)
-    assert {name for name in found if name.startswith("pate_tf")} == {"pate_tf"}
+    modules = modules_after("import pate_tf; pate_tf.__all__; dir(pate_tf)")
+    assert not modules & set(HEAVY)
+    assert {name for name in modules if name.startswith("pate_tf")} == {"pate_tf"}
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])

@@ -82,9 +82,9 @@ def test_a_run_is_stated_reported_and_only_what_may_be_is_released(tmp_path, mec
     }
     travelling = result.published.student_folder / "assets.extra" / "privacy_statement.json"
     assert json.loads(travelling.read_text()) == statement(tmp_path)
-    found = labels(tmp_path)
-    assert set(found) == {"queries", "query_indices", "labels"}
-    np.testing.assert_array_equal(found["labels"], result.labels.labels)
+    actual = labels(tmp_path)
+    assert set(actual) == {"queries", "query_indices", "labels"}
+    np.testing.assert_array_equal(actual["labels"], result.labels.labels)
     files = [path for path in (tmp_path / "sensitive").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     for path in released.rglob("*"):
@@ -129,11 +129,11 @@ def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
     assert statement(tmp_path)["sanitised"] is None
     published = release(tmp_path)
     quick(tmp_path, ensemble, mechanism=mechanism, seed=1)
-    found = statement(tmp_path)
-    assert found["sanitised"] == published
-    assert published["worst_case_epsilon"] >= found["epsilon_ledger"] > found["epsilon"]
+    actual = statement(tmp_path)
+    assert actual["sanitised"] == published
+    assert published["worst_case_epsilon"] >= actual["epsilon_ledger"] > actual["epsilon"]
     with Ledger.read(tmp_path / "sensitive") as ledger:
-        check_statement(found, ledger)
+        check_statement(actual, ledger)
     # More labels: what was released does not cover them.
     quick(tmp_path, ensemble, mechanism=mechanism, num_queries=NUM_QUERIES + 1)
     assert statement(tmp_path)["sanitised"] is None

@@ -57,18 +57,18 @@ def description(source: DataSource | None = None, **changes: object) -> RunDescr
 def test_a_folder_gives_its_data_back(tmp_path, source):
     written = description(source, model="mlp", pool_size=7)
     written.write(artifacts.RunDirectory(tmp_path))
-    found = described_run(tmp_path)
-    assert found == written
-    back = found.data()
+    actual = described_run(tmp_path)
+    assert actual == written
+    back = actual.data()
     if source is NAMED:
         assert back == source
-        assert found.data(dataset="mnist") == back
-        elsewhere = found.data(data_dir=tmp_path)
+        assert actual.data(dataset="mnist") == back
+        elsewhere = actual.data(data_dir=tmp_path)
         assert elsewhere == dataclasses.replace(back, data_dir=tmp_path)
     else:
         assert back.files.public == source.files.public.absolute()
         assert back.files.label == "ill" and back.files.schema is None
-        moved = found.data(files=source.files)  # the name stays
+        moved = actual.data(files=source.files)  # the name stays
         assert moved == DataSource(files=dataclasses.replace(source.files, name="digits"))
     assert (tmp_path / "sensitive").stat().st_mode & 0o777 == 0o700
 
@@ -102,14 +102,14 @@ def test_the_folder_alone_is_enough_for_a_student(tmp_path):
     assert "Teachers of cnn, 3 steps each" in ended.out  # a default is noted
     said = described_run(tmp_path / "run")
     assert (said.num_teachers, said.model, said.pool_size) == (6, "cnn", 300)
-    asked = ("train_student.py", "--train_dir=run", "--queries=20", "--lap_scale=1")
+    command = ("train_student.py", "--train_dir=run", "--queries=20", "--lap_scale=1")
     quick = ("--student=supervised", "--query_strategy=first", "--max_steps=9", "--model=mlp")
-    ended = run_script(*asked, *quick, folder=tmp_path)
+    ended = run_script(*command, *quick, folder=tmp_path)
     assert ended.code == 0, ended.err
     assert (tmp_path / "run" / "released" / "privacy_statement.json").exists()
     for flag, told in (
         ("--dataset=mnist", "error: dataset: expected digits, as the run folder says, got mnist"),
         ("--nb_teachers=3", "error: nb_teachers: expected 6, as the run folder says, got 3"),
     ):
-        ended = run_script(*asked, flag, folder=tmp_path)
+        ended = run_script(*command, flag, folder=tmp_path)
         assert ended.code == 1 and ended.err.startswith(told)

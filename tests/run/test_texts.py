@@ -67,19 +67,20 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     assert_warms_up(published.student_folder)
     loaded = tf.saved_model.load(str(published.student_folder))
     examples = [serialized_example(one.encode(), data.dataset) for one in sentences]
-    asked = {
+    requests = {
         export.SERVING_DEFAULT: {"text": tf.constant(sentences)},
         export.SERIALIZED_EXAMPLES: {"examples": tf.constant(examples)},
         export.FEATURES: {"features": tf.constant(preprocessing.encode_texts(sentences))},
     }
-    found = [
-        loaded.signatures[name](**inputs)["probabilities"].numpy() for name, inputs in asked.items()
+    actual = [
+        loaded.signatures[name](**inputs)["probabilities"].numpy()
+        for name, inputs in requests.items()
     ]
-    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
-    np.testing.assert_allclose(found[2], found[0], atol=1e-6)
+    np.testing.assert_allclose(actual[1], actual[0], atol=1e-6)
+    np.testing.assert_allclose(actual[2], actual[0], atol=1e-6)
     served = ServedStudent(published.student_folder)
     assert np.array_equal(
-        served.classify(preprocessing.encode_texts(sentences)), found[0].argmax(axis=1)
+        served.classify(preprocessing.encode_texts(sentences)), actual[0].argmax(axis=1)
     )
     assert loaded.signatures[export.SERVING_DEFAULT](text=tf.constant([], tf.string))[
         "label"

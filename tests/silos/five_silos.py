@@ -111,7 +111,7 @@ def released(running, kind, number):
 
 
 def ask(folder, kind):
-    """Asks for ever; each line of the file `released` is what came of a round."""
+    """Asks forever; each line of the file `released` is what came of a round."""
     folder.mkdir(exist_ok=True)
     running, _ = coordinator(folder, kind=kind)
     with running, open(folder / "released", "a") as out:

@@ -78,8 +78,8 @@ def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
         inputs.view(np.uint32)[:, 3] ^= number % 3
         with ten_lines([one], roster) as coordinator:
             coordinator.ask(Pool(POOL.dataset, inputs), np.arange(40))
-            (asked,) = coordinator.journal.rounds()
-            reply = coordinator.journal.replies(asked.number)["s0"]
+            (query_batch,) = coordinator.journal.rounds()
+            reply = coordinator.journal.replies(query_batch.number)["s0"]
             for query, label in zip(inputs, getattr(reply, "labels", ()), strict=False):
                 assert answers.setdefault(query.tobytes(), int(label)) == int(label)
             assert coordinator.journal.submit("s0", reply) is Answer.SAME

@@ -23,9 +23,9 @@ def clock():
 
 @pytest.fixture
 def journal(tmp_path, clock):
-    found = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
-    found.open_round(a_round(1))
-    return found
+    actual = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
+    actual.open_round(a_round(1))
+    return actual
 
 
 def a_round(number, *, mechanism=RANDOMISED, deadline=1_060.0):

@@ -99,11 +99,11 @@ def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LedgerWarning)
             for commitment in made_up:
-                for asked in (
+                for query_batch in (
                     batch(0, 5, mechanism=mechanism, commitment=commitment),
                     batch(5, 9, mechanism=mechanism, batch_id="c", commitment=commitment),
                 ):
-                    assert one.answer(asked).reason is Reason.UNKNOWN_COMMITMENT
+                    assert one.answer(query_batch).reason is Reason.UNKNOWN_COMMITMENT
         assert one.account.history() == rows
         # An older one, or none, is no lie that gets more than the truth does.
         again = batch(0, 5, mechanism=mechanism)

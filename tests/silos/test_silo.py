@@ -105,10 +105,10 @@ def test_a_query_that_was_answered_otherwise_is_not_answered_again(folder):
 
 def test_sealed_shares_are_of_one_batch(folder):
     with silo(folder) as one:
-        asked = batch(0, 6, mechanism=SECURE)
-        first = one.answer(asked)
+        request = batch(0, 6, mechanism=SECURE)
+        first = one.answer(request)
         assert isinstance(first, SealedShares) and len(first.sealed) == SECURE.num_parties
-        assert one.answer(asked).sealed == first.sealed
+        assert one.answer(request).sealed == first.sealed
         assert one.account.charges.total() == 6
         # The aggregators would draw fresh noise for the same votes.
         again = batch(5, 9, mechanism=SECURE, batch_id="c")
@@ -120,7 +120,7 @@ def test_sealed_shares_are_of_one_batch(folder):
         assert one.account.charges.total() == 6
     if folder is not None:
         with silo(folder) as later:
-            assert later.answer(asked).sealed == first.sealed
+            assert later.answer(request).sealed == first.sealed
 
 
 def failing(inputs):
@@ -144,7 +144,7 @@ FAILING = [
 @pytest.mark.parametrize("mechanism", [RANDOMISED, SECURE], ids=lambda each: each.name)
 def test_whether_a_silo_answers_does_not_depend_on_its_teacher(model, mechanism, monkeypatch):
     """An answer or none would be an output that is charged as nothing."""
-    asked, voted, sizes = batch(0, 200, mechanism=mechanism), [], []
+    query_batch, voted, sizes = batch(0, 200, mechanism=mechanism), [], []
     honest = sealing.seal_votes
     monkeypatch.setattr(
         sealing,
@@ -155,7 +155,7 @@ def test_whether_a_silo_answers_does_not_depend_on_its_teacher(model, mechanism,
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             with silo(None, model=content, noise=SeededNoise(1)) as answering:
-                reply = answering.answer(asked)
+                reply = answering.answer(query_batch)
         assert not isinstance(reply, Refusal)
         assert answering.account.charges.total() == 200
         sizes.append(len(encode(reply)))
@@ -176,11 +176,11 @@ def audited(number):
     counts = []
     for vote in (3, 7):
         inputs = np.arange(number, dtype=np.float32)[:, np.newaxis]
-        asked = batch(0, 0, inputs=inputs, mechanism=AUDITED, num_classes=10)
+        request = batch(0, 0, inputs=inputs, mechanism=AUDITED, num_classes=10)
         model = SiloTeacher(lambda inputs, vote=vote: np.full(len(inputs), vote), num_classes=10)
         limits = policy(epsilon_budget=1e9, queries_per_day=number, most_per_batch=number)
         with Silo(limits, model, folder=None) as answering:
-            counts.append(np.bincount(answering.answer(asked).labels, minlength=10))
+            counts.append(np.bincount(answering.answer(request).labels, minlength=10))
             assert answering.account.charges == {AUDITED: number}
     confidence = 1.0 - FALSE_ALARM / 20
     bounds = epsilon_lower_bound(counts, counts[::-1], number, delta=0.0, confidence=confidence)

@@ -275,10 +275,10 @@ def test_a_released_epsilon_stands_beside_its_worst_case():
 def test_an_owner_is_replaced_at_the_cost_of_two_moved_teachers():
     made = owners()
     two_moved = several_teachers_epsilon({LAPLACE: 1200}, delta=1e-5)
-    found = [row.epsilon for row in made.guarantees if row.relation == REPLACE_ONE]
-    assert found == [two_moved, 9.87654] and two_moved > made.epsilon
-    found = [row.epsilon for row in made.guarantees if row.relation == ADD_OR_REMOVE_ONE]
-    assert found == [made.epsilon, made.epsilon_ledger]
+    actual = [row.epsilon for row in made.guarantees if row.relation == REPLACE_ONE]
+    assert actual == [two_moved, 9.87654] and two_moved > made.epsilon
+    actual = [row.epsilon for row in made.guarantees if row.relation == ADD_OR_REMOVE_ONE]
+    assert actual == [made.epsilon, made.epsilon_ledger]
     assert {row.relation for row in labels().guarantees} == {REPLACE_ONE}
     assert "adding or removing one is not" in labels().to_markdown()
     for wrong in ({"unit": "owner"}, {"epsilon_ledger_replaced": 3.0}, {"unit": "house"}):

@@ -71,18 +71,18 @@ def by_the_textbook(image, brightness, contrast, saturation, hue, grey):
     """One image, as Chen et al. describe it, with the turn about gray as a rotation in space."""
     bright = np.clip(image * (1 + 0.4 * brightness), 0, 1)
     mean = bright.mean()
-    found = np.clip(mean + (bright - mean) * (1 + 0.4 * contrast), 0, 1)
-    colours = found - found.mean(axis=-1, keepdims=True)
+    actual = np.clip(mean + (bright - mean) * (1 + 0.4 * contrast), 0, 1)
+    colours = actual - actual.mean(axis=-1, keepdims=True)
     colours = colours * (0.0 if grey < 2 * 0.2 - 1 else 1 + 0.4 * saturation)
     turn = Rotation.from_rotvec(2 * np.pi * 0.1 * hue * np.ones(3) / np.sqrt(3))
     turned = turn.apply(colours.reshape(-1, 3)).reshape(colours.shape)
-    return np.clip(found.mean(axis=-1, keepdims=True) + turned, 0, 1)
+    return np.clip(actual.mean(axis=-1, keepdims=True) + turned, 0, 1)
 
 
 def test_they_are_what_the_textbook_says():
     draws = tf.random.stateless_uniform([NUM_IMAGES, 1, 1, 5], tf.constant([5, 1], tf.int64), -1, 1)
-    found = changed(5)
-    for image, numbers, result in zip(PIXELS[:200], draws.numpy(), found, strict=False):
+    actual = changed(5)
+    for image, numbers, result in zip(PIXELS[:200], draws.numpy(), actual, strict=False):
         assert np.allclose(by_the_textbook(image, *numbers.ravel()), result, atol=1e-5)
 
 

@@ -20,10 +20,10 @@ LABELS = np.array([0, 1, 2, 3, 0, 1])
 def test_the_loss_on_labels_is_generalised_cross_entropy(q):
     likelihood = PROBABILITIES[np.arange(6), LABELS].astype(np.float64)
     expected = ((1 - likelihood**q) / q).mean()
-    found = consistency.generalized_cross_entropy(
+    losses = consistency.generalized_cross_entropy(
         tf.constant(LABELS), LOGITS, robustness=tf.constant(q)
     )
-    assert float(found) == pytest.approx(expected, rel=1e-4)
+    assert float(losses) == pytest.approx(expected, rel=1e-4)
 
 
 def test_only_confident_answers_teach_and_nothing_flows_back_into_them():
@@ -52,7 +52,7 @@ def test_changed_images_are_taught_what_the_averaged_weights_say():
     _, plain, changed = tf.split(images, 3)
     own = consistency.agreement_loss(classifier(plain), classifier(changed))
     expected = consistency.agreement_loss(student.averaged_logits(plain), classifier(changed))
-    found = student.train_step(
+    losses = student.train_step(
         {
             "labelled": images[:20],
             "labels": tf.constant(public.labels[:20]),
@@ -60,7 +60,7 @@ def test_changed_images_are_taught_what_the_averaged_weights_say():
             "changed": changed,
         }
     )
-    assert float(found["unlabelled_loss"]) == pytest.approx(float(expected), rel=1e-4)
+    assert float(losses["unlabelled_loss"]) == pytest.approx(float(expected), rel=1e-4)
     assert abs(float(expected) - float(own)) > 0.5
 
 
@@ -79,7 +79,7 @@ def test_a_regularizer_moves_the_weights_as_it_says():
         before = classifier.trainable_weights[0].numpy()
         student = consistency.ConsistencyStudent(classifier, dataset, warm_up_steps=1)
         student.compile(optimizer=keras.optimizers.SGD(0.01))
-        found = student.train_step(
+        losses = student.train_step(
             {
                 "labelled": images[:4],
                 "labels": tf.constant([0, 1, 2, 3]),
@@ -88,6 +88,6 @@ def test_a_regularizer_moves_the_weights_as_it_says():
             }
         )
         kernels.append(classifier.trainable_weights[0].numpy())
-    own = float(found["loss"]) - float(found["labelled_loss"]) - float(found["unlabelled_loss"])
+    own = float(losses["loss"]) - float(losses["labelled_loss"]) - float(losses["unlabelled_loss"])
     assert own == pytest.approx(L2 * (before**2).sum(), rel=1e-4)
     np.testing.assert_allclose(kernels[0] - kernels[1], 0.01 * 2 * L2 * before, atol=1e-5)

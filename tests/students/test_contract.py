@@ -99,23 +99,23 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
     epochs = []
     count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.append(epoch))
     pool = DIGITS.split(400).pool
-    asked = (
+    arguments = (
         config(student, model="nets:net", max_steps=3),
         released_labels(np.arange(20), DIGITS.labels[:20], 10),
         pool,
     )
     rate = rates[0]
     with pytest.raises(Killed):
-        kind_of(student).train(*asked, folder=tmp_path, callbacks=[KillAfter(2)])
+        kind_of(student).train(*arguments, folder=tmp_path, callbacks=[KillAfter(2)])
     rate = rates[1]
-    kind_of(student).train(*asked, folder=tmp_path, callbacks=[count])
+    kind_of(student).train(*arguments, folder=tmp_path, callbacks=[count])
     assert epochs == ([2] if rates[0] == rates[1] else [0, 1, 2])
     if rates[0] != rates[1]:  # nor does another one, or another seed, take it away
         epochs.clear()
-        other = dataclasses.replace(asked[0], seed=2)
-        kind_of(student).train(other, *asked[1:], folder=tmp_path, callbacks=[count])
+        other = dataclasses.replace(arguments[0], seed=2)
+        kind_of(student).train(other, *arguments[1:], folder=tmp_path, callbacks=[count])
         rate = rates[0]
-        kind_of(student).train(*asked, folder=tmp_path, callbacks=[count])
+        kind_of(student).train(*arguments, folder=tmp_path, callbacks=[count])
         assert epochs == [0, 1, 2, 2]
 
 
@@ -175,14 +175,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_charged(dataset, change
     ids=str,
 )
 def test_settings_are_completed_by_what_the_data_and_the_kind_say(settings, public, student, model):
-    found = complete(StudentSettings(**settings), public.dataset)
+    completed = complete(StudentSettings(**settings), public.dataset)
     kind = kind_of(student)
-    assert find_student(found, public.dataset) is kind
-    assert found.model == (model or "random_forest")
-    assert (found.max_steps, found.batch_size) == (kind.max_steps, kind.batch_size)
+    assert find_student(completed, public.dataset) is kind
+    assert completed.model == (model or "random_forest")
+    assert (completed.max_steps, completed.batch_size) == (kind.max_steps, kind.batch_size)
     if kind.has_steps:
         given = complete(StudentSettings(**settings, max_steps=3), public.dataset)
-        assert given == dataclasses.replace(found, max_steps=3)
+        assert given == dataclasses.replace(completed, max_steps=3)
     else:
         with pytest.raises(ValueError, match="max_steps: expected none for student random_forest"):
             complete(StudentSettings(**settings, max_steps=3), public.dataset)

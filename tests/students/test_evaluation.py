@@ -20,9 +20,9 @@ def measured(labels, truth, probabilities=None):
 
 def test_accuracy_has_wilsons_interval():
     # Wilson 1927, worked by hand for 8 of 10: z = 1.96.
-    found = measured([1] * 10, [1] * 8 + [0] * 2)
-    assert (found["accuracy"], found["num_evaluated"]) == (0.8, 10)
-    assert found["accuracy_interval"] == pytest.approx([0.4902, 0.9433], abs=1e-4)
+    measures = measured([1] * 10, [1] * 8 + [0] * 2)
+    assert (measures["accuracy"], measures["num_evaluated"]) == (0.8, 10)
+    assert measures["accuracy_interval"] == pytest.approx([0.4902, 0.9433], abs=1e-4)
     low, high = measured([1] * 3, [1] * 3)["accuracy_interval"]
     assert low == pytest.approx(0.4385, abs=1e-4) and high == 1.0
 
@@ -57,7 +57,7 @@ def test_auc_and_calibration_against_their_definitions(num_classes):
     truth = random.integers(0, num_classes, 60)
     probabilities = random.dirichlet(np.ones(num_classes), 60).round(1)
     labels = probabilities.argmax(axis=1)
-    found = measured(labels, truth, probabilities)
+    measures = measured(labels, truth, probabilities)
     shares = []
     for label in [1] if num_classes == 2 else range(num_classes):
         pairs = [
@@ -66,7 +66,7 @@ def test_auc_and_calibration_against_their_definitions(num_classes):
             for low in probabilities[truth != label, label]
         ]
         shares.append(np.mean(pairs))
-    assert found["auc"] == pytest.approx(np.mean(shares))
+    assert measures["auc"] == pytest.approx(np.mean(shares))
     confidence, error = probabilities[np.arange(60), labels], 0.0
     places = np.minimum((confidence * 10).astype(int), 9)
     for place in range(10):
@@ -74,7 +74,7 @@ def test_auc_and_calibration_against_their_definitions(num_classes):
         if inside.any():
             gap = (labels == truth)[inside].mean() - confidence[inside].mean()
             error += inside.mean() * abs(gap)
-    assert found["calibration_error"] == pytest.approx(error)
+    assert measures["calibration_error"] == pytest.approx(error)
 
 
 PUBLIC = data.load_public("digits")
@@ -89,7 +89,7 @@ def small(monkeypatch):
 
 
 def train(student: str, max_steps: int = 60, **kwargs):
-    found = kind_of(student)
+    kind = kind_of(student)
     config = StudentConfig(
         student=student,
         model="mlp",
@@ -98,7 +98,7 @@ def train(student: str, max_steps: int = 60, **kwargs):
         learning_rate=0.003,
         seed=1,
     )
-    return found.train(config, LABELS, SPLIT.pool, **kwargs)
+    return kind.train(config, LABELS, SPLIT.pool, **kwargs)
 
 
 @pytest.mark.parametrize("student", ["supervised", "consistency"])

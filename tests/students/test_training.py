@@ -99,9 +99,9 @@ def test_a_student_goes_on_from_a_given_network_and_leaves_it_as_it_is(student):
     first = train(60, max_steps=100)
     before = [weight.copy() for weight in first.get_weights()]
     fields = {"max_steps": 1, "learning_rate": 1e-6, "student": student}
-    found = train(60, **fields, initial=first)
+    trained = train(60, **fields, initial=first)
     other = train(60, **fields)
-    for weight, start, cold in zip(found.get_weights(), before, other.get_weights(), strict=True):
+    for weight, start, cold in zip(trained.get_weights(), before, other.get_weights(), strict=True):
         np.testing.assert_allclose(weight, start, atol=1e-5)
         assert not np.allclose(cold, start, atol=1e-5) or not cold.any()
     for weight, start in zip(first.get_weights(), before, strict=True):

@@ -201,7 +201,7 @@ def test_features_of_an_owners_records_depend_on_no_other_owner(change):
         owners = np.array([record.owner for record in records])
         private = dataclasses.replace(examples(records), owners=owners)
         shares = shares_by_owner(records)
-        found: dict[str, list[bytes]] = {}
+        actual: dict[str, list[bytes]] = {}
         work = kinds.Work(
             config=config("ridge", "owner"), examples=private, partition=shares, encoder=encoder
         )
@@ -209,8 +209,8 @@ def test_features_of_an_owners_records_depend_on_no_other_owner(change):
             own = shares.all_records()[teacher]
             np.testing.assert_array_equal(labels, private.labels[own])
             for record, row in zip(own, features, strict=True):
-                found.setdefault(owners[record], []).append(row.tobytes())
-        return found
+                actual.setdefault(owners[record], []).append(row.tobytes())
+        return actual
 
     records, moved = OWNER_CHANGES[change]
     before, after = by_owner(BASE), by_owner(records)

@@ -240,10 +240,10 @@ def audited_distance(folder, *, sigma, cheats, num_queries=10_000):
 
 def test_epsilon_holds_where_a_threshold_of_parties_adds_no_noise(tmp_path):
     claimed = np.sqrt(2.0) / 2.0
-    found = audited_distance(tmp_path, sigma=2.0, cheats={4})
-    assert 0.65 * claimed <= found <= claimed  # more than six standard deviations below
+    distance = audited_distance(tmp_path, sigma=2.0, cheats={4})
+    assert 0.65 * claimed <= distance <= claimed  # more than six standard deviations below
 
 
 def test_the_audit_notices_one_cheat_too_many(tmp_path):
-    found = audited_distance(tmp_path, sigma=2.0, cheats={1, 4}, num_queries=40_000)
-    assert found > np.sqrt(2.0) / 2.0
+    distance = audited_distance(tmp_path, sigma=2.0, cheats={1, 4}, num_queries=40_000)
+    assert distance > np.sqrt(2.0) / 2.0

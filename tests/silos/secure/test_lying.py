@@ -526,10 +526,10 @@ class Knowledge:
             kind, _, place, power = name
             return power == 0 and (kind == "noise" or place >= 2 * num_queries)
 
-        found = []
+        actual = []
         for row in reduced(self.rows, last=is_secret):
             if self.game.terms.are_sums:
-                found += [] if self.are_enough(row) else [row]
+                actual += [] if self.are_enough(row) else [row]
                 continue
             noise = {name: factor for name, factor in row.items() if name[0] == "noise"}
             shares = {name: factor for name, factor in row.items() if name[0] == "share"}
@@ -547,8 +547,8 @@ class Knowledge:
                     common is not None and factor == LATTICE * next(iter(common.values())) % PRIME
                 )
             if not entitled:
-                found.append(row)
-        return found
+                actual.append(row)
+        return actual
 
     def are_enough(self, row):
         """Whether a relation is of sums of enough honest silos' tables, each in it once."""

@@ -135,12 +135,12 @@ def test_malformed_arrays_are_refused(dtype, shape, content):
 @pytest.mark.parametrize("mechanism", [RANDOMISED, SECURE], ids=lambda each: each.name)
 @pytest.mark.parametrize("commitment", [None, bytes(range(32))])
 def test_batches_come_back(mechanism, commitment):
-    asked = batch(0, 4, mechanism=mechanism, commitment=commitment)
-    back = decode(QueryBatch, encode(asked))
-    assert np.array_equal(back.queries, asked.queries)
+    request = batch(0, 4, mechanism=mechanism, commitment=commitment)
+    back = decode(QueryBatch, encode(request))
+    assert np.array_equal(back.queries, request.queries)
     assert back.mechanism == mechanism and type(back.mechanism) is type(mechanism)
     for name in ("digests", "commitment", "run_id", "batch_id", "num_classes", "deadline"):
-        assert getattr(back, name) == getattr(asked, name)
+        assert getattr(back, name) == getattr(request, name)
     with pytest.raises(ValueError, match="read-only"):
         back.queries[0, 0] = 9.0
 
