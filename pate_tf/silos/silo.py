@@ -36,7 +36,6 @@ from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.messages import (
     Answer,
-    BatchSource,
     QueryBatch,
     RandomisedVotes,
     Reason,
@@ -50,6 +49,7 @@ from pate_tf.silos.roster import Policy, SiloRoster
 
 if TYPE_CHECKING:
     from pate_tf.release.feature_sums import FeatureSums
+    from pate_tf.silos.transport import SiloConnection
 
 DAY_SECONDS = 24 * 60 * 60
 
@@ -396,25 +396,31 @@ class Silo(contextlib.ExitStack):
         except RefusedError as refused:
             return Refusal(**names, reason=refused.reason)
 
-    def step(self, coordinator: BatchSource) -> Answer | None:
+    def step(
+        self, poll: Callable[[], QueryBatch | None], submit: Callable[[Reply], Answer]
+    ) -> Answer | None:
         """Polls once; answers and submits what there was. Returns what came of it, or None.
+
+        Args:
+            poll: returns the next batch that waits for this silo's reply; None if none does.
+            submit: hands over a reply. May be repeated: the second time the answer is `SAME`.
 
         Raises:
             ConnectionError: if the coordinator can't be reached. The reply is stored and sent
                 again, unchanged, when the batch is polled again.
         """
-        batch = coordinator.poll()
+        batch = poll()
         if batch is None:
             return None
         reply = self.answer(batch)
         fault_point("silo_answered")
-        answer = coordinator.submit(reply)
+        answer = submit(reply)
         fault_point("silo_submitted")
         return answer
 
     def serve(
         self,
-        coordinator: BatchSource,
+        coordinator: SiloConnection,
         *,
         on_event: Callable[[str], None] = lambda event: None,
         **waiting: Any,
@@ -422,14 +428,14 @@ class Silo(contextlib.ExitStack):
         """Polls and answers until it is stopped; for `until` and `sleep` see `with_retries`.
 
         Args:
-            coordinator: or a connection to it.
+            coordinator: a connection to it.
             on_event: called with what happened, in words without anything of the data.
             **waiting: of `pate_tf.net.client.with_retries`.
         """
         from pate_tf.net.client import with_retries  # needs grpcio
 
         def step() -> bool | None:
-            answer = self.step(coordinator)
+            answer = self.step(coordinator.poll, coordinator.submit)
             if answer is None:
                 return None
             on_event(f"a batch was answered: {answer.value}")

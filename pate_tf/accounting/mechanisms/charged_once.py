@@ -16,12 +16,10 @@ from pate_tf.accounting.mechanisms.base import (
     Answers,
     Mechanism,
     NoiseDraws,
-    NoisyWinners,
     OfSigma,
     OneScale,
     ReleasesFeatureSums,
     Target,
-    largest_sums,
     parameter,
     register,
 )
@@ -369,6 +367,16 @@ class BatchGate(Mechanism):
         super().__post_init__()
         object.__setattr__(self, "approximate", (self.epsilon, self.delta))
 
+    @property
+    def gate_delta(self) -> float:
+        """How often labels leave at most that a single teacher could change."""
+        return self.delta
+
+    @property
+    def guarantees_of_counts(self) -> Guarantees:
+        """(epsilon, delta) pairs of what is drawn while the gate is shut; none where nothing is."""
+        return ()
+
     def pass_numerator(self, distance: int) -> int:
         """Returns t in [0, 2**128]: labels leave if a uniform integer below 2**128 is below t.
 
@@ -381,22 +389,24 @@ class BatchGate(Mechanism):
         Raises:
             ValueError: if distance is negative.
         """
-        return pass_numerator(self.epsilon, self.delta, distance)
+        return pass_numerator(
+            self.epsilon,
+            self.gate_delta,
+            distance,
+            while_shut=self.guarantees_of_counts,
+            total_delta=self.delta * BELOW,
+        )
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws whether labels leave without noise, and what is drawn where they don't."""
         distance = int(stability_distances(counts).min())
         if noise.uniform_below(CERTAIN) < self.pass_numerator(distance):
             return Answers(np.argmax(counts, axis=1).tolist())
-        return self.drawn_while_shut(counts, noise, noisy_winners)
+        return self.drawn_while_shut(counts, noise)
 
-    def drawn_while_shut(
-        self, counts: IntArray, noise: NoiseDraws, noisy_winners: NoisyWinners
-    ) -> Answers:
+    def drawn_while_shut(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Returns that nothing leaves."""
-        del noise, noisy_winners
+        del noise
         return Answers([None] * len(counts))
 
     def expected_correct(self, counts: IntArray) -> float:
@@ -417,7 +427,7 @@ class StabilityGate(BatchGate):
 
     >>> import pate_tf
     >>> gate = pate_tf.mechanisms.StabilityGate(epsilon=0.25, delta=3e-6)
-    >>> [round(gate.pass_probability(distance), 2) for distance in (30, 80)]
+    >>> [round(gate.pass_numerator(distance) / 2**128, 2) for distance in (30, 80)]
     [0.02, 1.0]
 
     Attributes:
@@ -463,16 +473,6 @@ class StabilityGate(BatchGate):
         if not delta > 0.0:
             raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
         return cls(epsilon=target.epsilon, delta=delta)
-
-    def pass_probability(self, distance: int) -> float:
-        """Returns the probability that the gate opens, rounded down; for plans and plots.
-
-        Raises:
-            ValueError: if distance is negative.
-        """
-        exact = Fraction(self.pass_numerator(distance), CERTAIN)
-        nearest = float(exact)
-        return nextafter(nearest, 0.0) if Fraction(nearest) > exact else nearest
 
 
 # All plurality labels of a batch without noise or, where that is not stable, counts.
@@ -564,16 +564,6 @@ class StabilityGateOrHistogram(BatchGate):
         levels = [self.epsilon * (place / LEVELS) for place in range(LEVELS, 0, -1)]
         return tuple((level, self.delta_of_counts(level)) for level in levels)
 
-    def pass_numerator(self, distance: int) -> int:
-        """Returns as every gate, by Theorem G7."""
-        return pass_numerator(
-            self.epsilon,
-            self.gate_delta,
-            distance,
-            while_shut=self.guarantees_of_counts,
-            total_delta=self.delta * BELOW,
-        )
-
     @property
     def noise_scales(self) -> Mapping[str, float]:
         """Sigma."""
@@ -623,9 +613,6 @@ class StabilityGateOrHistogram(BatchGate):
         noisy = GaussianHistogram(sigma=self.sigma).expected_correct(counts)
         return super().expected_correct(counts) + shut * noisy
 
-    def drawn_while_shut(
-        self, counts: IntArray, noise: NoiseDraws, noisy_winners: NoisyWinners
-    ) -> Answers:
+    def drawn_while_shut(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws noise on all counts."""
-        histogram = GaussianHistogram(sigma=self.sigma)
-        return histogram.draw(counts, noise, noisy_winners=noisy_winners)
+        return GaussianHistogram(sigma=self.sigma).draw(counts, noise)
