@@ -33,6 +33,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from pate_tf.core import environment as _environment
+
 # Read when TensorFlow is imported. Its own default is oneDNN on the newest processors alone; on
 # others the features of images took four times as long, and networks learned a third slower.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -72,7 +74,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # TensorFlow's libraries then write no lines of their own to a script's output, as to a command's.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
+    _environment.show_start_of_tensorflow(False)
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # nor does gRPC of each handshake that fails
 
 # The public names of each module; those that are modules themselves stand in `_MODULES`.
 _NAMES = {
@@ -96,12 +100,15 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {name: name for name in ("accounting", "analysis", "audit")}
 _MODULES |= {"mechanisms": "accounting.mechanisms"}
 
+
 __all__ = sorted([*_HOMES, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pate_tf' has no attribute {name!r}")
+    if _HOMES.get(name, "").partition(".")[0] in ("release", "representations", "run", "teachers"):
+        _environment.check_environment()
     module = importlib.import_module(f"pate_tf.{_MODULES.get(name) or _HOMES[name]}")
     globals()[name] = value = module if name in _MODULES else getattr(module, name)
     return value

@@ -386,36 +386,21 @@ def smallest_epsilon(
     epsilon, moment = moments_epsilon(charges, delta)
     if epsilon <= enough or not delta:
         return epsilon, moment
-    if any(charge.approximate is not None for charge in charges):
-        composed = losses_epsilon(charges, delta, total_alphas(charges, DEFAULT_MOMENTS))
+    approximate = {charge: n for charge, n in charges.items() if charge.approximate is not None}
+    if approximate:
+        composed = inf
+        if sum(approximate.values()) <= MOST_APPROXIMATE:
+            repeated = Counter(approximate).elements()
+            guarantees = [charge.approximate for charge in repeated if charge.approximate]
+            alphas = total_alphas(charges, DEFAULT_MOMENTS)
+            others = alphas if alphas.any() else None
+            composed = composed_epsilon(guarantees, delta=delta, alphas=others)
     elif len(charges) != 1:
         composed = pure_epsilon(charges)
     else:
         ((charge, number),) = charges.items()
         composed = charge.composed_epsilon(number, delta=delta)
     return (composed, None) if composed < epsilon else (epsilon, moment)
-
-
-def losses_epsilon(
-    charges: Charges, delta: float, alphas: FloatArray, num_teachers: int = 1
-) -> float:
-    """Returns epsilon by the losses of charges without moments, and the moments of all else.
-
-    Infinite for more than `MOST_APPROXIMATE` of them.
-
-    Args:
-        charges: how many of each charge.
-        delta: in [0, 1).
-        alphas: total costs of the parts with moments.
-        num_teachers: how many teachers change; see `moved_guarantee`.
-    """
-    approximate = Counter({each: n for each, n in charges.items() if each.approximate is not None})
-    if approximate.total() > MOST_APPROXIMATE:
-        return inf
-    guarantees = [charge.approximate for charge in approximate.elements() if charge.approximate]
-    if num_teachers > 1:
-        guarantees = [moved_guarantee(guarantee, num_teachers) for guarantee in guarantees]
-    return composed_epsilon(guarantees, delta=delta, alphas=alphas if alphas.any() else None)
 
 
 def fits(charges: Charges, delta: float, epsilon_budget: float) -> bool:
@@ -523,8 +508,17 @@ def several_teachers_epsilon(
     alphas = np.zeros_like(DEFAULT_MOMENTS)
     for charge, number in charged.items():
         alphas = alphas + number * several_teachers_alpha(charge, DEFAULT_MOMENTS, num_teachers)
-    if any(charge.approximate is not None for charge in charged):
-        return min(*epsilons, losses_epsilon(charged, delta, alphas, num_teachers))
+    approximate = {charge: n for charge, n in charged.items() if charge.approximate is not None}
+    if approximate:
+        if sum(approximate.values()) <= MOST_APPROXIMATE:
+            moved = [
+                moved_guarantee(charge.approximate, num_teachers)
+                for charge in Counter(approximate).elements()
+                if charge.approximate
+            ]
+            others = alphas if alphas.any() else None
+            epsilons.append(composed_epsilon(moved, delta=delta, alphas=others))
+        return min(epsilons)
     epsilons.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
     pure = [charge.pure_epsilon for charge in charged if charge.pure_epsilon is not None]
     if len(pure) == len(charged):

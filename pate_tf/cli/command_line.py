@@ -1,7 +1,6 @@
 """What the commands share: starting, ending well, tables, reports."""
 
 import functools
-import importlib.util
 import os
 import pathlib
 import re
@@ -18,6 +17,7 @@ from tqdm import tqdm
 
 from pate_tf.accounting.planning import ForecastError
 from pate_tf.core import artifacts
+from pate_tf.core.environment import check_environment, show_start_of_tensorflow
 from pate_tf.core.reporting import Reporting, clock
 from pate_tf.core.validation import ITEM
 from pate_tf.ledger import LedgerError
@@ -34,8 +34,6 @@ GONE = (
 HELP = ("help", "h", "helpfull", "helpshort")  # what asks for it, less the dashes
 # How the system, TensorFlow and SQLite say that a disk is full, or a quota.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
-# Variables of the environment, with the value that is needed where one is set.
-KERAS_OF_TENSORFLOW = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
 # Packages that come with an extra, and which.
 EXTRAS = {**dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"), "apache_beam": "beam"}
 
@@ -171,8 +169,7 @@ def guarded(
         del arguments
         if not flag_values["verbosity"].present:
             flag_values["verbosity"].value = -1  # absl.logging.WARNING
-        if flag_values.verbosity < 0:
-            hide_start_of_tensorflow()
+        show_start_of_tensorflow(flag_values.verbosity >= 0)
         message, code = "", USER_ERROR
         try:
             check_environment()
@@ -222,46 +219,6 @@ def _fail(message: str, code: int) -> None:
     lines = [" ".join(line.split())[:LONGEST_MESSAGE] for line in message.split(ITEM)]
     print(f"error: {ITEM.join(lines)}", file=sys.stderr)
     raise SystemExit(code)
-
-
-def check_environment() -> None:
-    """Raises ValueError if the environment asks for another Keras than TensorFlow's."""
-    for name, value in KERAS_OF_TENSORFLOW.items():
-        if os.environ.get(name, value).lower() not in (value, "false", ""):
-            raise ValueError(
-                f"{name}: expected {value} or none in the environment, got {os.environ[name]}"
-            )
-
-
-def hide_start_of_tensorflow() -> None:
-    """Hides what TensorFlow's libraries write to the terminal while they are imported.
-
-    They do so before any log level applies, wherever TensorFlow is imported first.
-    """
-
-    def find_spec(name: str, *_: Any) -> Any:
-        if name != "tensorflow":
-            return None
-        sys.meta_path.remove(finder)
-        spec: Any = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
-
-        def load_quietly(module: types.ModuleType) -> None:
-            sys.stderr.flush()
-            terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-            try:
-                os.dup2(nowhere, 2)
-                load(module)
-            finally:
-                os.dup2(terminal, 2)
-                os.close(terminal)
-                os.close(nowhere)
-
-        spec.loader.exec_module = load_quietly
-        return spec
-
-    finder: Any = types.SimpleNamespace(find_spec=find_spec)
-    sys.meta_path.insert(0, finder)
 
 
 # Prints what the user did not ask for and should know.

@@ -12,8 +12,6 @@ It need not be trusted: silos randomize their votes, or share them among the ros
 see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
 """
 
-import importlib
-
 from absl import flags
 
 from pate_tf.accounting.charge import rounded_up
@@ -41,7 +39,6 @@ def define() -> None:
 
 def main() -> None:
     """Reads the flags, runs, prints a table."""
-    importlib.import_module("pate_tf.run.student")  # brings TensorFlow
     queries = own_flags.read(QueryConfig, seed=FLAGS.seed)
     are_sums = FLAGS.method == "feature_sums"
     files, choice = own_flags.own_files(with_private=False, needs_public=not are_sums), {}

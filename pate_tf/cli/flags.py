@@ -9,7 +9,7 @@ from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism, base
 from pate_tf.cli import command_line
-from pate_tf.core.validation import Setting, described, value_type
+from pate_tf.core.validation import FUNCTION, Setting, described, value_type
 from pate_tf.data.data_source import FileSource
 
 FLAGS = flags.FLAGS
@@ -60,7 +60,7 @@ def _define(kind: type, name: str, flag: str, each: Setting, default: Any) -> No
         flags.DEFINE_integer(flag, default, each.help)
     elif is_of is float:
         flags.DEFINE_float(flag, default, each.help)
-    elif each.choices is not None:
+    elif each.choices is not None and FUNCTION not in each.choices:
         flags.DEFINE_enum(flag, default, list(each.choices), each.help)
     else:
         flags.DEFINE_string(flag, None if default is None else str(default), each.help)

@@ -87,10 +87,10 @@ def define_flags() -> None:
 def train() -> None:
     """Trains in one process."""
     settings, files = own_flags.read(TrainingSettings), own_flags.own_files(with_private=True)
-    reporting = command_line.reporting()
+    source, reporting = own_flags.read(DataSource, files=files), command_line.reporting()
     from pate_tf.selective_sgd import shared_training
 
-    data = Data.of(own_flags.read(DataSource, files=files), None, reporting)
+    data = Data.of(source, None, reporting)
     encoder = None
     if FLAGS.representation:
         encoder = shared_training.learn_encoder(

@@ -19,6 +19,7 @@ with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on t
 makes a certificate authority for trying it out. Real ones come from an authority of your own.
 """
 
+import contextlib
 import functools
 import pathlib
 import sys
@@ -27,12 +28,13 @@ from typing import Any
 
 from absl import flags
 
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core import artifacts
 from pate_tf.core.validation import described
-from pate_tf.ledger.journal import DATABASE
+from pate_tf.ledger.journal import DATABASE, Store
 from pate_tf.silos import serving
 from pate_tf.silos.roster import Member, Policy
 
@@ -112,7 +114,6 @@ def serve() -> None:
 
 def status() -> None:
     """Prints what the silo spent, and whom the coordinator heard of last."""
-    from pate_tf.ledger.ledger import Ledger
     from pate_tf.net.credentials import STATUS, TlsFiles
     from pate_tf.silos.transport import SiloConnection  # needs grpcio
 
@@ -121,8 +122,9 @@ def status() -> None:
     policy = Policy.read(folder / serving.POLICY)
     spent = 0.0
     if (folder / artifacts.SENSITIVE / DATABASE).exists():
-        with Ledger.read(folder / artifacts.SENSITIVE) as ledger:
-            spent = ledger.spent().epsilon
+        with contextlib.closing(Store(folder / artifacts.SENSITIVE, read_only=True)) as account:
+            account.catch_up()
+            spent = smallest_epsilon(account.charges, policy.delta)[0]
     print(f"{policy.silo}: epsilon {spent:.3f} spent of {policy.epsilon_budget:g}")
     files = TlsFiles.of(pathlib.Path(FLAGS.certificates), policy.silo)
     with SiloConnection(policy.coordinator, files=files) as connection:

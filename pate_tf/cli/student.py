@@ -84,6 +84,7 @@ class Places(DataSource):
     export_formats: tuple[str, ...] = setting(
         (),
         group="output",
+        choices=("onnx", "litert"),
         help="Formats to write a Keras student in as well as a SavedModel: onnx (needs the package "
         "tf2onnx), litert, or both with a comma between; they lie in assets.extra of the exported "
         "version.",

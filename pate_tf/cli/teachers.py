@@ -12,6 +12,7 @@ from absl import flags
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.data.data import Data
+from pate_tf.teachers import kinds
 from pate_tf.teachers.run_folder import TeacherRun
 from pate_tf.teachers.settings import TeacherSettings
 
@@ -34,6 +35,7 @@ def main() -> None:
     command_line.check_report_file(FLAGS.report_file)
     run = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
     settings = own_flags.values_of(TeacherSettings)
+    kinds.check_model(settings["model"])
     if FLAGS.deeper and FLAGS.model not in (None, "deeper"):
         raise ValueError(f"expected --deeper or --model, got --deeper and --model={FLAGS.model}")
     if run.owners_file and run.partition_file:

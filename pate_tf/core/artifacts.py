@@ -52,7 +52,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
     """Keeps other processes of this kind from a folder as long as the block runs; creates it.
 
     The system forgets a process that was killed, so nothing is ever left locked. A folder that is
-    empty at the end is deleted.
+    empty at the end is deleted, with the parents that were made for it.
 
     Args:
         folder: the folder; the block may delete it.
@@ -62,6 +62,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
         ValueError: if another process is in there, unless it `waits`.
     """
     while True:
+        new = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY)
@@ -76,8 +77,9 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
                     yield
                 finally:
                     if os.fstat(descriptor).st_nlink:  # else one of another process may be there
-                        with contextlib.suppress(OSError):  # it holds something
-                            folder.rmdir()
+                        with contextlib.suppress(OSError):  # one holds something
+                            for path in (folder, *new[1:]):
+                                path.rmdir()
                 return
         except BlockingIOError as error:
             raise ValueError(

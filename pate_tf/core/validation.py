@@ -183,6 +183,7 @@ def whole_numbers(
 
 
 KEY = "pate_tf.setting"
+FUNCTION = "module:function"
 LONGEST_LINE = 200
 
 
@@ -194,7 +195,8 @@ class Setting:
         help: a sentence or more; the default is added where it is shown.
         group: heading of the flag in `--help`; empty for the class's own.
         flag: name of the flag; None for the field's name.
-        choices: what a text may be; None for any.
+        choices: what a text, or each of a tuple, may be; None for any. `FUNCTION` among them
+            stands for every function of the user's own.
         least: smallest number; of a whole number, a whole one.
         most: largest number.
         above: bound below a number, which it must exceed.
@@ -219,9 +221,11 @@ class Setting:
         if value is None:
             return
         if self.choices is not None:
-            # What is no text is an object of the user's own.
-            if isinstance(value, str) and value not in self.choices:
-                _refuse(name, f"one of {', '.join(self.choices)}", value)
+            for each in value if isinstance(value, tuple) else (value,):
+                # What is no text is an object of the user's own.
+                is_function = FUNCTION in self.choices and ":" in str(each)
+                if isinstance(each, str) and each not in self.choices and not is_function:
+                    _refuse(name, f"one of {', '.join(self.choices)}", each)
         elif low is not None or high is not None:
             ends = "[" if self.least is not None else "("
             ends += "]" if self.most is not None else ")"

@@ -107,6 +107,21 @@ def _load(
     return source.dataset, *load_split(source, split, data_dir)
 
 
+def check_name(name: str, data_dir: pathlib.Path | None) -> None:
+    """Raises ValueError unless a data set has a name that `load_private` takes."""
+    if name in NAMES or is_named_function(name):
+        return
+    import tensorflow_datasets as tfds
+
+    builder = name.partition("/")[0]
+    is_prepared = data_dir is not None and (data_dir / builder).is_dir()
+    if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
+        raise ValueError(
+            f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
+            f"module:function, got {name!r}"
+        )
+
+
 def _source(name: str, data_dir: pathlib.Path | None) -> Source:
     """Returns where TFDS has a data set, one of `SOURCES` or by its public metadata alone.
 
@@ -119,15 +134,7 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
     """
     if name in SOURCES:
         return SOURCES[name]
-    import tensorflow_datasets as tfds
-
-    builder = name.partition("/")[0]
-    is_prepared = data_dir is not None and (data_dir / builder).is_dir()
-    if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
-        raise ValueError(
-            f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
-            f"module:function, got {name!r}"
-        )
+    check_name(name, data_dir)
     with errors_in_one_line(name, data_dir):
         info = open_builder(name, data_dir).info
         features = dict(info.features)

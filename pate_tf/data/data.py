@@ -32,7 +32,7 @@ from pate_tf.core.sensitive import PrivateExamples, owner_partition, random_part
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource, source_of
-from pate_tf.data.schema import Schema, field_text, read_schema
+from pate_tf.data.schema import Column, Schema, field_text, read_schema
 
 # Files of the user's own.
 
@@ -599,6 +599,8 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
     fields = {}
     columns, left_out = _columns(frame)
     for name, values in columns.items():
+        if isinstance(values, Column):
+            values = tables.of_arrow(values)
         as_list = getattr(values, "to_pylist", None) or values.to_list
         fields[name] = pyarrow.array([_text(value) for value in as_list()], pyarrow.string())
     return tables.TextTable(fields=fields, num_records=len(frame), what=what, left_out=left_out)

@@ -203,6 +203,10 @@ class DataSource(Settings):
     )
     files: FileSource | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        catalogue.check_name(self.dataset, self.data_dir)
+
     @property
     def named_source(self) -> PrivateSource | None:
         """The source that a person named; None for that of the records."""

@@ -177,7 +177,7 @@ def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.
     images, others = list[pathlib.Path](), list[pathlib.Path]()
     for path in sorted([*folder.iterdir(), *below]):
         is_passed_over = any(map(PASSED_OVER.fullmatch, path.relative_to(folder).parts))
-        if path.is_file() and not is_passed_over:
+        if (path.is_file() or not path.exists()) and not is_passed_over:  # a link to nowhere too
             (images if path.suffix.lower() in SUFFIXES else others).append(path)
     return images, others
 

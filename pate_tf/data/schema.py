@@ -198,10 +198,14 @@ class TableColumn:
             distinct, places = distinct_of(self.texts(values))
             return np.array([_days(text, self.date) for text in distinct], np.float64)[places]
         numbers: Any = values
-        if not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
+        if isinstance(values, Column) and pyarrow.types.is_integer(values.type):
+            numbers = values.cast(pyarrow.float64(), safe=False)  # else errors quote large values
+        elif not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
             pattern = number_pattern(self.decimal or ".", self.thousands)
             is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
+            # A typographic minus, and parentheses of accountants.
+            texts = pc.replace_substring_regex(texts, r"^\x{2212}|^\((.*)\)$", r"-\1")
             if self.unit:
                 unit = re.escape(self.unit)
                 texts = pc.replace_substring_regex(
@@ -225,7 +229,11 @@ def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
     if isinstance(values, pyarrow.ChunkedArray):
         values = values.combine_chunks()
     if not pyarrow.types.is_string(values.type):
-        values = pyarrow.array([field_text(value) for value in values.to_pylist()])
+        numbers = (
+            int(value) if isinstance(value, float) and value.is_integer() else value
+            for value in values.to_pylist()
+        )
+        values = pyarrow.array(map(field_text, numbers), pyarrow.string())
     return pc.fill_null(pc.utf8_trim_whitespace(values), "")
 
 
@@ -241,6 +249,14 @@ def number_pattern(decimal: str = ".", thousands: str = "") -> str:
     if thousands:
         whole = rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
     return rf"[-+]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][-+]?\d+)?"
+
+
+def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
+    """Whether a mark stands in some numbers where none stands between thousands: 1,5 not 1,500."""
+    point = re.escape(mark)
+    has_mark = pc.match_substring_regex(texts, rf"{point}\d")
+    grouped = rf"(?:^|[^\d.,])[1-9]\d{{0,2}}(?:{point}\d{{3}})+(?:[^\d.,]|$)"
+    return bool(pc.any(pc.and_not(has_mark, pc.match_substring_regex(texts, grouped))).as_py())
 
 
 ISO_DATE = "%Y-%m-%d"
@@ -323,18 +339,16 @@ class Schema:
         """Returns the schema with the decimal mark of each number that records show.
 
         A comma where a number has one and none has a point, a point where it is the other way
-        round. Never by PRIVATE records, and not where there is a mark between thousands.
+        round; marks as in 1,234 show nothing. Never by PRIVATE records, and not where there is a
+        mark between thousands.
         """
         columns = []
         for column in self.columns:
             values = fields.get(column.name)
-            is_read = isinstance(values, Column) and pyarrow.types.is_floating(values.type)
+            is_read = isinstance(values, Column) and not pyarrow.types.is_string(values.type)
             if column.is_number and not column.thousands and not is_read and values is not None:
                 texts = texts_of(values)
-                commas, points = (
-                    pc.any(pc.match_substring_regex(texts, rf"^[-+]?\d*{mark}\d")).as_py()
-                    for mark in (",", r"\.")
-                )
+                commas, points = has_decimals(texts, ","), has_decimals(texts, ".")
                 if commas != points:
                     column = dataclasses.replace(column, decimal="," if commas else ".")
             columns.append(column)
@@ -657,7 +671,7 @@ def draft(
     if num_unnamed := left_out.count(""):
         doubts.append(f"{num_unnamed} columns without a name are left out")
     doubts += [
-        f"left out: {name!r} is the name of several columns"
+        f"left out: {name!r} is the name of several columns, or nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
     if len(classes) > MOST_CLASSES or (len(classes) == len(labels) > 2):
@@ -750,6 +764,8 @@ def _check_roles(names: Collection[str], **roles: str | None) -> list[str]:
                     f"{role}: expected a column of the file, got no column {name}; there is {near}"
                 )
             doubts.append(f"no column {name}; there is {near}: is it the {role}?")
+        elif name is not None and name not in names:
+            doubts.append(f"no column {name}: have public records no {role}?")
     return doubts
 
 
@@ -770,7 +786,8 @@ SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for 
     -9.0,
 }
 DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
-UNIT = re.compile(r"[-+]?([^\w\s.,'+-]?)\s*[-+]?[\d.,' ]*\d\s*([^\W\d_]{0,3}|[^\w\s.,'+-])")
+MARK = r"[^\w\s.,'+()\u2212-]"  # of a unit
+UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,' ]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
 NUMBERS_PER_WORD = 20  # from which on a draft takes a word among numbers for a gap
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 
@@ -800,12 +817,13 @@ def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableCo
             gaps=gaps,
             unit=unit,
         )
-        if np.isnan(column.numbers(numbers)).any():
+        is_grouped = decimal == "," and not has_decimals(pyarrow.array(numbers), decimal)
+        if np.isnan(column.numbers(numbers)).any() or (is_grouped and not thousands):
             continue
         parsed = column.numbers(texts)
         parsed = parsed[np.isfinite(parsed)]
         low, high = float(parsed.min()), float(parsed.max())
-        high = high if low < high else low + 1.0
+        high = high if low < high else low + max(1.0, 1e-9 * abs(low))
         missing = float(f"{np.median(parsed):.6g}")
         # Where public records lack it, that may tell something: a value below all others, a short
         # number about a quarter of the range away.
@@ -839,14 +857,25 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
         is_whole = np.array_equal(ascending, np.rint(ascending))
         if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
             doubts.append("every record has a number of its own: an identifier?")
-        if column.thousands or column.unit or column.decimal == ",":
-            numbers = [text for text in distinct if text not in column.gap_words]
-            example = max(numbers, key=lambda text: (column.decimal in text, len(text)))
+        numbers = [text for text in distinct if text not in column.gap_words]
+        marks = r"\(" if has_decimals(pyarrow.array(numbers), ".") else r"\(|\."
+        is_marked = any(re.search(marks, text) for text in numbers)
+        if column.thousands or column.unit or column.decimal == "," or is_marked:
+            example = max(
+                numbers, key=lambda text: ("(" in text, (column.decimal or ".") in text, len(text))
+            )
             doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
         if any(re.match(r"0\d", text) for text in distinct):
             doubts.append("some begin with 0: codes of categories?")
         if values.min() < 0.0 <= np.quantile(values, 0.01):
             doubts.append(f"of 100 values 99 are not below 0: is {values.min():g} possible?")
+    if column.date and column.date != ISO_DATE:
+        days = [text for text in distinct if text not in column.gap_words]
+        doubts += [
+            f"{form} fits, too: is the day or the month first?"
+            for form in DATES[1:]
+            if form != column.date and np.isfinite([_days(text, form) for text in days]).all()
+        ]
     return doubts + _alike(column.categories)
 
 

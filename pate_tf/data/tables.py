@@ -196,7 +196,7 @@ class TextTable:
         lacking = []
         for name in names:
             if name in self.left_out:
-                lacking.append(f"expected one column {name}, got several")
+                lacking.append(f"expected one column {name}, got several, or nested values")
             elif name is not None and name not in self.fields:
                 near = nearest(name, self.fields)
                 hint = "got none" if near is None else f"got none; there is {near}"
@@ -295,11 +295,15 @@ ABOVE_HEADER: Final = 20  # of these in front of which the names of columns may 
 SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # a first line of Excel's that is no record
 BLOCK: Final = 2**24  # bytes that are parsed at a time
 LARGEST_BLOCK: Final = 2**31 - 2**16  # the longest record
+NAMED: Final = "; a schema may name `encoding` and `delimiter`, or quotation marks do not pair"
 NOT_TEXT: Final = {
-    b"PK\x03\x04": "an Excel workbook or another archive; save the sheet as CSV",
+    b"PK\x03\x04": "an Excel workbook or a zip archive; save the sheet as CSV, or unpack it",
     b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
     b"PAR1": "Parquet; give it the suffix .parquet",
     **dict.fromkeys((b"@rel", b"@REL", b"@Rel"), "ARFF; save it as CSV"),
+    **dict.fromkeys((b'{"', b'[{"', b"[\n", b"{\n"), "JSON; save it as CSV"),
+    **dict.fromkeys((b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd"), "an archive; unpack it"),
+    **dict.fromkeys((b"SQLi", b"ARRO", b"FEA1"), "another kind of table; save it as CSV"),
     **dict.fromkeys((b"<!DO", b"<!do", b"<htm"), "a page of the web; save the file behind it"),
 }
 
@@ -369,8 +373,10 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
     width, _ = Counter(map(len, records)).most_common(1)[0]
     place = next(place for place, record in enumerate(records) if len(record) == width)
     header, others = records[place], [each for each in records[place + 1 :] if len(each) == width]
-    if _is_record(header, others):
-        if not place or not 1 < len(records[place - 1]) == width - 1:
+    is_unnamed = bool(place) and 1 < len(records[place - 1]) == width - 1
+    has_number = any(re.fullmatch(number_pattern(), field) for field in header)
+    if _is_record(header, others) or (is_unnamed and has_number):
+        if not is_unnamed:
             names = tuple(f"column_{number + 1}" for number in range(width))
             return dataclasses.replace(form, names=names, has_header=False)
         is_last = not any(record[-1] for record in [header, *others])
@@ -440,7 +446,7 @@ def not_text(path: object, form: TextForm) -> ValueError:
     """Returns the refusal of a file that is no text of a form; it quotes no field."""
     return ValueError(
         f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got something "
-        f"else"
+        f"else{NAMED}"
     )
 
 
@@ -451,8 +457,9 @@ def open_bytes(path: pathlib.Path) -> Iterator[Any]:
         with open(path, "rb") as file:
             start = file.read(4)
             file.seek(0)
-            if start in NOT_TEXT:
-                raise ValueError(f"{path}: expected text, got {NOT_TEXT[start]}")
+            for beginning, kind in NOT_TEXT.items():
+                if start.startswith(beginning):
+                    raise ValueError(f"{path}: expected text, got {kind}")
             yield gzip.GzipFile(fileobj=file) if start.startswith(b"\x1f\x8b") else file
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(f"{path}: expected a whole file, got one that gzip broke off") from None
@@ -580,6 +587,10 @@ def read_table(
     gaps = next(iter(words), ())
     table, misshapen = _parsed(path, form, line, len(names), places, numbers, gaps, in_order)
     fields = {name: table.column(str(place)) for name, place in places.items()}
+    texts = [column for column in fields.values() if pyarrow.types.is_string(column.type)]
+    if form.is_quoted and any(pc.any(pc.match_substring(text, "\n")).as_py() for text in texts):
+        for _ in _records(path, form, wanted):  # refuses quotation marks that swallow records
+            pass
     return TextTable(
         fields=fields,
         num_records=table.num_rows,
@@ -669,24 +680,32 @@ def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> 
 
     try:
         file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
+        nested = [each.name for each in file.schema_arrow if pyarrow.types.is_nested(each.type)]
+        names = ["" if name in nested else name for name in file.schema_arrow.names]
         places = places_of(names, wanted, str(path))
         table = file.read(columns=list(places))
+        fields = {name: of_arrow(table.column(name)) for name in places}
     except (OSError, pyarrow.ArrowException):  # whose text may quote values
         raise ValueError(f"{path}: expected Parquet, got something else") from None
-    fields = {name: of_arrow(table.column(name)) for name in places}
-    return TextTable(fields=fields, num_records=table.num_rows, what=str(path))
+    return TextTable(fields=fields, num_records=table.num_rows, what=str(path), left_out=nested)
 
 
 def of_arrow(values: Any) -> Column:
     """Returns a pyarrow array as numbers or texts, null where there is nothing."""
     kind = values.type
-    if pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind):
-        return values.cast(pyarrow.float64())
     if pyarrow.types.is_dictionary(kind):
-        values = values.cast(kind.value_type)
-    if pyarrow.types.is_string(values.type):
+        return of_arrow(values.cast(kind.value_type))
+    if pyarrow.types.is_integer(kind):
         return values
+    if pyarrow.types.is_floating(kind):
+        numbers = values.cast(pyarrow.float64())
+        return pc.if_else(pc.is_nan(numbers), None, numbers)
+    if pyarrow.types.is_timestamp(kind):
+        values = values.cast(pyarrow.timestamp("us", kind.tz), safe=False)
+    if pyarrow.types.is_string(kind):
+        return values
+    if pyarrow.types.is_binary(kind):
+        return values.cast(pyarrow.string())
     return pyarrow.array([field_text(value) for value in values.to_pylist()], pyarrow.string())
 
 

@@ -57,7 +57,8 @@ def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arr
         source: what to load.
         split: as TFDS writes splits, e.g. "train+extra".
         data_dir: where TFDS keeps prepared data; None for its own default. What is not prepared
-        XX
+            is downloaded.
+
     Raises:
         ValueError: if the data are neither there nor can be downloaded, or are broken.
     """

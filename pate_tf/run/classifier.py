@@ -10,7 +10,7 @@ import pathlib
 import tempfile
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import reporting
 from pate_tf.data.data import Data
+from pate_tf.ledger.rollback_guard import LedgerWarning
 from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
@@ -253,6 +254,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         n_features_in_: number of columns of `X`.
     """
 
+    _num_fits: ClassVar[int] = 0  # of all in this process
+
     def __init__(
         self,
         *,
@@ -319,8 +322,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self,
         X: npt.ArrayLike,  # noqa: N803  (scikit-learn's names)
         y: npt.ArrayLike,
-        *,
         X_public: npt.ArrayLike | None = None,  # noqa: N803
+        *,
         owners: npt.ArrayLike | None = None,
     ) -> Self:
         """Releases labels of the public inputs and trains the student on them; returns self.
@@ -364,6 +367,9 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         with contextlib.ExitStack() as stack:
             directory = self.directory
             if directory is None:
+                # A search would be told of each of its temporary ledgers.
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore", LedgerWarning)
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))
                 directory = pathlib.Path(temporary) / "run"
             teacher = self.teacher
@@ -390,6 +396,14 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 acknowledge_reset=self.directory is None,
             )
         self.cost_ = self.fitted_.cost
+        PateClassifier._num_fits += 1
+        if self._num_fits == 2:
+            warnings.warn(
+                f"PateClassifier: this was the second fit: k fits on the same records, as in a "
+                f"search or a cross-validation, cost up to k times epsilon "
+                f"{self.cost_.epsilon:.4g} at delta {self.cost_.delta:g} together",
+                stacklevel=2,
+            )
         return self
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803

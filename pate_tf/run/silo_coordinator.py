@@ -106,11 +106,11 @@ def coordinate(
         JournalError: if the journal can't be used.
         OSError: if a file can't be read, or an aggregator is missing.
     """
+    roster = SiloRoster.read(run.roster)  # before TensorFlow is imported
     from pate_tf.queries.labels import check_queries
     from pate_tf.run.student import Student, measured_rows
     from pate_tf.silos.transport import AggregatorService, serve_coordinator
 
-    roster = SiloRoster.read(run.roster)
     public = run.load_public(QUIET)
     split = public.split(public.dataset.pool_size)
     pool, are_sums = split.pool, run.method == "feature_sums"

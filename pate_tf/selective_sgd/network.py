@@ -144,7 +144,11 @@ class ParameterService:
         if values.ndim != 1 or values.shape != indices.shape:
             raise ValueError("upload: expected a value for each index, got others")
         upload = Upload(
-            participant=number, round=round_number, version=version, indices=indices, values=values
+            participant=number,
+            round=round_number,
+            version=version,
+            indices=indices.astype(np.int64),
+            values=values,
         )
 
         def look() -> bool | None:

@@ -80,10 +80,6 @@ class ServedStudent:
         """A name for each class: its number where the data set names none."""
         return tuple(map(self.dataset.class_name, range(self.dataset.num_classes)))
 
-    def classify(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Returns the label int64 `[batch]` of every raw input; otherwise as `answer`."""
-        return self.answer(inputs)[0]
-
     def answer(
         self, inputs: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

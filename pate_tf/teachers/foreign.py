@@ -23,6 +23,7 @@ from pate_tf.models.definition import definition_of
 from pate_tf.teachers.voters import Progress, Voter, digest_for
 
 BATCH = 500
+OTHER_FORMATS = (".h5", ".hdf5", ".joblib", ".onnx", ".pb", ".pkl", ".pt", ".pth", ".tflite")
 
 
 class ForeignModels(Voter):
@@ -117,16 +118,18 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the models in a folder; refuses copies: their records would have two votes."""
     if not folder.is_dir():
         raise ValueError(f"models: expected a folder of models, got {folder}")
-    if old := sorted(path.name for path in folder.iterdir() if path.suffix in (".h5", ".hdf5")):
-        raise ValueError(
-            f"models: expected .keras files and SavedModels in {folder}, got {old[0]}; write it "
-            f"again by keras.saving.load_model and model.save, as .keras"
-        )
+    others = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in OTHER_FORMATS)
     paths = sorted(
         path
         for path in folder.iterdir()
         if path.suffix == ".keras" or (path / "saved_model.pb").exists()
     )
+    if others or not paths:
+        raise ValueError(
+            f"models: expected .keras files and SavedModels in {folder}, got "
+            f"{others[0] if others else 'none'}; write models again by model.save, as .keras, or "
+            f"by model.export"
+        )
     first: dict[tuple[str, ...], str] = {}
     for path in paths:
         files = sorted(part for part in path.rglob("*") if part.is_file()) or [path]
@@ -151,15 +154,13 @@ def _loaded(path: pathlib.Path) -> Any:
         loaded = tf.saved_model.load(str(path))
         ((name, spec),) = loaded.signatures["serving_default"].structured_input_signature[1].items()
     except Exception as error:  # Keras, TensorFlow and zipfile each raise their own kinds
-        layer = re.search(
-            r"Could not locate class '(\w+)'|deserialization of a `(\w+)`", str(error)
-        )
+        layer = re.search(r"Could not locate \w+ '(\w+)'|deserialization of a `(\w+)`", str(error))
         if layer is None:
             raise ValueError(
                 f"models: expected a .keras file or a SavedModel, got {path}, which can't be read"
             ) from None
         raise ValueError(
-            f"models: expected layers of Keras in {path}, got {layer[1] or layer[2]}, which is not "
+            f"models: expected parts of Keras in {path}, got {layer[1] or layer[2]}, which is not "
             f"registered; write the model by model.export(FOLDER) as a SavedModel, which holds its "
             f"graph"
         ) from None

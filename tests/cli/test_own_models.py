@@ -112,6 +112,10 @@ class Double(keras.layers.Layer):
         return 2.0 * inputs
 
 
+def double(inputs):
+    return 2.0 * inputs
+
+
 def test_foreign_files_that_keras_does_not_read_are_named_with_what_to_do(tmp_path):
     data = digits()
     layers = [keras.Input(data.dataset.input_shape), keras.layers.Flatten()]
@@ -119,11 +123,19 @@ def test_foreign_files_that_keras_does_not_read_are_named_with_what_to_do(tmp_pa
     inputs = data.pool.inputs
     with pytest.raises(ValueError, match=r"a\.keras, got Double, which is not .*model\.export"):
         ForeignModels(tmp_path).votes(inputs)
+    keras.Sequential([*layers, keras.layers.Dense(10, double)]).save(tmp_path / "a.keras")
+    with pytest.raises(ValueError, match=r"a\.keras, got double, which is not .*model\.export"):
+        ForeignModels(tmp_path).votes(inputs)
     (tmp_path / "a.keras").write_bytes(b"PK nonsense")
     with pytest.raises(ValueError, match=r"a\.keras, which can't be read"):
         ForeignModels(tmp_path).votes(inputs)
     shutil.move(tmp_path / "a.keras", tmp_path / "b.h5")
-    with pytest.raises(ValueError, match=r"got b\.h5; write it again"):
+    for name in ("b.h5", "c.HDF5", "d.pkl"):
+        shutil.move(next(tmp_path.iterdir()), tmp_path / name)
+        with pytest.raises(ValueError, match=rf"got {name}; write models again"):
+            ForeignModels(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match=r"got none; write models again"):
         ForeignModels(tmp_path)
 
 
@@ -136,6 +148,13 @@ def test_another_keras_is_one_line(tmp_path, monkeypatch, name, value):
     assert_one_line(ended)
     assert f"error: {name}: expected" in ended.err
     assert not os.listdir(tmp_path)
+    in_python = run_fresh("-c", "import pate_tf\npate_tf.plan\npate_tf.Student", folder=tmp_path)
+    assert in_python.err.splitlines()[-1].startswith(f"ValueError: {name}: expected")
+
+
+def test_tensorflow_writes_no_line_of_its_own_in_python_either(tmp_path):
+    program = "import pate_tf\npate_tf.Student\nimport tensorflow as tf\ntf.zeros(3)"
+    assert run_fresh("-c", program, folder=tmp_path).err == ""
 
 
 def test_python_that_makes_errors_of_warnings_works(tmp_path, monkeypatch):

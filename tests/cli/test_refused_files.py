@@ -2,22 +2,38 @@
 
 import pytest
 from command_helpers import AGE
-from script_processes import run_fresh
+from script_processes import assert_one_line, run_fresh
 
 from pate_tf.core import artifacts
 from pate_tf.data.schema import read_schema
 from pate_tf.serving import served
 
-WITHOUT_TENSORFLOW = """
+HAS_TENSORFLOW = """
 import sys
-sys.modules["tensorflow"] = sys.modules["keras"] = None
 from pate_tf.cli import main
-main.run()
+try:
+    main.run()
+finally:
+    print("tensorflow" in sys.modules)
 """
 SCHEMA = AGE + '[columns.smoker]\ncategories = ["n", "y"]\n'
 BAD = "age,smoker,ill\nx,y,no\n30,z,maybe\n40,y\n50,n,yes\n"
 FAULTS = ["line 2: age: expected a finite number", "line 3: ill: expected a class, no, yes"]
 FILES = ("--public=public.csv", "--schema=schema.toml")
+
+
+BAD_FLAGS = """
+teachers --dataset=nosuch;teachers --model=nosuch;student --epsilon=1 --model=nosuch;
+student --epsilon=1 --export_formats=onnx,nosuch;run --epsilon=1 --dataset=nosuch;
+dssgd --dataset=nosuch;coordinator --sigma=-1;coordinator --roster=nosuch;
+silo serve --silo_dir=nosuch;aggregator --aggregator_dir=nosuch"""
+
+
+@pytest.mark.parametrize("command", BAD_FLAGS.split(";"))
+def test_flags_are_checked_before_tensorflow_starts(tmp_path, command):
+    ended = run_fresh("-c", HAS_TENSORFLOW, *command.split(), folder=tmp_path)
+    assert_one_line(ended, ended.code or 1)
+    assert ended.out == "False\n" and not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -70,12 +86,13 @@ def test_files_are_refused_before_tensorflow_starts(folder, command, told):
     if command[0] == "silo":
         flags = ("--name=clinic", "--coordinator=localhost:1", "--epsilon_budget=1")
         made = run_fresh(
-            "-c", WITHOUT_TENSORFLOW, "silo", "init", "--silo_dir=silo", *flags, folder=folder
+            "-c", HAS_TENSORFLOW, "silo", "init", "--silo_dir=silo", *flags, folder=folder
         )
         assert made.code == 0, made.err
     before = sorted(folder.iterdir())
-    ended = run_fresh("-c", WITHOUT_TENSORFLOW, *command, folder=folder)
+    ended = run_fresh("-c", HAS_TENSORFLOW, *command, folder=folder)
     assert ended.code == 1 and ended.err.startswith("error: "), ended.err
+    assert ended.out.endswith("False\n")
     assert "Traceback" not in ended.err and len(ended.err.splitlines()) <= 12
     for text in told:
         assert text in ended.err

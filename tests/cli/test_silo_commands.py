@@ -13,7 +13,7 @@ import network_hosts
 import numpy as np
 import pytest
 from command_helpers import AGE
-from script_processes import run_script, start_script
+from script_processes import assert_one_line, run_script, start_script
 
 from pate_tf.cli.demo import demonstrate_silos
 from pate_tf.core.artifacts import only_writer
@@ -113,6 +113,11 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     statement = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
     assert statement["unit"] == "silo" and statement["student_digest"]
     assert (tmp_path / "run/released/student/1/saved_model.pb").exists()
+    flags = ("status", f"--silo_dir={tmp_path / 'clinic'}", certificates)
+    status = run_script(MAIN, "silo", *flags, folder=tmp_path)
+    assert_one_line(status)
+    spent = report["epsilon_per_silo"]["clinic"]
+    assert status.out == f"clinic: epsilon {spent:.3f} spent of 200\n"
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
     flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--private={tmp_path / 'clinic.csv'}", files)

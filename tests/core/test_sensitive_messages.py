@@ -50,6 +50,7 @@ REVIEWED = {
     "method": "from public values; a number of records without owners is one",
     "forecast.in_words(majority)": "from public values, and labels of the pool",
     "self.weights.sum()": "number of queries",
+    "self.cost_.epsilon": "of the worst case, from public values",
 }
 
 

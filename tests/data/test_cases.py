@@ -147,6 +147,8 @@ def test_decimal_marks_and_thousands_are_those_of_each_column(tmp_path):
         ("a unit", ["1,5 %", "20%", "-3 %"], [1.5, 20, -3]),
         ("dates", ["31.12.1999", "1.1.2000", "3.1.2000"], [730119, 730120, 730122]),
         ("a total", ["1", "2", "Total 3"], [1, 2, None]),
+        ("signs", ["(12)", "\u22123", "5"], [-12, -3, 5]),
+        ("thousands", ["1,234", "12,500", "7"], [1234, 12500, 7]),
         ("large", [str(2**60), "1.5e3", "-2E-1"], [2.0**60, 1500, -0.2]),
     ],
 )
@@ -182,14 +184,16 @@ def test_a_label_that_two_classes_are_like_is_none():
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"PK\x03\x04sheet", "Excel workbook or another archive; save the sheet as CSV"),
+        (b"PK\x03\x04sheet", "Excel workbook or a zip archive; save the sheet as CSV"),
+        (b'{"age": 3}', "JSON; save it as CSV"),
         (b"\xd0\xcf\x11\xe0sheet", "Excel workbook; save the sheet as CSV"),
         (b"PAR1", "Parquet; give it the suffix .parquet"),
         (gzip.compress(table().encode())[:-9], "expected a whole file"),
         ("", "expected names of columns in the first line, got none"),
+        (table() + '30,100,"y,no\n20,80,n" a,no\n', "quotation marks do not pair"),
         (table("age,pressure,smoker,outcome"), "outcome|classes"),
     ],
-    ids=["xlsx", "xls", "parquet", "broken gzip", "empty", "label"],
+    ids=["xlsx", "json", "xls", "parquet", "broken gzip", "empty", "quotes", "label"],
 )
 def test_what_is_no_table_is_named(tmp_path, content, told):
     with pytest.raises(ValueError, match=told):
@@ -204,6 +208,8 @@ THOUGHT = {
     ),
     "range": ("is -2200 possible?", lambda n: "-2200" if n == 3 else str(n + 0.5)),
     "identifier": ("every record has a number of its own: an identifier?", str),
+    "day": ("%d/%m/%Y fits, too: is the day or the", lambda n: f"0{n % 9 + 1}/03/{1900 + n}"),
+    "point": ("200.000 is read as 200", lambda n: f"{200 - n}.000"),
     "case": ('do "N" and "n" and "no" mean the same?', lambda n: ("y", "N", "n", "no")[n % 4]),
 }
 
@@ -224,7 +230,9 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
     [
         ("30,100,a,b", None, "the first line has numbers (30, 100): does it name the columns?"),
         ("age,,smoker,ill", "ill", "1 columns without a name are left out"),
-        ("age,a,a,ill", "ill", "left out: 'a' is the name of several columns"),
+        ("age,a,a,ill", "ill", "left out: 'a' is the name of several columns, or nested"),
+        ("age,a,b,c", "ill", "no column ill: have public records no label?"),
+        ("pressure,smoker,ill", "ill", "1 columns without a name are left out"),
         ("age,pressure,smoker,ill", "ill", 'do "NO" and "no" mean the same?'),
     ],
 )

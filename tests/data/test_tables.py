@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from pate_tf.data import tables
 from pate_tf.data.data import Data, as_inputs, draft_schema
-from pate_tf.data.schema import read_schema, schema_of
+from pate_tf.data.schema import TableColumn, read_schema, schema_of
 
 SCHEMA = schema_of(
     {
@@ -225,3 +225,21 @@ def test_dates_are_days(tmp_path):
     for wrong in ({"date": "%d.%m"}, {"date": "%Y-%m-%d", "low": 3}):
         with pytest.raises(ValueError, match=r"born.*: expected"):
             schema_of({"classes": ["0", "1"], "columns": {"born": {**columns["born"], **wrong}}})
+
+
+def test_values_of_parquet_are_in_no_message_whatever_their_type(tmp_path):
+    columns = {
+        "age": pyarrow.array([2**60 + 1, None, 30], pyarrow.int64()),
+        "sex": pyarrow.array([b"F", b"M", b"F"]),
+        "patient": pyarrow.array([10**18 + 1] * 3, pyarrow.timestamp("ns")),
+        "nested": pyarrow.array([[1]] * 3),
+        "diagnosis": pyarrow.array(["ill", "well", "ill"]).dictionary_encode(),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "patients.parquet")
+    table = tables.read_table(tmp_path / "patients.parquet")
+    assert table.texts("age") == [str(2**60 + 1), "", "30"]
+    column = TableColumn(name="age", low=0, high=2.0**62, missing="0")
+    assert column.numbers(table.fields["age"]).tolist() == [2.0**60, 0.0, 30.0]
+    assert table.fields["sex"].to_pylist() == ["F", "M", "F"]
+    with pytest.raises(ValueError, match="one column nested, got several, or nested values"):
+        table.check_columns(["nested", "age", "patient", "diagnosis"])

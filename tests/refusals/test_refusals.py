@@ -44,7 +44,7 @@ OF_DATA = [
     own("raises", told="raised KeyError ("),
     own("tiny_images", told="model: expected images of at least 6 x 6, got 4 x 4; mlp"),
     teach("--dataset=", told="dataset: expected one of"),
-    ask("--dataset=", told="dataset: expected digits, as the run folder says"),
+    ask("--dataset=", told="dataset: expected one of"),
     teach(f"--dataset={LONG}", told="dataset: expected"),
 ]
 OF_MODELS = [
@@ -69,7 +69,7 @@ OF_NUMBERS = [
     ask("--nb_teachers=11", told="nb_teachers: "),
     ask("--stdnt_share=597", told="stdnt_share: expected"),
     ask("--stdnt_share=9", told="queries: expected from 1 to the pool's 9"),
-    ask("--model=nosuch", told="model: expected one of"),
+    ask("--model=nosuch", told="model: expected one of", code=2),
     ask("--new_budget_i_understand", "--epsilon_budget=1", told="got no --delta"),
     teach("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
     ask("--learning_rate=5", told="learning_rate: expected in (0, 1]"),

@@ -69,7 +69,7 @@ def test_a_private_table_alone_gives_a_student_that_is_served_and_verified(tmp_p
     published = fitted.student.publish(evaluate_on=data.public)
     assert published.measured["student_accuracy"] is None
     served = ServedStudent(published.student_folder)
-    np.testing.assert_array_equal(served.classify(inputs), fitted.student.predict(inputs))
+    np.testing.assert_array_equal(served.answer(inputs)[0], fitted.student.predict(inputs))
     assert verify(published.folder / "privacy_statement.json") == "agrees with the ledger"
     page = (published.folder / "privacy_statement.md").read_text()
     assert "no public records took part" in page and "public pool" not in page

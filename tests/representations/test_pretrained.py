@@ -251,7 +251,7 @@ def test_a_folder_of_keras_hub_encodes_texts_and_the_student_takes_strings(tmp_p
         published = student.publish(tmp_path / "released", evaluate_on=data.public)
     assert published.measured["student_accuracy"] > 0.9
     assert published.statement.encoder.startswith("hub:bert, weights ")
-    answers = ServedStudent(published.student_folder).classify(data.held_out.inputs)
+    answers = ServedStudent(published.student_folder).answer(data.held_out.inputs)[0]
     assert (answers == student.predict(np.array(texts[-len(answers) :], object))).all()
     plain = pate_tf.Data.from_arrays(*arrays, num_classes=2, kind="text")
     with pytest.raises(ValueError, match="texts must be kept as characters"):

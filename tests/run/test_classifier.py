@@ -10,6 +10,7 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
@@ -139,7 +140,17 @@ def test_with_a_directory_the_ledger_stays_and_the_student_can_be_published(reco
 def test_a_set_of_classes_that_comes_from_private_labels_is_warned_of(records):
     inputs, labels = records
     with pytest.warns(UserWarning, match="classes: taken from y"):
-        classifier(classes=None).fit(inputs[:200], labels[:200], X_public=inputs[200:])
+        classifier(classes=None).fit(inputs[:200], labels[:200], inputs[200:])
+
+
+def test_a_search_warns_once_of_what_its_fits_cost_together(records, monkeypatch):
+    fitted = SimpleNamespace(cost=SimpleNamespace(epsilon=1.25, delta=1e-4))
+    monkeypatch.setattr(sys.modules["pate_tf.run.classifier"], "fit", lambda data, **_: fitted)
+    monkeypatch.setattr(pate_tf.PateClassifier, "_num_fits", 0)
+    search = GridSearchCV(classifier(), {"num_queries": [9, 60]}, cv=3, scoring=lambda *_: 1.0)
+    with pytest.warns(UserWarning, match=r"k times epsilon 1\.25 at delta 0\.0001") as told:
+        search.fit(*records, X_public=records[0])
+    assert len(told) == 1
 
 
 def test_nothing_is_said_of_all_private_labels_together(monkeypatch):

@@ -80,7 +80,7 @@ def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
     np.testing.assert_allclose(actual[2], actual[0], atol=1e-6)
     served = ServedStudent(published.student_folder)
     assert np.array_equal(
-        served.classify(preprocessing.encode_texts(sentences)), actual[0].argmax(axis=1)
+        served.answer(preprocessing.encode_texts(sentences))[0], actual[0].argmax(axis=1)
     )
     assert loaded.signatures[export.SERVING_DEFAULT](text=tf.constant([], tf.string))[
         "label"

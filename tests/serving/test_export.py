@@ -59,7 +59,7 @@ def test_tables_have_features(table):
     answer = signature(features=tf.constant(table.inputs))
     assert set(answer) == {"probabilities", "label"}  # the classes have no names
     np.testing.assert_array_equal(answer["label"], table.labels)
-    np.testing.assert_array_equal(ServedStudent(table.folder).classify(table.inputs), table.labels)
+    np.testing.assert_array_equal(ServedStudent(table.folder).answer(table.inputs)[0], table.labels)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -68,9 +68,9 @@ def test_features_that_are_no_numbers_are_refused(table, wrong):
     rows[3, 1] = wrong
     served = ServedStudent(table.folder)
     with pytest.raises(ValueError, match="student: expected features") as caught:
-        served.classify(rows)
+        served.answer(rows)[0]
     assert "\n" not in str(caught.value)
-    np.testing.assert_array_equal(served.classify(rows[:3]), table.labels[:3])
+    np.testing.assert_array_equal(served.answer(rows[:3])[0], table.labels[:3])
 
 
 def test_versions_count_up(tmp_path):
@@ -128,7 +128,8 @@ def test_a_killed_export_is_complete_or_not_there(tmp_path, moment):
     versions = [path.name for path in folder.iterdir() if path.name.isdigit()]
     if moment == "after the rename":
         assert versions == ["1"]
-        assert ServedStudent(folder / "1").classify(load_public("digits").inputs[:3]).shape == (3,)
+        answers = ServedStudent(folder / "1").answer(load_public("digits").inputs[:3])
+        assert answers[0].shape == (3,)
     else:
         assert versions == []  # of what is left behind TensorFlow Serving sees nothing
         artifacts.remove_abandoned(folder)

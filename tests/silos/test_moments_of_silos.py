@@ -77,7 +77,7 @@ def test_without_noise_the_total_and_the_student_are_those_of_one_holder(
     groups = whole.summands.groups
     weights = weights_of_moments(whole.table, 2, noise, groups=groups)
     assert np.array_equal(student.predict(data.private.inputs), (vectors @ weights).argmax(axis=1))
-    served = ServedStudent(published.student_folder).classify(data.private.inputs)
+    served = ServedStudent(published.student_folder).answer(data.private.inputs)[0]
     assert (served == data.private.labels).mean() > 0.9
     assert labels.cost.epsilon <= 1.0 and release.sensitivity == 2**0.5
     page = (published.folder / "privacy_statement.md").read_text()

@@ -54,7 +54,7 @@ def test_the_served_graph_answers_exactly_as_scikit_learn(tmp_path, num, classes
     twin = RandomForestClassifier(n_estimators=100, random_state=4)
     twin.fit(inputs[order], labels[order])
     queries = noisy(1_200, seed=7)[0]
-    np.testing.assert_array_equal(ServedStudent(folder).classify(queries), twin.predict(queries))
+    np.testing.assert_array_equal(ServedStudent(folder).answer(queries)[0], twin.predict(queries))
     serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
     outputs = serve(features=tf.constant(queries))
     expected = np.zeros((len(queries), 3))

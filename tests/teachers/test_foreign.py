@@ -88,7 +88,7 @@ def test_one_teacher_has_one_vote(tmp_path):
         ({"elsewhere": "votes.npy", "folder": ""}, "num_teachers: expected it with a file"),
         ({"elsewhere": "votes.npy", "folder": "", "num_teachers": 12}, "num_teachers: expected 7"),
         ({"elsewhere": "none.npy", "folder": ""}, "teachers: expected a .npy or .csv file or a"),
-        ({"elsewhere": "", "folder": ""}, "models: expected at least 1"),
+        ({"elsewhere": "", "folder": ""}, "models: expected .keras files and Saved.*got none"),
         ({"folder": ""}, "teachers: expected a run folder with a trained ensemble"),
     ],
 )

@@ -367,16 +367,6 @@ class BatchGate(Mechanism):
         super().__post_init__()
         object.__setattr__(self, "approximate", (self.epsilon, self.delta))
 
-    @property
-    def gate_delta(self) -> float:
-        """How often labels leave at most that a single teacher could change."""
-        return self.delta
-
-    @property
-    def guarantees_of_counts(self) -> Guarantees:
-        """(epsilon, delta) pairs of what is drawn while the gate is shut; none where nothing is."""
-        return ()
-
     def pass_numerator(self, distance: int) -> int:
         """Returns t in [0, 2**128]: labels leave if a uniform integer below 2**128 is below t.
 
@@ -389,13 +379,7 @@ class BatchGate(Mechanism):
         Raises:
             ValueError: if distance is negative.
         """
-        return pass_numerator(
-            self.epsilon,
-            self.gate_delta,
-            distance,
-            while_shut=self.guarantees_of_counts,
-            total_delta=self.delta * BELOW,
-        )
+        return pass_numerator(self.epsilon, self.delta, distance)
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws whether labels leave without noise, and what is drawn where they don't."""
@@ -563,6 +547,16 @@ class StabilityGateOrHistogram(BatchGate):
         """(epsilon, delta) pairs of the counts, the largest epsilon first."""
         levels = [self.epsilon * (place / LEVELS) for place in range(LEVELS, 0, -1)]
         return tuple((level, self.delta_of_counts(level)) for level in levels)
+
+    def pass_numerator(self, distance: int) -> int:
+        """Returns as every gate, by Theorem G7."""
+        return pass_numerator(
+            self.epsilon,
+            self.gate_delta,
+            distance,
+            while_shut=self.guarantees_of_counts,
+            total_delta=self.delta * BELOW,
+        )
 
     @property
     def noise_scales(self) -> Mapping[str, float]:

@@ -627,7 +627,8 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of one test and one label, [num_moments]."""
-        return self.test_alphas(moments) + self.answering.alphas(moments)
+        test = moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
+        return test + GaussianNoisyMax(sigma=self.sigma).alphas(moments)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy of tests and labels.

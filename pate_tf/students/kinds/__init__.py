@@ -20,6 +20,8 @@ from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"
 LINEAR_HEAD: Final = "linear_head"
+# Those of `models.catalogue.BUILDERS`, which imports Keras.
+NETWORKS: Final = ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
 # Values of `--student` with their help.
 CHOICES: Final = {
     AUTO: "linear_head of tables and texts with feature sums, and of images after several rounds "
@@ -146,6 +148,7 @@ class StudentSettings(Settings):
     )
     model: Named | None = setting(
         None,
+        choices=(*NETWORKS, "random_forest", validation.FUNCTION),
         help="Keras model of the student, from raw inputs to logits: cnn, wide_cnn, mlp, deeper, "
         "paper_mnist, paper_svhn or module:function. Default: wide_cnn for consistency on images, "
         "cnn for other students of images, mlp otherwise; gan has its own networks.",

@@ -175,18 +175,24 @@ def register(kind: TeacherKind) -> None:
     KINDS[kind.name] = kind
 
 
+def check_model(model: Named | None) -> None:
+    """Raises ValueError if a model is named that no kind has."""
+    names = [name for kind in KINDS.values() for name in kind.models]
+    if not (model is None or is_named_function(model) or model in names):
+        raise ValueError(
+            f"model: expected one of {', '.join(names)} or module:function, got {model!r}"
+        )
+
+
 def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
     """Returns the kind of a model: by its name, or by what a function of the user's returns.
 
     Raises:
         ValueError: if there is none.
     """
+    check_model(model)
     if not is_named_function(model):
-        for kind in KINDS.values():
-            if model in kind.models:
-                return kind
-        names = ", ".join(name for kind in KINDS.values() for name in kind.models)
-        raise ValueError(f"model: expected one of {names} or module:function, got {model!r}")
+        return next(kind for kind in KINDS.values() if model in kind.models)
     built = call_function(model, dataset, flag="model")
     for kind in KINDS.values():
         if kind.takes(built):
