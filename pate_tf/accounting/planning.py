@@ -503,6 +503,8 @@ class Forecast(NamedTuple):
             uncertainty, of images up to the best of other data sets; else the range is theirs.
         is_noise: whether the noise alone, at half the assumed margin, leaves no more correct labels
             than guesses do, by two standard deviations of these.
+        lead: by how much, at least, labels of all of the pool are more often correct than the most
+            frequent class on the same samples; None where it was not measured.
     """
 
     low: float
@@ -510,13 +512,24 @@ class Forecast(NamedTuple):
     num_labels: float
     is_measured: bool = False
     is_noise: bool = False
+    lead: float | None = None
 
     @classmethod
-    def measured(cls, accuracy: float, num_samples: int, num_labels: int) -> Forecast:
-        """Returns the forecast of an accuracy on samples: two standard errors to each side."""
-        error = 2.0 * sqrt(max(accuracy * (1.0 - accuracy), 1.0 / num_samples) / num_samples)
+    def measured(cls, predictions: IntArray, truth: IntArray, num_labels: int) -> Forecast:
+        """Returns the forecast by predictions for samples: two standard errors to each side.
+
+        Args:
+            predictions: `[num_samples]`.
+            truth: true labels, `[num_samples]`.
+            num_labels: expected labels.
+        """
+        is_correct, number = predictions == truth, len(truth)
+        accuracy = float(is_correct.mean())
+        error = 2.0 * sqrt(max(accuracy * (1.0 - accuracy), 1.0 / number) / number)
         low, high = max(accuracy - error, 0.0), min(accuracy + error, 1.0)
-        return cls(low, high, num_labels, is_measured=True)
+        leads = is_correct.astype(float) - (truth == np.bincount(truth).argmax())
+        lead = float(leads.mean() - 2.0 * leads.std() / sqrt(number))
+        return cls(low, high, num_labels, is_measured=True, lead=lead)
 
     @property
     def accuracy(self) -> float:
@@ -541,8 +554,10 @@ class Forecast(NamedTuple):
             ForecastError: if the planned labels are noise, or are not expected to be more often
                 correct than the most frequent class.
         """
-        expected = self.low if self.is_measured else self.accuracy
-        if not self.is_noise and (majority is None or expected > majority):
+        lead = self.lead
+        if majority is not None and lead is None:
+            lead = (self.low if self.is_measured else self.accuracy) - majority
+        if not self.is_noise and (majority is None or cast(float, lead) > 0.0):
             return
         why = NOISE if self.is_noise else "a constant answer is expected to be as good"
         raise ForecastError(

@@ -23,7 +23,8 @@ class Pool:
         dataset: what is publicly known of them.
         inputs: `[num_inputs, *input_shape]`.
         true_labels: int64 `[num_inputs]`, -1 where unknown; None if none is known. For forecasts
-            alone: no student and no strategy sees them.
+            and what comes of their trial: a table's representation, the calibration of a linear
+            model. No strategy sees them, and no student learns from them.
     """
 
     dataset: Dataset

@@ -53,7 +53,7 @@ from pate_tf.release.noisy_sums import (
     vector_steps,
     weights_of_rounds,
 )
-from pate_tf.release.pseudo_labels import FEWEST_LABELED, MOST_LABELED, trial_accuracy
+from pate_tf.release.pseudo_labels import FEWEST_LABELED, trial
 from pate_tf.representations.catalogue import (
     Representation,
     check_representation,
@@ -282,11 +282,13 @@ class FeatureSums:
             released.
         num_teachers: None: no teacher was trained.
         forecast: of the trial of `choose_representation`; None without one. Public.
+        logit_factor: of the linear model, by that trial, so that its probabilities are calibrated.
     """
 
     num_teachers: None = None
     digest: str = ""
     forecast: Forecast | None = None
+    logit_factor = 1.0
     source: PrivateSource | None
 
     def __init__(
@@ -326,7 +328,7 @@ class FeatureSums:
         """Takes the representation that labels the pool best in a trial.
 
         Of tables bins, raw features and, of narrow tables, pairs label each third of the pool's
-        labeled samples from noisy sums of the others (`trial_accuracy`); the best accuracy is the
+        labeled samples from noisy sums of the others (`trial`); the best accuracy is the
         `forecast`. It costs no privacy: the labels and, without owners, the number of private
         records are public. A representation that is named, that of stored sums, and that of texts
         or images are tried alone. Nothing is tried if owners are protected or fewer than
@@ -359,18 +361,17 @@ class FeatureSums:
         if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with self.reporting.clock("trying representations on labeled samples of the pool"):
-            accuracies = {
-                name: trial_accuracy(pool, encoder, mechanism, num_records)
+            trials = {
+                name: trial(pool, encoder, mechanism, num_records)
                 for name, encoder in encoders.items()
             }
-        self._name = max(encoders, key=lambda name: accuracies[name])
-        num_tried = min(pool.num_labeled, MOST_LABELED)
-        self.forecast = Forecast.measured(accuracies[self._name], num_tried, len(pool))
+        self._name = max(encoders, key=lambda name: trials[name][0].low)
+        self.forecast, self.logit_factor = trials[self._name]
         if pool.dataset.kind == "image" and not encoders[self._name].is_frozen:
             # Labels follow from neighborhoods: a linear model is the least that is expected.
             high = max(self.forecast.high, WITHOUT_NOISE[1])
             self.forecast = self.forecast._replace(high=high)
-        shown = ", ".join(f"{name_of(name)} {value:.1%}" for name, value in accuracies.items())
+        shown = ", ".join(f"{name_of(name)} {of.accuracy:.1%}" for name, (of, _) in trials.items())
         self.reporting.note(f"Representation, by labels of the pool: {shown}.")
 
     def _settle(self, dataset: Dataset) -> None:

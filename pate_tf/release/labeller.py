@@ -546,6 +546,7 @@ class Labeller:
         linear_head = None
         if weights is not None:
             scale = sums.summands.scale
+            weights = sums.logit_factor * weights
             linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
             linear_head.is_frozen = sums.is_frozen
         return released_with(labels, pool, released, choice=plan.reason, linear_head=linear_head)

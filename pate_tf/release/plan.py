@@ -408,7 +408,8 @@ def _plan_of_sums(
         pool.dataset.num_classes,
         list(sums.cluster_counts) if pool.dataset.augmentation != "none" else (),
         num_rounds,
-        accept_forecast=settings.accept_forecast,
+        # A trial says more than the ratio of records to noise.
+        accept_forecast=settings.accept_forecast or sums.forecast is not None,
         has_pool=len(pool) > 0,
     )
     check_drawable(mechanism)

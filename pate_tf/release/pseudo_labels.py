@@ -206,18 +206,16 @@ def accuracy_without_noise(pool: Pool) -> Forecast | None:
 
     None of images, whose features take long, and of fewer than `FEWEST_LABELED` labels.
     """
-    number = pool.num_labeled
-    if number < FEWEST_LABELED or pool.dataset.kind == "image":
+    if pool.num_labeled < FEWEST_LABELED or pool.dataset.kind == "image":
         return None
     encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
-    accuracy = trial_accuracy(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE)
-    return Forecast.measured(accuracy, min(number, MOST_LABELED), len(pool))
+    return trial(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE)[0]
 
 
-def trial_accuracy(
+def trial(
     pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
-) -> float:
-    """Returns the accuracy of labels by a linear model, each fold from sums of the others.
+) -> tuple[Forecast, float]:
+    """Returns what to expect of a linear model, each fold's from sums of the others.
 
     The noise is as large beside the sums of the samples as it will be beside those of the private
     records. It comes from a seed, as labeled samples are public: this is no release.
@@ -227,10 +225,14 @@ def trial_accuracy(
         encoder: of their features.
         mechanism: that will release sums of the private records' vectors.
         num_records: private records; public.
+
+    Returns:
+        The forecast of labels of all of the pool, and the factor of the model's logits with which
+        the true labels are likeliest (temperature scaling, https://arxiv.org/abs/1706.04599).
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
-    labels, noise = true_labels[rows], SeededNoise(0)
+    labels, noise, num_labels = true_labels[rows], SeededNoise(0), len(pool)
     if encoder.is_frozen:  # it remembers the features of the pool
         features = encoder.features(pool.inputs)[rows]
     else:
@@ -239,7 +241,7 @@ def trial_accuracy(
     vectors = record_vectors(features, encoder.scale)
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
-    inferred = np.empty_like(labels)
+    logits = np.empty((len(labels), num_classes))
     for fold in range(FOLDS):
         is_other = np.arange(len(labels)) % FOLDS != fold
         exact = sums_by_class(vectors[is_other], labels[is_other], num_classes=num_classes)
@@ -251,7 +253,7 @@ def trial_accuracy(
             # Each sample stands for as many private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
-        answers, _ = labels_from_sums(
+        _, of_others = labels_from_sums(
             pool,
             vectors,
             values,
@@ -260,5 +262,12 @@ def trial_accuracy(
             num_records=num_records,
             is_frozen=True,  # a linear model of images, too
         )
-        inferred[~is_other] = answers.labels[~is_other]
-    return float(np.mean(inferred == labels))
+        logits[~is_other] = (vectors @ np.asarray(of_others))[~is_other]
+    is_true = np.arange(len(labels)), labels
+
+    def cross_entropy(logarithm: float) -> float:
+        scaled = scipy.special.log_softmax(np.exp(logarithm) * logits, axis=1)
+        return -float(scaled[is_true].mean())
+
+    best = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
+    return Forecast.measured(logits.argmax(axis=1), labels, num_labels), float(np.exp(best))

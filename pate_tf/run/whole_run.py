@@ -227,30 +227,38 @@ def chosen_source(
             num_teachers=number,
             has_augmentation=dataset.augmentation != "none",
         )
-    if method == AUTO:
-        needs_sums = has_owners or not data.pool
+    is_chosen = method == AUTO
+    if is_chosen:
         planned = PATE if comparison is None else comparison.method
-        method = FEATURE_SUMS if needs_sums else planned
+        method = FEATURE_SUMS if has_owners or not data.pool else planned
+    sums = feature_sums.FeatureSums(
+        directory=directory or feature_sums.default_folder(dataset.name),
+        representation=representation,
+        seed=seed,
+        verbose=reporting,
+    )
+    forecast = votes = None
+    if epsilon is not None and comparison is not None:
+        forecast = comparison.forecast(FEATURE_SUMS, NUM_FEATURES)
+        if method == PATE:
+            votes = comparison.forecast(PATE, measured=accuracy_without_noise(data.pool))
+        # Labels of the pool say more of sums than margins do.
+        is_compared = is_chosen and votes is not None and votes.is_measured
+        # Noise is refused before features of images are learned.
+        is_refused = forecast is not None and forecast.is_noise and dataset.kind == "image"
+        if (method == FEATURE_SUMS or is_compared) and (accept_forecast or not is_refused):
+            sums.choose_representation(data.pool, number_of_records, epsilon, delta, num_rounds)
+            forecast = sums.forecast or forecast
+        if is_compared and votes is not None and forecast is not None:
+            # Sums label all of the pool.
+            method = PATE if votes.low > forecast.accuracy and not votes.is_noise else FEATURE_SUMS
     reporting.note(f"Method {method}, by public values.")
     is_large = dataset.has_colours and max(dataset.input_shape[:2]) > SMALL_SIDE
     if representation is None and (is_large or dataset.kind == "text"):
         reporting.note(ENCODER_HELPS)
-    source: Teachers | FeatureSums
-    forecast = None
-    if method == FEATURE_SUMS:
-        folder = directory or feature_sums.default_folder(dataset.name)
-        source = feature_sums.FeatureSums(
-            directory=folder, representation=representation, seed=seed, verbose=reporting
-        )
-        if epsilon is not None and comparison is not None:
-            forecast = comparison.forecast(method, NUM_FEATURES)
-            # Noise is refused before features of images are learned.
-            if accept_forecast or forecast is None or not forecast.is_noise:
-                source.choose_representation(
-                    data.pool, number_of_records, epsilon, delta, num_rounds
-                )
-                forecast = source.forecast or forecast
-    else:
+    source: Teachers | FeatureSums = sums
+    if method == PATE:
+        forecast = votes
         source = Teachers(
             TEACHER,
             num_teachers=number,
@@ -259,9 +267,6 @@ def chosen_source(
             seed=seed,
             verbose=reporting.verbose,
         )
-        if comparison is not None:
-            measured = accuracy_without_noise(data.pool)
-            forecast = comparison.forecast(PATE, measured=measured)
     if forecast is not None:
         majority = data.pool.majority_share
         reporting.note(f"Forecast, before anything is charged: {forecast.in_words(majority)}")

@@ -4,9 +4,12 @@ import csv
 
 import numpy as np
 import pytest
+import sklearn.datasets
 from script_processes import run_script
 
+import pate_tf
 from pate_tf.core import artifacts
+from pate_tf.run.whole_run import WholeRun, run
 
 PATE = "pate_tf/cli/main.py"
 
@@ -50,6 +53,16 @@ def test_labels_that_are_not_worth_their_cost_are_not_charged(tmp_path):
     ended = run_script(PATE, "run", *flags, *accepted, folder=tmp_path)
     assert ended.code == 0 and "it predicts for none the class p0" in ended.err, ended.err
     assert "student recall by class  " in ended.out and "label majority accuracy" in ended.out
+
+
+def test_labels_of_the_pool_choose_the_method(tmp_path):
+    """By margins alone ten labels of votes look better, of which a student learns little."""
+    inputs, labels = sklearn.datasets.load_digits(return_X_y=True)
+    private, public = (inputs[539:], labels[539:]), (inputs[:539], labels[:539])
+    ranges = {"num_classes": 10, "value_range": (0.0, 16.0), "kind": "tabular"}
+    data = pate_tf.Data.from_arrays(*private, *public, **ranges)
+    values = run(WholeRun(epsilon=1.0, folder=tmp_path / "run"), data).values
+    assert values["method"] == "feature_sums" and values["student_accuracy"] > 0.7
 
 
 FILES = ("--private=private.csv", "--public=public.csv", "--schema=schema.toml")

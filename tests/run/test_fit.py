@@ -5,6 +5,7 @@ import pytest
 from script_processes import learn_little
 
 import pate_tf
+from pate_tf.accounting.planning import Forecast
 from pate_tf.ledger import Ledger
 from pate_tf.release import feature_sums
 from pate_tf.representations import contrastive
@@ -156,5 +157,6 @@ def test_sums_of_a_table_are_for_good_of_what_labels_its_pool_best(
     run = {"method": "feature_sums", "directory": tmp_path}
     assert pate_tf.fit(data, **run, epsilon=4.0).source.representation == chosen
     # Only what is stored is tried again.
-    monkeypatch.setattr(feature_sums, "trial_accuracy", lambda samples, encoder, *_: 1.0)
+    always = Forecast(1.0, 1.0, 500.0)
+    monkeypatch.setattr(feature_sums, "trial", lambda samples, encoder, *_: (always, 1.0))
     assert pate_tf.fit(data, **run, epsilon=2.0).source.representation == chosen

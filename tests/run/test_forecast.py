@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import pate_tf
+from pate_tf.accounting.planning import Forecast
 
 
 def forecast(method, num_features=20, **changes):
@@ -44,3 +45,15 @@ def test_what_pictures_tell_beyond_the_most_frequent_class_is_measured(tmp_path,
     else:
         with pytest.raises(pate_tf.ForecastError, match="a constant answer"):
             sums.forecast.check(majority)
+
+
+def test_a_rare_class_is_compared_on_the_same_samples():
+    """One in twenty; a fifth of it is told apart, for sure more than a constant answer does."""
+    place = np.arange(1_000)
+    truth, right = (place % 20 == 0).astype(int), (place % 100 == 0).astype(int)
+    forecast = Forecast.measured(right, truth, 1_000)
+    assert forecast.low < 0.95 < forecast.accuracy
+    forecast.check(0.95)
+    for useless in (0 * truth, np.roll(right, 1)):
+        with pytest.raises(pate_tf.ForecastError, match="a constant answer"):
+            Forecast.measured(useless, truth, 1_000).check(0.95)
