@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -125,10 +126,12 @@ def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Returns date, machine and versions of what a measurement depends on."""
+    """Returns date, commit, machine and versions of what a measurement depends on."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     return {
         "date": time.strftime("%Y-%m-%d"),
+        "commit": f", commit {head.stdout.strip()}",
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "versions": {"python": platform.python_version(), **versions},
     }

@@ -147,11 +147,13 @@ def training_for(epsilon: float, *, num_records: int, is_quick: bool = False) ->
     return Training(batch=batch, steps=5 if is_quick else steps, learning_rate=rate)
 
 
-def noise_multiplier(epsilon: float, training: Training, num_records: int) -> float:
+def noise_multiplier(
+    epsilon: float, training: Training, num_records: int, delta: float = DELTA
+) -> float:
     """The least noise, in clipping lengths, against replacement of one record."""
     training_noise = noise_for(
         epsilon,
-        delta=DELTA,
+        delta=delta,
         sampling_rate=min(1.0, training.batch / num_records),
         rounds=training.steps,
     )
@@ -253,8 +255,10 @@ def run(
     else:
         features = problem.learned
         private, public, test = features.private, features.pool, features.test
+        if not problem.has_pool:  # features are of length at most 1
+            public = np.outer((-1.0, 1.0), np.full(private.shape[1], private.shape[1] ** -0.5))
     training = training_for(epsilon, num_records=len(private), is_quick=problem.is_quick)
-    sigma = noise_multiplier(epsilon, training, len(private))
+    sigma = noise_multiplier(epsilon, training, len(private), problem.delta)
     model = network(data.dataset, seed=problem.seed + repetition, inputs=public)
     fit(model, private, data.private.labels, training=training, sigma=sigma)
     return {

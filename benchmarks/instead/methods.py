@@ -1,7 +1,8 @@
 """The methods that are compared, by name.
 
-A method takes the problem, an epsilon at `DELTA` against replacement of one record, the number of
-the repetition and a folder, and returns `accuracy`, None without a label, and what else it found.
+A method takes the problem, an epsilon at the problem's delta against replacement of one record, the
+number of the repetition and a folder, and returns `accuracy`, None without a label, and what else
+it measured.
 """
 
 import dataclasses
@@ -93,7 +94,13 @@ def no_privacy(problem: Problem, epsilon: float, repetition: int, folder: pathli
 
 
 def means_head(
-    features: Array, labels: IntArray, *, num_classes: int, public: Array, epsilon: float
+    features: Array,
+    labels: IntArray,
+    *,
+    num_classes: int,
+    public: Array,
+    epsilon: float,
+    delta: float = DELTA,
 ) -> Array:
     """Returns a ridge classifier `[num_features, num_classes]` of noisy class sums.
 
@@ -105,9 +112,10 @@ def means_head(
         labels: `[num_records]`.
         num_classes: how many.
         public: features of the pool.
-        epsilon: at `DELTA`, against replacement of a record.
+        epsilon: against replacement of a record.
+        delta: what epsilon holds at.
     """
-    sigma = noise_for(epsilon, delta=DELTA, sampling_rate=1.0, rounds=1).noise_multiplier
+    sigma = noise_for(epsilon, delta=delta, sampling_rate=1.0, rounds=1).noise_multiplier
     sums = features.T.astype(np.float64) @ np.eye(num_classes)[labels]
     sums += np.random.default_rng().normal(0.0, sigma, sums.shape)
     wide = public.astype(np.float64)
@@ -128,6 +136,7 @@ def trained_head(
     epsilon: float,
     rate: float,
     steps: int = HEAD_STEPS,
+    delta: float = DELTA,
 ) -> Array:
     """Returns a softmax classifier trained by full-batch DP-SGD; arguments as `means_head`.
 
@@ -135,7 +144,7 @@ def trained_head(
     """
     del public
     # So many Gaussian mechanisms on all records are one with less noise.
-    once = noise_for(epsilon, delta=DELTA, sampling_rate=1.0, rounds=1).noise_multiplier
+    once = noise_for(epsilon, delta=delta, sampling_rate=1.0, rounds=1).noise_multiplier
     sigma, random = once * np.sqrt(steps), np.random.default_rng()
     weights = np.zeros((features.shape[1], num_classes), np.float32)
     velocity, mean = np.zeros_like(weights), np.zeros_like(weights)
@@ -179,6 +188,7 @@ def linear(
         num_classes=num_classes,
         public=features.pool,
         epsilon=epsilon,
+        delta=problem.delta,
     )
     if not with_student:
         return {"accuracy": problem.accuracy((features.test @ head).argmax(axis=1))}
@@ -231,7 +241,7 @@ def library(
         else:
             source = pate_tf.FeatureSums(directory=place / "run", seed=problem.seed)
             source.fit(data.private, data.pool)
-        with pate_tf.Labeller(source, mechanism, epsilon=epsilon, delta=DELTA) as labeller:
+        with pate_tf.Labeller(source, mechanism, epsilon=epsilon, delta=problem.delta) as labeller:
             labels = labeller.label(data.pool, seed=seed)
         result: Result = {
             "epsilon": labels.cost.epsilon,

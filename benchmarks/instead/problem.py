@@ -9,7 +9,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 import pate_tf
-from pate_tf.core.public import PoolLabels
+from benchmarks.harness import DELTA
+from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import TOGETHER, Encoder
 from pate_tf.representations.catalogue import default_of_sums, encoder_of
@@ -46,17 +47,35 @@ class Problem:
         data_dir: where it lies; None for data sets that need no folder.
         seed: of all training, beside the repetition.
         is_quick: whether to train a few steps only, to show that everything runs.
+        delta: of all epsilons.
+        split: which public samples are held out: 0 for the data set's own, else drawn by this seed.
+        has_pool: whether methods may have the pool; else they know what is declared alone.
     """
 
     name: str
     data_dir: pathlib.Path | None
     seed: int = 0
     is_quick: bool = False
+    delta: float = DELTA
+    split: int = 0
+    has_pool: bool = True
 
     @functools.cached_property
     def data(self) -> pate_tf.Data:
         """The private records, and the public split."""
-        return pate_tf.Data.load(self.name, data_dir=self.data_dir)
+        data = pate_tf.Data.load(self.name, data_dir=self.data_dir)
+        public = data.public
+        if self.split:
+            inputs = np.concatenate([data.pool.inputs, data.held_out.inputs])
+            labels = np.concatenate([data.pool.true_labels, data.held_out.labels])
+            order = np.random.default_rng(self.split).permutation(len(labels))
+            order[: len(data.pool)].sort()  # the pool keeps its order
+            samples = PublicExamples(data.dataset, inputs[order], labels[order])
+            public = samples.split(len(data.pool))
+        if not self.has_pool:
+            empty = Pool(data.dataset, data.pool.inputs[:0])
+            public = dataclasses.replace(public, pool=empty, pool_labels=None)
+        return pate_tf.Data(private=data.private, public=public)
 
     @property
     def is_image(self) -> bool:
@@ -66,7 +85,8 @@ class Problem:
     @functools.cached_property
     def encoder(self) -> Encoder:
         """The representation of the library's own sums, learned from the pool alone."""
-        return encoder_of(self.data.pool, default_of_sums(self.data.dataset), self.seed)
+        name = default_of_sums(self.data.dataset, has_pool=self.has_pool)
+        return encoder_of(self.data.pool, name, self.seed)
 
     @functools.cached_property
     def learned(self) -> Features:

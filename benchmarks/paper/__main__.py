@@ -2,14 +2,14 @@
 
 Everything takes hours on two cores and can be stopped and started again. `--quick` shows in a
 minute that an experiment runs, on the embedded digits. `--publish` writes docs/notes/results.json,
-its page and pictures; what was not measured in this run stays as it is.
+its pages and pictures; what was not measured in this run stays as it is.
 """
 
 import argparse
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.harness import Measurements, markdown_table, provenance
 from benchmarks.paper import shared, students, sums, votes
-from benchmarks.paper.laboratory import Experiment, Laboratory
+from benchmarks.paper.laboratory import PAGES, Experiment, Laboratory
 from pate_tf.core import artifacts
 
 EXPERIMENTS: Mapping[str, Experiment] = {
@@ -27,50 +27,52 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "figure3": votes.FIGURE3,
     "figure4": students.FIGURE4,
     "pate_g": students.PATE_G,
-    "students": students.EQUAL,
-    "frontier": students.FRONTIER,
     "active": students.ACTIVE,
     "forests": students.FORESTS,
+    "gnmax": students.GNMAX,
     "data_independent": votes.DATA_INDEPENDENT,
     "costs": votes.COSTS,
-    "feature_sums": sums.MNIST,
-    "feature_sums_fashion": sums.FASHION,
+    "accuracy": sums.ACCURACY,
     "selective_sgd": shared.SELECTIVE_SGD,
     "selective_sgd_private": shared.SELECTIVE_SGD_PRIVATE,
 }
-HEAD = """# Results
-
-Written by `python -m benchmarks.paper --publish` from `results.json`. All data sets are public:
-accuracies of teachers and data-dependent epsilons would be sensitive for private ones. SVHN was not
-run: it was not at hand. Privacy noise has no seed, so a rerun differs.
-"""
+MARK = "<!-- measured -->\n"
 
 
 def publish(new: Mapping[str, Any], docs_dir: pathlib.Path) -> None:
-    """Puts experiments into the JSON file in the place of earlier ones; writes page and pictures.
+    """Puts experiments into the JSON file in the place of earlier ones; writes pages and pictures.
 
     Args:
         new: by the experiment's name: `command`, `date` and `rows`, each with cells and numbers.
-        docs_dir: holds `results.json` if anything was published.
+        docs_dir: holds the pages, whose text before `MARK` stays, and `results.json` if anything
+            was published.
     """
     (docs_dir / "pictures").mkdir(parents=True, exist_ok=True)
     path = docs_dir / "results.json"
     stored = artifacts.read_json(path) if path.exists() else {}
     experiments = {name: {**stored, **new}[name] for name in EXPERIMENTS if name in {*stored, *new}}
     artifacts.write_json(path, experiments)
-    parts = [HEAD]
-    for name, result in experiments.items():
-        experiment = EXPERIMENTS[name]
-        parts += [f"## {experiment.title}\n", f"{experiment.about}\n"]
-        parts.append(markdown_table([row["cells"] for row in result["rows"]]))
-        numbers = [row["numbers"] for row in result["rows"] if row["numbers"]]
-        if experiment.draw is not None and numbers:
-            figure = Figure(figsize=(6, 4), layout="constrained")
-            experiment.draw(figure, numbers)
-            figure.savefig(docs_dir / f"pictures/results_{name}.png", dpi=80)
-            parts.append(f"![{experiment.title}](pictures/results_{name}.png)\n")
-        parts.append(f"`{result['command']}`, {result['date']}.\n")
-    artifacts.write_text(docs_dir / "results.md", "\n".join(parts))
+    for page in (docs_dir / f"{name}.md" for name in PAGES):
+        parts = [page.read_text().split(MARK)[0] + MARK]
+        for name, result in experiments.items():
+            if EXPERIMENTS[name].page == page.stem:
+                parts += _section(name, result, docs_dir)
+        artifacts.write_text(page, "\n".join(parts))
+
+
+def _section(name: str, result: Mapping[str, Any], docs_dir: pathlib.Path) -> Iterator[str]:
+    """Yields the paragraphs of an experiment; draws its picture."""
+    experiment = EXPERIMENTS[name]
+    yield f"## {experiment.title}\n"
+    yield f"{experiment.about}\n"
+    yield markdown_table([row["cells"] for row in result["rows"]])
+    numbers = [row["numbers"] for row in result["rows"] if row["numbers"]]
+    if experiment.draw is not None and numbers:
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        experiment.draw(figure, numbers)
+        figure.savefig(docs_dir / f"pictures/results_{name}.png", dpi=80)
+        yield f"![{experiment.title}](pictures/results_{name}.png)\n"
+    yield f"`{result['command']}`, {result['date']}{result.get('commit', '')}.\n"
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from pate_tf.queries.strategies import find_strategy
 from pate_tf.release.noise import SystemNoise
 
 PAPER, OURS = "the paper", "ours"
+RESULTS, REPRODUCED = PAGES = ("results", "reproduce")  # of docs/notes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,12 +238,14 @@ class Experiment:
         about: what is measured.
         rows: measures.
         draw: draws the picture from the rows' numbers; None without a picture.
+        page: where it stands, of `PAGES`.
     """
 
     title: str
     about: str
     rows: Callable[[Laboratory], Iterator[Row]]
     draw: Callable[[Figure, Sequence[Mapping[str, Any]]], None] | None = None
+    page: str = RESULTS
 
 
 @functools.cache
@@ -281,6 +284,8 @@ def costs(
         return epsilons
     exact = analyse(counts, mechanism, delta=delta, bounds=("exact",)).bounds["exact"][0]
     epsilons["exact"] = min(exact, worst_case)
+    if mechanism.withholds:
+        return epsilons
     plan = plan_release(
         mechanism,
         num_queries=len(counts),

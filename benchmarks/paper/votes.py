@@ -8,7 +8,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.harness import DELTA, median_and_range, percent
-from benchmarks.paper.laboratory import OURS, PAPER, Ensemble, Experiment, Laboratory, Row
+from benchmarks.paper.laboratory import (
+    OURS,
+    PAPER,
+    REPRODUCED,
+    Ensemble,
+    Experiment,
+    Laboratory,
+    Row,
+)
 from pate_tf.accounting import conversions, moments
 from pate_tf.accounting.mechanisms import (
     LATTICE,
@@ -206,12 +214,14 @@ TEACHERS = Experiment(
     about="Accuracy on all public samples. Teachers are the default network, another than the "
     "paper's, with augmentation.",
     rows=_teacher_rows,
+    page=REPRODUCED,
 )
 FIGURE2 = Experiment(
     title="Figure 2: accuracy of noisy aggregation against gamma",
     about="Laplace noise of scale 1 / gamma on the votes for all public samples; median and range "
     "of five draws.",
     rows=_figure2_rows,
+    page=REPRODUCED,
     draw=_draw_figure2,
 )
 FIGURE3 = Experiment(
@@ -219,12 +229,14 @@ FIGURE3 = Experiment(
     about="Votes for the first class less votes for the second, divided by the number of teachers, "
     "mean over all public samples.",
     rows=_figure3_rows,
+    page=REPRODUCED,
 )
 DATA_INDEPENDENT = Experiment(
     title="Section 3.2: data-independent epsilon",
     about="Gamma 0.05. Strong composition is the paper's formula; the last three columns are the "
     "library's worst case for mechanisms of this gamma.",
     rows=_data_independent_rows,
+    page=REPRODUCED,
 )
 COSTS = Experiment(
     title="Cost against queries",

@@ -303,7 +303,9 @@ NOT_TEXT: Final = {
     **dict.fromkeys((b"@rel", b"@REL", b"@Rel"), "ARFF; save it as CSV"),
     **dict.fromkeys((b'{"', b'[{"', b"[\n", b"{\n"), "JSON; save it as CSV"),
     **dict.fromkeys((b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd"), "an archive; unpack it"),
-    **dict.fromkeys((b"SQLi", b"ARRO", b"FEA1"), "another kind of table; save it as CSV"),
+    **dict.fromkeys(
+        (b"SQLite format 3", b"ARROW1\0", b"FEA1"), "another kind of table; save it as CSV"
+    ),
     **dict.fromkeys((b"<!DO", b"<!do", b"<htm"), "a page of the web; save the file behind it"),
 }
 
@@ -455,7 +457,7 @@ def open_bytes(path: pathlib.Path) -> Iterator[Any]:
     """Opens a file of text, compressed by gzip or not; raises ValueError if it is none."""
     try:
         with open(path, "rb") as file:
-            start = file.read(4)
+            start = file.read(16)
             file.seek(0)
             for beginning, kind in NOT_TEXT.items():
                 if start.startswith(beginning):

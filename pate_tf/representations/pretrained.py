@@ -168,6 +168,7 @@ class ModelPart(Part):
         spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
         graph = tf.function(self.raw, autograph=False, input_signature=[spec])
         self._graph = graph.get_concrete_function()
+        self._check_rows(pool.dataset)
         width = self._graph.structured_outputs.shape[1]
         self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))
         self._projection = None
@@ -177,6 +178,23 @@ class ModelPart(Part):
             drawn = np.random.default_rng(0).standard_normal((width, number))
             self._projection = tf.constant(np.linalg.qr(drawn)[0], tf.float32)
             self.widths = (2 * number,)
+
+    def _check_rows(self, dataset: Dataset) -> None:
+        """Checks that an input's outputs do not depend on its batch, which would be other records.
+
+        Raises:
+            ValueError: if they do, as with batch statistics, or are drawn at random.
+        """
+        low, high = dataset.value_range
+        rows = np.random.default_rng(0).uniform(low, high, (4, *dataset.input_shape))
+        first, again = (
+            self._graph(tf.constant(each, tf.float32))[0].numpy() for each in (rows, rows[[0] * 4])
+        )
+        if not np.allclose(first, again, rtol=1e-3, equal_nan=True):
+            raise ValueError(
+                "representation: expected outputs that depend on their input alone, got others; "
+                "a layer takes statistics of the batch or draws at random"
+            )
 
     @property
     def variances(self) -> list[Any] | None:
@@ -199,7 +217,14 @@ class ModelPart(Part):
                 outputs.append(self._graph(tf.constant(batch, tf.float32)).numpy())
                 bar.update(len(batch))
         raw = np.concatenate(outputs)
-        raw[~np.isfinite(raw).all(axis=1)] = 0.0
+        is_finite = np.isfinite(raw).all(axis=1)
+        if not is_finite.all():
+            warnings.warn(
+                f"representation: outputs of {(~is_finite).sum():,} of {len(raw):,} public inputs "
+                f"are not finite and count for nothing",
+                stacklevel=3,
+            )
+        raw[~is_finite] = 0.0
         mean = raw.mean(axis=0, dtype=np.float64)
         centered = raw - mean
         unit = max(float(np.abs(centered).max()), float(np.finfo(np.float32).tiny))
@@ -249,10 +274,12 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
     Images are brought to the model's size (bilinear) and colors, where it has fixed ones.
     """
     shape, output = (getattr(model, f"{side}_shape", None) for side in ("input", "output"))
-    if not (isinstance(model, keras.Model) and isinstance(shape, tuple) and output):
+    if not (
+        isinstance(model, keras.Model) and isinstance(shape, tuple) and isinstance(output, tuple)
+    ):
         raise ValueError(
-            f"representation {what}: expected a Keras model that knows its input, got "
-            f"{type(model).__name__}"
+            f"representation {what}: expected a Keras model of one input and one output that knows "
+            f"its input, got {type(model).__name__}"
         )
     expected = dataset.input_shape
     size = tuple(fixed or free for fixed, free in zip(shape[1:], expected, strict=False))
@@ -268,7 +295,7 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
         if size != expected:
             inputs = tf.image.resize(inputs, size[:2])
             inputs = tf.repeat(inputs, size[2] // expected[2], axis=3)
-        return model(inputs, training=False)
+        return tf.nest.flatten(model(inputs, training=False))[0]
 
     return outputs
 
@@ -288,6 +315,7 @@ def _application(
         where: file of its weights; empty for those of ImageNet, which Keras downloads.
         dataset: whose images it takes.
     """
+    colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))  # before a download
     height, width, _ = dataset.input_shape
     longest = int(side) if side else min(USUAL_SIDE, LARGEST_FACTOR * max(height, width))
     size: tuple[int, ...] = tuple(

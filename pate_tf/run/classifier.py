@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 import pathlib
 import tempfile
@@ -165,6 +166,7 @@ def fit(
     """
     if not isinstance(data, Data):
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
+    inspect.signature(Labeller).bind_partial(**budget)  # before anything is trained
     if delta is not None and data.private.owners is None:
         check_delta(delta, len(data.private))  # before anything is trained
     held_back = None
@@ -344,7 +346,12 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         """
         # Labels are not validated here: scikit-learn warns by all of them together.
         targets = None if y is None else "no_validation"
-        private = validate_data(self, X, targets, dtype=np.float64)
+        try:
+            private = validate_data(self, X, targets, dtype=np.float64)
+        except ValueError as error:
+            if "could not convert" not in str(error):  # which quotes a private value
+                raise
+            raise ValueError("X: expected numbers, got a text") from None
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
             raise ValueError(

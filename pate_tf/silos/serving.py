@@ -217,7 +217,10 @@ def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
         if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
             model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
         else:
+            from pate_tf.teachers.foreign import load_model
+
             model = pathlib.Path(run.teacher)
+            load_model(model)  # one that can't be read would vote for one class all the time
     return SiloTeacher(
         model,
         num_classes=dataset.num_classes,

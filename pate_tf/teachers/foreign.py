@@ -101,7 +101,7 @@ class ForeignModels(Voter):
         labels = np.zeros((self.num_teachers, len(inputs)), np.int64)
         for place, model in enumerate(self._models if len(inputs) else ()):
             name = str(model) if isinstance(model, pathlib.Path) else type(model).__name__
-            loaded = _loaded(model) if isinstance(model, pathlib.Path) else model
+            loaded = load_model(model) if isinstance(model, pathlib.Path) else model
             try:
                 labels[place] = _labels(loaded, inputs, self.num_classes)
             except Exception as error:  # any that a user's model raises
@@ -142,7 +142,7 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     return paths
 
 
-def _loaded(path: pathlib.Path) -> Any:
+def load_model(path: pathlib.Path) -> Any:
     """Returns a Keras model, or a function from inputs to answers, from a file.
 
     Raises:

@@ -342,7 +342,8 @@ def test_a_cluster_that_loses_a_worker_gives_the_same_bits(tmp_path):
     command = (str(REPOSITORY / "tools" / "cluster.py"), str(tmp_path / "cluster"), "50000")
     ended = run_fresh(*command, folder=tmp_path)
     assert ended.code == 0, ended.err[-2000:]
-    alone, killed, together = ended.out.splitlines()
+    alone, predicted, killed, together = ended.out.splitlines()
+    assert predicted.startswith("predictions: ")
     assert killed.startswith("killed worker-2") and "50,000 rows" in together
     assert alone.split(", ")[-1] == together.split(", ")[-1]
 

@@ -153,6 +153,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
         assert "run: expected no other process at work" in refused("coordinator", *flags)
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--method=feature_sums")
     assert "roster: expected clinic" in refused("silo", *serve)
+    assert "can't be read" in refused("silo", *serve[:2], "--teacher=nosuch.keras")
     assert "data: expected a .npz file" in refused("silo", *serve, f"--roster={roster}")
     roster.write_text('run = "r"\ndelta = 1e-6\n[[silo]]\nname = "clinic"\n')
     assert "roster: expected keys of every silo" in refused("coordinator", *flags, "--epsilon=1")

@@ -38,6 +38,7 @@ NOT_RUN = {
     "how-to/serve.md": 3,
     "how-to/shared_training.md": 4,
     "notes/instead.md": 1,
+    "notes/reproduce.md": 1,
     "notes/scale.md": 1,
     "reference/mechanisms.md": 1,
     "reference/run_folder.md": 1,

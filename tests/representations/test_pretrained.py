@@ -123,11 +123,16 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
     keras.Sequential(
         [keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Lambda(lambda images: images)]
     ).save(tmp_path / "code.keras")
+    inputs = keras.Input(SHAPE)
+    flat = keras.layers.Flatten()(inputs)
+    across = keras.layers.UnitNormalization(axis=0)(flat)  # over the batch
+    keras.Model(inputs, across).save(tmp_path / "across.keras")
 
     for name, message in (
         (f"encoder:{tmp_path}/none.keras", "expected a .keras file at"),
         (f"encoder:{tmp_path}", "expected a .keras file at"),
         (f"encoder:{tmp_path}/code.keras", "expected a Keras model that needs no code of its own"),
+        (f"encoder:{tmp_path}/across.keras", "expected outputs that depend on their input alone"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
             Representation(name).fit(DIGITS.pool)
@@ -175,6 +180,12 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
         with pytest.raises(ValueError, match=message) as refused:
             Representation(name).fit(DIGITS.pool)
         assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="expected images, gray or in three colors"):
+        Representation("VGG16").fit(
+            pate_tf.Data.from_arrays(
+                np.eye(4), [0, 1, 0, 1], np.eye(4), num_classes=2, value_range=(0, 1)
+            ).pool
+        )
 
 
 def test_each_input_is_encoded_once_and_the_student_is_encoder_and_linear_head(

@@ -186,3 +186,5 @@ def test_what_does_not_fit_is_refused(records, changes, public, message):
         )
     with pytest.raises(ValueError, match="X_public: expected 3 columns as X has, got 2"):
         classifier().fit(inputs[:200], labels[:200], X_public=inputs[200:, :2])
+    with pytest.raises(ValueError, match="X: expected numbers, got a text"):
+        classifier().fit([["private"], ["7"]], ["no", "yes"])
