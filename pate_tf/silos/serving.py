@@ -153,7 +153,8 @@ def serve(
     ):
         on_event(f"{silo.name} dials {policy.coordinator}")
         silo.serve(
-            connection,
+            connection.poll,
+            connection.submit,
             until=lambda: until() or connection.is_over(),
             on_event=lambda event: on_event(f"{silo.name}: {event}"),
         )

@@ -419,7 +419,8 @@ class Silo(contextlib.ExitStack):
 
     def serve(
         self,
-        coordinator: Any,
+        poll: Callable[[], QueryBatch | None],
+        submit: Callable[[Reply], Answer],
         *,
         on_event: Callable[[str], None] = lambda event: None,
         **waiting: Any,
@@ -427,14 +428,15 @@ class Silo(contextlib.ExitStack):
         """Polls and answers until it is stopped; for `until` and `sleep` see `with_retries`.
 
         Args:
-            coordinator: a connection to it, `pate_tf.silos.transport.SiloConnection`.
+            poll: as of `step`.
+            submit: as of `step`.
             on_event: called with what happened, in words without anything of the data.
             **waiting: of `pate_tf.net.client.with_retries`.
         """
         from pate_tf.net.client import with_retries  # needs grpcio
 
         def step() -> bool | None:
-            answer = self.step(coordinator.poll, coordinator.submit)
+            answer = self.step(poll, submit)
             if answer is None:
                 return None
             on_event(f"a batch was answered: {answer.value}")
