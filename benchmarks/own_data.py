@@ -148,9 +148,8 @@ def shapes(number: int = 7_000) -> Rows:
         if name == "circle":
             draw.ellipse([x - size, y - size, x + size, y + size], fill=ink)
         elif name == "square":
-            draw.rectangle(
-                [x - size * 0.85, y - size * 0.85, x + size * 0.85, y + size * 0.85], ink
-            )
+            half = size * 0.85
+            draw.rectangle([x - half, y - half, x + half, y + half], fill=ink)
         elif name == "triangle":
             corners = [(x, y - size), (x - size, y + size * 0.8), (x + size, y + size * 0.8)]
             draw.polygon(corners, ink)
@@ -392,10 +391,12 @@ def main() -> None:
         print(name, json.dumps(results[name]), flush=True)
     results = {name: results[name] for name in DATA_SETS if name in results}
     date = provenance()["date"] if flags.only else stored["date"]
-    print(page(results, date))
+    text = page(results, date)
+    print(text)
     if flags.publish:
-        artifacts.write_json(path, {"date": date, "results": results})
-        artifacts.write_text(flags.docs_dir / "own_data.md", page(results, date))
+        artifacts.write_json(path, {**stored, "date": date, "results": results})
+        # Runs of two commits, which are not measured again.
+        artifacts.write_text(flags.docs_dir / "own_data.md", text + stored.get("page", ""))
         draw(results, flags.docs_dir / "pictures" / "own_data.png")
 
 

@@ -206,11 +206,13 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
 
 def ends_in_softmax(model: keras.Model) -> bool:
     """Whether the last layer of a model, or of the model that is its last layer, is a softmax."""
-    last = model.layers[-1] if model.layers else None
+    # Of functional models `keras.ops` are operations, too.
+    operations = getattr(model, "operations", model.layers)
+    last = operations[-1] if operations else None
     if isinstance(last, keras.Model):
         return ends_in_softmax(last)
     is_activation = getattr(last, "activation", None) is keras.activations.softmax
-    return is_activation or isinstance(last, layers.Softmax)
+    return is_activation or type(last).__name__ == "Softmax"
 
 
 def with_logits(model: keras.Model) -> keras.Model:
