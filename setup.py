@@ -29,7 +29,11 @@ setuptools.setup(
     keywords="differential privacy, PATE, TensorFlow, Keras, private learning",
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["pate_tf", "pate_tf.*"]),
-    package_data={"pate_tf": ["py.typed"], "pate_tf.statement": ["page.md"]},
+    package_data={
+        "pate_tf": ["py.typed"],
+        "pate_tf.data": ["*.toml"],
+        "pate_tf.statement": ["page.md"],
+    },
     entry_points={"console_scripts": ["pate = pate_tf.cli.main:run"]},
     install_requires=[
         "absl-py>=2.1",

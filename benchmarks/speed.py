@@ -32,7 +32,7 @@ import numpy as np
 
 import pate_tf
 from benchmarks.harness import data_dir_of, markdown_table, separate_registry
-from pate_tf.accounting.mechanisms import LATTICE, GaussianNoisyMax, LaplaceNoisyMax
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.accounting.moments import DEFAULT_MOMENTS, data_dependent_alphas
 from pate_tf.core.validation import IntArray
 
@@ -243,7 +243,6 @@ def label_through_ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
                 voter=vote,
                 ledger=opened,
                 noise=SystemNoise(),
-                noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
                 num_classes=NUM_CLASSES,
             )
         labeled = time.perf_counter()

@@ -8,9 +8,9 @@ In one call, for epsilon 0.5 at delta 1e-6::
     fitted = pate_tf.fit(
         data, method="feature_sums", epsilon=0.5, delta=1e-6, directory="runs/mine"
     )
-    fitted.student.predict(x)
+    fitted.predict(x)
     fitted.cost.epsilon
-    fitted.student.publish("released")
+    fitted.publish("released")
 
 The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand for `FeatureSums`::
 

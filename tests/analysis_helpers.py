@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
+from pate_tf.accounting.mechanisms import PermuteAndFlip
 from pate_tf.analysis.votes import read_ledgers
 from pate_tf.cli import analysis, command_line
 from pate_tf.core.sensitive import VoteCounts
@@ -54,7 +54,6 @@ def release_labels(
             voter=lambda inputs: VoteCounts(table[inputs[:, 0].astype(int) - start]),
             ledger=ledger,
             noise=SystemNoise(),
-            noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
             num_classes=table.shape[1],
         )
         queries = np.arange(start, start + len(table), dtype=np.float64)[:, np.newaxis]

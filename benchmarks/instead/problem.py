@@ -74,7 +74,7 @@ class Problem:
             public = samples.split(len(data.pool))
         if not self.has_pool:
             empty = Pool(data.dataset, data.pool.inputs[:0])
-            public = dataclasses.replace(public, pool=empty, pool_labels=None)
+            public = dataclasses.replace(public, pool=empty)
         return pate_tf.Data(private=data.private, public=public)
 
     @property

@@ -8,7 +8,7 @@ computed here (docs/proofs/selective_sgd.md, Theorem F3).
 from __future__ import annotations
 
 import dataclasses
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf, isfinite
 from typing import ClassVar
 
@@ -203,17 +203,14 @@ def noise_for(
     validation.between(0, 1, delta=delta)
     validation.positive(target_epsilon=target_epsilon)
 
-    def training(sigma: float) -> NoisyTraining:
-        return NoisyTraining(
-            sampling_rate=sampling_rate, noise_multiplier=sigma, rounds=rounds, unit=unit
-        )
+    training = partial(NoisyTraining, sampling_rate=sampling_rate, rounds=rounds, unit=unit)
 
     def by_moments(sigma: float) -> bool:
-        costs = training(sigma).alphas(_FEW_MOMENTS)
+        costs = training(noise_multiplier=sigma).alphas(_FEW_MOMENTS)
         return epsilon_from_alphas(costs, _FEW_MOMENTS, delta)[0] <= target_epsilon
 
     def by_losses(sigma: float) -> bool:
-        return training(sigma).composed_epsilon(1, delta=delta) <= target_epsilon
+        return training(noise_multiplier=sigma).composed_epsilon(1, delta=delta) <= target_epsilon
 
     high = 0.5
     while not by_moments(high):
@@ -225,4 +222,5 @@ def noise_for(
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
     # The distribution of losses is slower and needs a little less noise.
-    return training(least(by_losses, 0.8 * high, high, within=CLOSE, digits=4))
+    sigma = least(by_losses, 0.8 * high, high, within=CLOSE, digits=4)
+    return training(noise_multiplier=sigma)

@@ -420,10 +420,8 @@ def planned_sums(
     if target.delta or not (fitting and num_records) or (num_rounds or 1) > 1:
         kind = GaussianFeatureSums if has_pool else GaussianMoments
         features = kind.for_target(target, np.zeros((1, num_classes), np.int64))
-        if num_rounds is None and not has_pool:
-            num_rounds = 1
         if num_rounds is None:
-            is_clear = of_class / features.sigma >= ROUNDS_RATIO
+            is_clear = has_pool and of_class / features.sigma >= ROUNDS_RATIO
             num_rounds = ROUNDS if is_clear else 1
         if num_rounds > 1:
             in_rounds = target.least_noise(

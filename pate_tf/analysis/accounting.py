@@ -61,30 +61,6 @@ def moment_grid(num_moments: int | None) -> FloatArray:
     return np.arange(1.0, num_moments + 1.0)
 
 
-def chosen_bounds(
-    groups: Sequence[AnsweredVotes], bounds: Sequence[str] | None = None
-) -> tuple[str, ...]:
-    """Returns the bounds to compute: `bounds`, else those of the default that every mechanism has.
-
-    Raises:
-        ValueError: if a mechanism lacks one of `bounds`.
-    """
-    for group in groups:
-        for bound in bounds or ():
-            if bound not in group.mechanism.bounds:
-                raise ValueError(
-                    f"bound: expected some of {list(group.mechanism.bounds)} for "
-                    f"{group.mechanism.name}, got {bound!r}"
-                )
-    if bounds is not None:
-        return tuple(bounds)
-    return tuple(
-        bound
-        for bound in DEFAULT_BOUNDS
-        if groups and all(bound in group.mechanism.bounds for group in groups)
-    )
-
-
 def bound_alphas(
     groups: Sequence[AnsweredVotes], bound: str, grid: FloatArray, progress: Progress | None = None
 ) -> FloatArray:
@@ -147,12 +123,22 @@ def analyse(
         raise ValueError("mechanism: expected what answers the votes, got none")
     else:
         source = VoteSource.of_counts(VoteCounts(np.asarray(votes)), mechanism)
-    grid = moment_grid(num_moments)
+    grid, groups = moment_grid(num_moments), source.groups
+    for group in groups:
+        for wanted in bounds or ():
+            if wanted not in group.mechanism.bounds:
+                raise ValueError(
+                    f"bound: expected some of {list(group.mechanism.bounds)} for "
+                    f"{group.mechanism.name}, got {wanted!r}"
+                )
+    kinds = [group.mechanism for group in groups]
+    of_all = [name for name in DEFAULT_BOUNDS if all(name in kind.bounds for kind in kinds)]
+    names = of_all if bounds is None else bounds
     costs = {
-        bound: conversions.epsilon_from_alphas(
-            bound_alphas(source.groups, bound, grid, progress), grid, delta, conversion=conversion
+        name: conversions.epsilon_from_alphas(
+            bound_alphas(groups, name, grid, progress), grid, delta, conversion=conversion
         )
-        for bound in (chosen_bounds(source.groups, bounds) if source.groups else ())
+        for name in (names if groups else ())
     }
     table = {}
     if beta is not None:

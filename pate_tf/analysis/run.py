@@ -216,7 +216,21 @@ def run(
     plots = list[pathlib.Path]()
     if settings.plots:
         plots = reports.draw(folder, source, analysis, num_moments=settings.num_moments)
-    released, refusal = _release(settings, source, noise or SystemNoise(), folder, delta)
+    released: Released | None = None
+    refusal: str | None = None  # why a stored draw can't be shown again
+    if settings.release != "none" and (settings.release is not None or source.has_release):
+        planned = source.planned_release or PlannedRelease()
+        if settings.release is not None:
+            planned = dataclasses.replace(planned, release=KINDS[settings.release])
+        place = folder.root / artifacts.SENSITIVE
+        try:
+            released = release(
+                source, noise or SystemNoise(), folder=place, delta=delta, planned=planned
+            )
+        except (ValueError, BudgetExceeded, BudgetMismatch) as error:
+            if settings.release is not None:
+                raise
+            refusal = str(error)
     if released is not None:
         charged: dict[Charge, int] = {released.plan: 1}
         if source.folder is not None:
@@ -286,28 +300,6 @@ def _read(
         ledgers = [stack.enter_context(Ledger.read(ledger_folder(path))) for path in paths]
         source = read_ledgers(ledgers, votes_needed=settings.run is not None)
         return source, [reports.ledger_values(ledger) for ledger in ledgers]
-
-
-def _release(
-    settings: AnalysisSettings,
-    source: VoteSource,
-    noise: NoiseSource,
-    folder: artifacts.RunDirectory,
-    delta: float,
-) -> tuple[Released | None, str | None]:
-    """Returns what was released, or why a stored draw can't be shown again."""
-    if settings.release == "none" or (settings.release is None and not source.has_release):
-        return None, None
-    planned = source.planned_release or PlannedRelease()
-    if settings.release is not None:
-        planned = dataclasses.replace(planned, release=KINDS[settings.release])
-    place = folder.root / artifacts.SENSITIVE
-    try:
-        return release(source, noise, folder=place, delta=delta, planned=planned), None
-    except (ValueError, BudgetExceeded, BudgetMismatch) as error:
-        if settings.release is not None:
-            raise
-        return None, str(error)
 
 
 @contextlib.contextmanager

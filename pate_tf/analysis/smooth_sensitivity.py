@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from math import exp, log
 
@@ -102,32 +103,23 @@ def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[Floa
     return np.where(apart, total, 1.0), largest
 
 
-class BallMinima:
-    """qmin_d of Lemma 2 for d = 1, 2, ...: greedy moves from the largest other class to the first.
+def ball_minima(rows: IntArray, tail: FloatArray) -> Iterator[FloatArray]:
+    """Yields qmin_d of Lemma 2, [num_rows], for d = 1, 2, ...
+
+    By greedy moves from the largest other class to the first.
 
     Args:
         rows: int64 [num_rows, num_classes], every row descending.
         tail: F at the gaps 0 .. num_teachers.
     """
-
-    def __init__(self, rows: IntArray, tail: FloatArray) -> None:
-        self._winner = rows[:, 0].copy()
-        self._others = rows[:, 1:].copy()
-        self._tail = tail
-
-    def next(self, num_steps: int) -> FloatArray:
-        """Returns qmin of the next num_steps values of d, [num_steps, num_rows]."""
-        gaps = np.empty((num_steps, *self._others.shape), np.int64)
-        if not self._others.shape[1]:
-            return np.zeros(gaps.shape[:2])
-        every = np.arange(len(self._winner))
-        for step in range(num_steps):
-            largest = np.argmax(self._others, axis=1)
-            moved = (self._others[every, largest] > 0).astype(np.int64)
-            self._others[every, largest] -= moved
-            self._winner += moved
-            np.subtract(self._winner[:, None], self._others, out=gaps[step])
-        return np.asarray(self._tail[gaps].sum(axis=-1))
+    winner, others, every = rows[:, 0].copy(), rows[:, 1:].copy(), np.arange(len(rows))
+    while True:
+        if others.shape[1]:
+            largest = np.argmax(others, axis=1)
+            moved = (others[every, largest] > 0).astype(np.int64)
+            others[every, largest] -= moved
+            winner += moved
+        yield tail[winner[:, None] - others].sum(axis=1)
 
 
 _ROUNDING_DOWN = 1.0 - 1e-14
@@ -184,12 +176,13 @@ def _weighted_sensitivities(
     tail: FloatArray,
 ) -> Iterator[tuple[IntArray, FloatArray]]:
     """Yields distances d and sum_i LSbar_d(n_i), d rising, each [num_distances]."""
-    minima = BallMinima(histograms.rows, tail)
+    minima = ball_minima(histograms.rows, tail)
     at_once = max(1, CHUNK_ENTRIES // max(1, histograms.rows.size))
     for start in range(0, histograms.num_teachers, at_once):
         distances = np.arange(start, min(start + at_once, histograms.num_teachers))
         q_max, _ = ball_maxima(histograms.rows, distances + 1, tail)
-        yield distances, slopes(q_max, minima.next(len(distances))) @ histograms.weights
+        q_min = np.stack(list(itertools.islice(minima, len(distances))))
+        yield distances, slopes(q_max, q_min) @ histograms.weights
 
 
 def local_sensitivities(

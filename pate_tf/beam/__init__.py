@@ -51,7 +51,7 @@ from pate_tf.core.validation import IntArray, one_of
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.named_function import Named
 from pate_tf.data.schema import Column, texts_of
-from pate_tf.data.tables import PARQUET, named_records, of_arrow, places_of, text_form
+from pate_tf.data.tables import PARQUET, named_records, not_text, of_arrow, places_of, text_form
 from pate_tf.models.encoder import record_features
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
@@ -295,10 +295,7 @@ class TableSource:
                     yield columns, np.where(fits, np.arange(number, number + len(records)), -1)
                     number += len(records)
             except (csv.Error, UnicodeError):
-                raise ValueError(
-                    f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, "
-                    f"got something else"
-                ) from None
+                raise not_text(path, form) from None
 
 
 def _parquet(path: str) -> Any:
@@ -532,21 +529,6 @@ def _encoder(shared: str, dataset: str) -> SavedEncoder:
         return SavedEncoder(pathlib.Path(folder), Dataset.from_dict(json.loads(dataset)))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class _Job:
-    """What workers need to add records up; all of it is small and public.
-
-    Attributes:
-        source: of the records.
-        work: the folder that workers share; it holds the encoder and the key of the digests.
-        summands: what each record adds.
-    """
-
-    source: NamedSource | TableSource
-    work: _Work
-    summands: Summands
-
-
 def _merged_pairs(
     parts: Iterable[tuple[npt.NDArray[np.bytes_], IntArray, IntArray]], num_classes: int, width: int
 ) -> tuple[npt.NDArray[np.bytes_], IntArray, IntArray]:
@@ -618,16 +600,18 @@ def _weight(*place: int) -> int:
     return int.from_bytes(digest[:5], "big")
 
 
-def _sum_span(job: _Job, span: Span) -> Iterator[tuple[int, Any]]:
+def _sum_span(
+    source: NamedSource | TableSource, work: _Work, summands: Summands, span: Span
+) -> Iterator[tuple[int, Any]]:
     """Yields what a span's records add, under `ADDED`, and of owners their totals, by bucket."""
-    summands, num_classes, key = job.summands, job.summands.num_classes, job.work.read(KEY)
-    encoder = _encoder(job.work.folder, json.dumps(job.source.dataset.to_dict()))
+    num_classes, key = summands.num_classes, work.read(KEY)
+    encoder = _encoder(work.folder, json.dumps(source.dataset.to_dict()))
     partial = _Partial(
         np.zeros((summands.num_rows, summands.num_columns), np.int64),
         np.zeros(4, np.uint64),
         _weight(span.number),
     )
-    for number, block in enumerate(job.source.blocks(span)):
+    for number, block in enumerate(source.blocks(span)):
         records = record_digests(block.inputs)
         owners = None if block.owners is None else owner_digests(block.owners, key)
         lanes = keyed_sum(key, records, block.labels, owners)
@@ -657,7 +641,7 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[int, Any]]:
 
 
 @_without_values()
-def _sum_owners(job: _Job, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Partial]:
+def _sum_owners(summands: Summands, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Partial]:
     """Returns what the owners of a bucket add, under `ADDED`."""
     receipt = 0
 
@@ -667,19 +651,26 @@ def _sum_owners(job: _Job, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Part
             receipt += weight
             yield digests, classes, np.concatenate([totals, counts.toarray()], axis=1)
 
-    _, keys, totals = _merged_pairs(parts(), job.summands.num_classes, job.summands.num_rows)
-    return ADDED, _Partial(job.summands.of_owners(totals, keys), np.zeros(4, np.uint64), receipt)
+    _, keys, totals = _merged_pairs(parts(), summands.num_classes, summands.num_rows)
+    return ADDED, _Partial(summands.of_owners(totals, keys), np.zeros(4, np.uint64), receipt)
 
 
-def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
+def _build_sums(
+    source: NamedSource | TableSource,
+    work: _Work,
+    summands: Summands,
+    spans: Sequence[Span],
+    pipeline: Any,
+) -> None:
+    """Builds the pipeline of `sums`; what workers need besides records is small and public."""
     import apache_beam as beam
 
-    sums = np.zeros((job.summands.num_rows, job.summands.num_columns), np.int64)
+    sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
     nothing = _Partial(sums, np.zeros(4, np.uint64), 0)
 
     def sum_span(span: Span) -> Iterator[Any]:
         with _without_values():
-            yield from _sum_span(job, span)
+            yield from _sum_span(source, work, summands, span)
 
     # Keys are numbers and every output of a step has a key: Dask's runner knows no tags or side
     # inputs, and computes results that a worker lost anew, which must have the same keys.
@@ -690,19 +681,19 @@ def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
         | "sum" >> beam.FlatMap(sum_span)
     )
     partials = [summed | "added" >> beam.Filter(lambda keyed: keyed[0] == ADDED)]
-    if job.source.has_owners:
+    if source.has_owners:
         partials.append(
             summed
             | "of owners" >> beam.Filter(lambda keyed: keyed[0] != ADDED)
             | "owners" >> beam.GroupByKey()
-            | "clip and sum" >> beam.Map(functools.partial(_sum_owners, job))
+            | "clip and sum" >> beam.Map(functools.partial(_sum_owners, summands))
         )
     _ = (
         partials
         | "all" >> beam.Flatten()
         # Integers: their order does not matter.
         | "add" >> beam.CombinePerKey(lambda some: functools.reduce(operator.add, some, nothing))
-        | "write" >> beam.Map(lambda total: job.work.write_arrays(PARTIAL, **vars(total[1])))
+        | "write" >> beam.Map(lambda total: work.write_arrays(PARTIAL, **vars(total[1])))
     )
 
 
@@ -769,9 +760,10 @@ def sums(
         archive = shutil.make_archive(f"{folder}/encoder", "zip", f"{folder}/encoder")
         work.write(ENCODER, pathlib.Path(archive).read_bytes())
         work.write(KEY, private_digest(run.sensitive, RECORD_KEY).encode())
-        job = _Job(source=source, work=work, summands=Summands.of(encoder, pool))
+        summands = Summands.of(encoder, pool)
+        build = functools.partial(_build_sums, source, work, summands, spans)
         with reporting.clock("summing features of records"):
-            run_pipeline(functools.partial(_build_sums, job, spans), beam_options)
+            run_pipeline(build, beam_options)
         total = work.read_arrays(PARTIAL)
     if total["receipt"] != sum(_weight(span.number) for span in spans):
         raise ValueError("beam: expected each result of a worker once, got some twice or never")
@@ -795,7 +787,7 @@ def sums(
     return summed.store(
         described,
         encoder,
-        job.summands,
+        summands,
         total["sums"],
         records=Records(num_records=int(total["num_records"]) + num_bad, source=charged_to),
         num_left_out=num_bad,

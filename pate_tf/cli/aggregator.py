@@ -24,6 +24,9 @@ from pate_tf.cli import flags as own_flags
 from pate_tf.silos import serving
 
 FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(serving.AggregatorRun)
+# Defines the flags.
+define = functools.partial(own_flags.define, serving.AggregatorRun, group="aggregator")
 
 
 def main() -> None:
@@ -32,20 +35,9 @@ def main() -> None:
         raise ValueError("aggregator_dir: expected the folder of the aggregator, got none")
     settings = own_flags.read(serving.AggregatorRun)
     if settings.name is None:
-        serving.serve_aggregator(settings, on_event=lambda event: print(event, flush=True))
+        serving.serve_aggregator(settings, on_event=command_line.note)
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 
     path = settings.folder / serving.KEYS
     print(Keys.load_or_create(path, settings.name).identity.entry("aggregator"))
-
-
-def run() -> None:
-    """Runs the command with the flags of this process."""
-    renamed = own_flags.flag_of_argument(serving.AggregatorRun)
-    define = functools.partial(own_flags.define, serving.AggregatorRun, group="aggregator")
-    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -18,7 +18,6 @@ from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
 VIOLATION, COULD_NOT_RUN = 1, 2
-HELP: Final = ("help", "h", "helpfull", "helpshort")
 ABOUT: Final = """\
 Tries to break what is claimed; spends no budget.
 
@@ -109,7 +108,7 @@ def _run_as(kind: type[Mechanism] | None) -> None:
 def run() -> None:
     """Runs the audit that the first argument names, with the arguments that follow it."""
     which = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if which.lstrip("-") in HELP:
+    if which.lstrip("-") in command_line.HELP:
         print(ABOUT)
     elif which == "run":
         _run_as(None)

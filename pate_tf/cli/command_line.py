@@ -32,6 +32,7 @@ GONE = (
     *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small"),
     *("teachers_max_steps", "nb_labels", "moments", "noise_eps"),  # some are other commands' still
 )
+HELP = ("help", "h", "helpfull", "helpshort")  # what asks for it, less the dashes
 # How the system, TensorFlow and SQLite say that a disk is full, or a quota.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
 # Packages that come with an extra, and which.
@@ -108,7 +109,7 @@ def run(
 def parse_flags(arguments: list[str]) -> list[str]:
     """Parses flags for `absl.app.run`; a mistake ends with exit code 2 and one clear line."""
     names = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
-    if names & {"help", "h", "helpfull", "helpshort"}:
+    if names.intersection(HELP):
         try:
             print_help(sys.modules["__main__"].__doc__ or "", full="helpfull" in names)
             sys.stdout.flush()

@@ -52,7 +52,7 @@ def main() -> None:
         files=files,
     )
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
-        report = coordinate(run, on_event=lambda event: print(event, flush=True))
+        report = coordinate(run, on_event=command_line.note)
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")
         for name, epsilon in report["epsilon_per_silo"].items()

@@ -181,7 +181,10 @@ def define_mechanism_flags(*, default: str | None, help_text: str) -> None:
 
 
 def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> None:
-    """Defines a flag for each parameter of a mechanism; without a value where none is given."""
+    """Defines a flag for each parameter of a mechanism; without a value where none is given.
+
+    In an analysis a gamma is `--noise_eps` alone, as in the first release.
+    """
     without = () if in_analysis else ("gamma",)
     nothing: dict[str, Any] = dict.fromkeys(described(kind))
     define(kind, group="mechanisms", without=without, **nothing)
@@ -203,14 +206,14 @@ def parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> dict[str,
     }
 
 
-def given(*, in_analysis: bool = False) -> list[str]:
+def given() -> list[str]:
     """Returns the names of the parameters' flags that were given."""
-    tables = [parameters(kind, in_analysis=in_analysis) for kind in base.offered().values()]
+    tables = map(parameters, base.offered().values())
     names = dict.fromkeys(name for table in tables for name in table.values())
     return [name for name in names if name not in SHARED and FLAGS[name].value is not None]
 
 
-def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
+def chosen_kind() -> type[Mechanism]:
     """Returns the mechanism that `--mechanism` names, else the default one.
 
     Without a default, the first of `laplace_noisy_max` and `gaussian_noisy_max` that has the
@@ -219,14 +222,14 @@ def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
     Raises:
         ValueError: if a parameter was given that the mechanism does not have.
     """
-    offered, typed = base.offered(), set(given(in_analysis=in_analysis))
+    offered, typed = base.offered(), set(given())
     kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
     if FLAGS.mechanism:
         kinds = [offered[FLAGS.mechanism]]
-    names = [set(parameters(kind, in_analysis=in_analysis).values()) for kind in kinds]
+    names = [set(parameters(kind).values()) for kind in kinds]
     place = next((place for place, some in enumerate(names) if typed <= some), 0)
     for name in sorted(typed - names[place]):
-        expected = parameters(kinds[place], in_analysis=in_analysis).values()
+        expected = parameters(kinds[place]).values()
         raise ValueError(
             f"{name}: expected {' and '.join(f'--{each}' for each in expected)} for "
             f"{kinds[place].name}, got --{name}"
@@ -239,12 +242,12 @@ def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) ->
 
     Args:
         kind: the mechanism; that of `chosen_kind` by default.
-        in_analysis: as of `define_mechanism_flags`.
+        in_analysis: as of `define_parameters`.
 
     Raises:
         ValueError: as `chosen_kind`, or if a parameter is missing or out of range.
     """
-    kind = kind or chosen_kind(in_analysis=in_analysis)
+    kind = kind or chosen_kind()
     required = {
         field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING
     }

@@ -109,7 +109,7 @@ def serve() -> None:
     files = own_flags.own_files(with_private=True)
     settings = own_flags.read(serving.SiloRun, files=files)
     Policy.read(settings.folder / serving.POLICY)  # before TensorFlow is imported
-    serving.serve(settings, on_event=lambda event: print(event, flush=True))
+    serving.serve(settings, on_event=command_line.note)
 
 
 def status() -> None:
@@ -171,7 +171,7 @@ def run() -> None:
     """Runs the command that the first argument names."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in COMMANDS:
-        is_help = name.lstrip("-") in ("help", "h", "helpfull", "helpshort")
+        is_help = name.lstrip("-") in command_line.HELP
         print(
             __doc__ if is_help else f"error: expected one of {', '.join(COMMANDS)}, got {name!r}",
             file=sys.stdout if is_help else sys.stderr,
@@ -181,7 +181,3 @@ def run() -> None:
     main, define_flags = COMMANDS[name]
     renamed = own_flags.flag_of_argument(Policy, serving.SiloRun)
     command_line.run(command_line.guarded(main, FLAGS, renamed), define_flags, __doc__)
-
-
-if __name__ == "__main__":
-    run()

@@ -71,23 +71,23 @@ def main() -> None:
     command_line.write_report(run.report_file, report.values)
 
 
-def run_and_leave(arguments: list[str]) -> None:
-    """Runs; the chief of a cluster then leaves at once.
+def run() -> None:
+    """Runs the command with the flags of this process; the chief of a cluster leaves at once.
 
     Otherwise TensorFlow's coordinator would wait on leaving, forever, for a worker that died.
     """
-    leaving = SystemExit(0)
-    try:
-        command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)(arguments)
-    except SystemExit as error:
-        leaving = error
-    if "TF_CONFIG" not in os.environ:
-        raise leaving
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(leaving.code if isinstance(leaving.code, int) else 1)
+    guarded = command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)
 
+    def run_and_leave(arguments: list[str]) -> None:
+        leaving = SystemExit(0)
+        try:
+            guarded(arguments)
+        except SystemExit as error:
+            leaving = error
+        if "TF_CONFIG" not in os.environ:
+            raise leaving
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(leaving.code if isinstance(leaving.code, int) else 1)
 
-def run() -> None:
-    """Runs the command with the flags of this process."""
     command_line.run(run_and_leave, define_flags, __doc__)

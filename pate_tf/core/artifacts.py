@@ -218,11 +218,14 @@ def digest_paths(paths: Iterable[pathlib.Path]) -> str:
     return digest.hexdigest()
 
 
-def digest_arrays(arrays: Iterable[npt.NDArray[Any]]) -> str:
-    """SHA-256 over several arrays in their order, as hexadecimal digits."""
+def digest_arrays(arrays: Iterable[npt.ArrayLike]) -> str:
+    """SHA-256 over several arrays or variables in their order, as hexadecimal digits.
+
+    It is that of the hexadecimal SHA-256 digests of each one's type, shape and bytes.
+    """
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(digest_array(array).encode())
+        digest.update(digest_array(np.asarray(array)).encode())
     return digest.hexdigest()
 
 

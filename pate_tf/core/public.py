@@ -103,11 +103,11 @@ class PublicExamples(Examples):
                 f"samples of {self.dataset.name}, got {pool_size}"
             )
         labels = np.full(len(self), UNKNOWN) if self.labels is None else self.labels
-        return PublicSplit(
-            pool=Pool(self.dataset, self.inputs[:pool_size], labels[:pool_size]),
-            pool_labels=labels[:pool_size],
-            held_out=PublicExamples(self.dataset, self.inputs[pool_size:], labels[pool_size:]),
+        first, others = (
+            PublicExamples(self.dataset, self.inputs[part], labels[part])
+            for part in (slice(pool_size), slice(pool_size, None))
         )
+        return PublicSplit(pool=Pool(self.dataset, first.inputs, first.labels), held_out=others)
 
     def labelled(self) -> "PublicExamples | None":
         """Returns those samples that have a label; None if none has one."""
@@ -128,19 +128,13 @@ class PublicSplit:
 
     Attributes:
         pool: unlabeled inputs, some of which are put to the teachers.
-        pool_labels: true labels of the pool, int64 `[num_pool]`, -1 where unknown, to measure how
-            many noisy labels are right, and for what those of `Pool` are; None if none is known.
         held_out: samples outside of the pool.
     """
 
     pool: Pool
-    pool_labels: IntArray | None = dataclasses.field(default=None, repr=False)
     held_out: PublicExamples
 
     def __post_init__(self) -> None:
-        # As of any public examples: shapes, range, none known.
-        samples = PublicExamples(self.pool.dataset, self.pool.inputs, self.pool_labels)
-        object.__setattr__(self, "pool_labels", samples.labels)
         if self.held_out.dataset != self.pool.dataset:
             raise ValueError("held_out: expected samples of the pool's data set, got others")
 
@@ -148,6 +142,11 @@ class PublicSplit:
     def dataset(self) -> Dataset:
         """What is publicly known of all of them."""
         return self.pool.dataset
+
+    @property
+    def pool_labels(self) -> IntArray | None:
+        """True labels of the pool, as of `Pool`, to measure how many noisy labels are right."""
+        return self.pool.true_labels
 
     def without(self, queries: IntArray) -> PublicExamples:
         """Returns all public samples but those of the pool at `queries`, int64 `[num_queries]`."""

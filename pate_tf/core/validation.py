@@ -404,6 +404,20 @@ class Fields:
             _refuse(f"{self._where}: {name}", f"a list of {', '.join(among)}", value)
         return tuple(dict.fromkeys(value))
 
+    def settings(self, kind: type, *, without: Collection[str] = ()) -> dict[str, Any]:
+        """Returns the values of a class of settings that stand here, by field; it checks them."""
+        values: dict[str, Any] = {}
+        for name, each in described(kind).items():
+            if self.has(name) and name not in without:
+                is_of, is_list = value_type(kind, name)
+                if is_list:
+                    values[name] = self.texts(name, among=each.choices or ())
+                elif is_of is float:
+                    values[name] = self.number(name, above=-math.inf)
+                else:
+                    values[name] = self.whole(name, least=0) if is_of is int else self.text(name)
+        return values
+
     def table(self, name: str) -> "Fields":
         """Returns a table inside of this one."""
         return Fields(f"{self._where}, [{name}]", self._take(name))

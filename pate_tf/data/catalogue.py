@@ -13,11 +13,11 @@ from pate_tf.core.dataset import Dataset, to_input_type
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
+from pate_tf.data import uci
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.data.tfds_source import SOURCES, Source, errors_in_one_line, load_split, open_builder
-from pate_tf.data.uci import TABLES
 
-NAMES = ("digits", *SOURCES, *TABLES)
+NAMES = ("digits", *SOURCES, *uci.SCHEMAS)
 PUBLIC_SPLITS = ("test", "validation")  # the first that there is
 POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
 
@@ -50,7 +50,7 @@ def load_private(
             serve evaluation and the choice of a table's representation: it may return the first
             two without them, None in their place, or -1 for each sample that has none.
         data_dir: where TensorFlow Datasets keeps prepared data; None for its default. Raw files of
-            `TABLES` may lie in a folder of the table's name below it.
+            `uci.SCHEMAS` may lie in a folder of the table's name below it.
         svhn_extra: whether SVHN's extra split is shared out too, or its train split alone.
 
     Raises:
@@ -75,8 +75,8 @@ def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
         return load_public(name, data_dir=data_dir).dataset
     if name == DIGITS.name:
         return DIGITS
-    if name in TABLES:
-        return TABLES[name].schema.dataset(name, 1)
+    if name in uci.SCHEMAS:
+        return uci.SCHEMAS[name].dataset(name, 1)
     return _source(name, data_dir).dataset
 
 
@@ -95,9 +95,9 @@ def _load(
         order = np.random.default_rng(0).permutation(len(archive.target))[side]
         inputs = archive.images[order].astype(np.uint8)[..., np.newaxis]
         return DIGITS, inputs, archive.target[order].astype(np.int64)
-    if name in TABLES:
+    if name in uci.SCHEMAS:
         try:
-            return TABLES[name].schema.dataset(name, 1), *TABLES[name].load(data_dir, public=public)
+            return uci.SCHEMAS[name].dataset(name, 1), *uci.load(name, data_dir, public=public)
         except (OSError, ValueError) as error:
             raise ValueError(f"dataset {name}: {error}") from error
     source = _source(name, data_dir)

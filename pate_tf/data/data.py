@@ -570,23 +570,15 @@ class Data:
                 all alike, or classes are not known. The message names no private file.
         """
         folder = pathlib.Path(private)
-        if public is None:
-            samples = image_folders.without_public(
-                folder,
-                classes=classes,
-                augmentation=augmentation,
-                size=image_size,
-                background=background,
-            )
-        else:
-            samples = image_folders.load_public(
-                pathlib.Path(public),
-                classes=classes,
-                augmentation=augmentation,
-                size=image_size,
-                background=background,
-                private=folder if on_bad_record == tables.REFUSE else None,
-            )
+        samples = image_folders.load_public(
+            None if public is None else pathlib.Path(public),
+            folder,
+            classes=classes,
+            augmentation=augmentation,
+            size=image_size,
+            background=background,
+            on_bad_record=on_bad_record,
+        )
         records = image_folders.load_private(folder, samples, on_bad_record=on_bad_record)
         records = dataclasses.replace(records, source=source_of(pathlib.Path(private), name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))

@@ -115,17 +115,13 @@ class FileSource(Settings):
             for name in ("schema", "label", "owner"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}: expected with tables alone, got it with images")
-            size = image_folders.size_of(self.image_size)
-            if self.public is None:
-                return image_folders.without_public(
-                    place, name=self.name, size=size, background=self.background
-                )
             return image_folders.load_public(
-                place,
+                self.public,
+                self.private,
                 name=self.name,
-                size=size,
+                size=image_folders.size_of(self.image_size),
                 background=self.background,
-                private=self.private if self.on_bad_record == tables.REFUSE else None,
+                on_bad_record=self.on_bad_record,
             )
         if self.image_size is not None:
             raise ValueError("image_size: expected with folders of images alone, got it with files")

@@ -54,21 +54,27 @@ def size_of(text: str | None) -> tuple[int, int] | None:
 
 
 def load_public(
-    folder: pathlib.Path,
+    folder: pathlib.Path | None,
+    beside: pathlib.Path | None = None,
     *,
     classes: Sequence[str] | None = None,
     augmentation: str = IMAGE_AUGMENTATION,
     name: str | None = None,
     size: tuple[int, int] | None = None,
     background: str = BACKGROUND,
-    private: pathlib.Path | None = None,
+    on_bad_record: str = REFUSE,
 ) -> PublicExamples:
     """Returns the public images of a folder, in a fixed order that has nothing to do with labels.
 
     Those below a folder of a class's name have that label, those outside of such folders have none.
 
+    Without a folder there are none, of a data set that is declared: gray ones of a size. Of the
+    private folder the names of the folders in it are read alone then, which are public: as empty
+    ones count too, they do not depend on any image.
+
     Args:
-        folder: with the images.
+        folder: with the images; None for none.
+        beside: the PRIVATE folder beside it, which must be named where there is no other.
         classes: the names of the classes, in the order of their numbers. Default: the names of the
             folders in it, sorted.
         augmentation: as of `Dataset`.
@@ -76,80 +82,45 @@ def load_public(
         size: height and width that all images are scaled to, private ones too. Default: that of the
             public images.
         background: color of `BACKGROUNDS` that transparent images are laid on, private ones too.
-        private: the PRIVATE folder beside it, if it is to be refused, by what shows without its
-            pixels, before any image is decoded.
+        on_bad_record: "refuse" if a private folder beside public images is an error by what shows
+            without its pixels, before any image is decoded; "skip" if it is not looked at.
 
     Raises:
         ValueError: if there are no images, some are broken (which are named), all are alike, they
             differ in size without `size`, or classes are not known.
     """
-    names = tuple(classes or _class_names(folder))
-    paths, labels = _placed(folder, names, is_private=False)
-    if private is not None:
-        _placed(private, names, is_private=True)
-    shape, white_level = _facts(paths, folder, size)
+    place = folder or beside
+    if place is None or (folder is None and size is None):
+        raise ValueError("image_size: expected a size of all images without public ones, got none")
+    names = tuple(classes or _class_names(place))
+    paths, labels = list[pathlib.Path](), np.zeros(0, np.int64)
+    shape, white_level, number = (*(size or (1, 1)), 1), WHITE_LEVEL, 0
+    if folder is not None:
+        paths, labels = _placed(folder, names, is_private=False)
+        if beside is not None and on_bad_record == REFUSE:
+            _placed(beside, names, is_private=True)
+        shape, white_level = _facts(paths, folder, size)
+        number = pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any()))
     dataset = Dataset(
-        name=name or folder.resolve().name,
+        name=name or place.resolve().name,
         kind="image",
         input_shape=shape,
         value_range=(0.0, 255.0),
         num_classes=len(names),
         class_names=names,
         augmentation=augmentation,
-        pool_size=pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any())),
+        pool_size=number,
         white_level=white_level,
         background=background,
     )
     inputs, broken = read_images(paths, dataset)
-    _refuse(folder, broken, is_private=False)
+    _refuse(place, broken, is_private=False)
     if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
         raise ValueError(
             f"{folder}: expected images that differ, got {len(inputs):,} that are all alike, with "
             f"{background} where they are transparent; `background` names another color"
         )
     return PublicExamples(dataset, inputs, labels)
-
-
-def without_public(
-    private: pathlib.Path,
-    *,
-    size: tuple[int, int] | None,
-    classes: Sequence[str] | None = None,
-    augmentation: str = IMAGE_AUGMENTATION,
-    name: str | None = None,
-    background: str = BACKGROUND,
-) -> PublicExamples:
-    """Returns no public images of a data set that is declared: gray ones of a size.
-
-    Of the private folder the names of the folders in it are read alone, which are public: as empty
-    ones count too, they do not depend on any image.
-
-    Args:
-        private: the private folder.
-        size: height and width that images are scaled to.
-        classes: the names of the classes. Default: those of the folders, sorted.
-        augmentation: as of `Dataset`.
-        name: of the data set. Default: the folder's.
-        background: color of `BACKGROUNDS` that transparent images are laid on.
-
-    Raises:
-        ValueError: if there is no size, or the folders are no classes.
-    """
-    if size is None:
-        raise ValueError("image_size: expected a size of all images without public ones, got none")
-    names = tuple(classes or _class_names(private))
-    dataset = Dataset(
-        name=name or private.resolve().name,
-        kind="image",
-        input_shape=(*size, 1),
-        value_range=(0.0, 255.0),
-        num_classes=len(names),
-        class_names=names,
-        augmentation=augmentation,
-        pool_size=0,
-        background=background,
-    )
-    return PublicExamples.none_of(dataset)
 
 
 def load_private(

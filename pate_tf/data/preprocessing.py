@@ -20,6 +20,11 @@ LONGEST_NGRAM = 2  # words
 BATCH = 500
 
 
+def input_spec(dataset: Dataset) -> tf.TensorSpec:
+    """Returns type, shape and name of a batch of raw inputs."""
+    return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
+
+
 def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
     """Returns features float32 `[batch, num_features]`, from 0 to 1, of UTF-8 strings `[batch]`.
 

@@ -161,7 +161,7 @@ class TableColumn:
         Args:
             values: a field of each record, texts or numbers, null where there is none.
         """
-        if self.is_number:
+        if self.is_number or self.date:
             numbers = self.numbers(values)
             fits = np.isfinite(numbers)
             clipped = np.clip(np.where(fits, numbers, self.low), self.low, self.high)
@@ -175,17 +175,10 @@ class TableColumn:
             )
             return encoded, np.ones(len(texts), bool)
         distinct, places = distinct_of(texts)
-        if self.date:
-            days = np.array([_days(text, self.date) for text in distinct], np.float64)
-            fits = np.isfinite(days)
-            clipped = np.clip(np.where(fits, days, self.low), self.low, self.high)
-            features = clipped.astype(np.float32)[:, np.newaxis]
-        else:
-            position = {category: index for index, category in enumerate(self.categories)}
-            unlisted = len(self.categories) if self.other else -1
-            indices = np.array([position.get(text, unlisted) for text in distinct], np.int64)
-            fits, features = indices >= 0, np.eye(self.width, dtype=np.float32)[indices]
-        return features[places], fits[places]
+        position = {category: index for index, category in enumerate(self.categories)}
+        unlisted = len(self.categories) if self.other else -1
+        indices = np.array([position.get(text, unlisted) for text in distinct], np.int64)[places]
+        return np.eye(self.width, dtype=np.float32)[indices], indices >= 0
 
     def texts(self, values: Column | Sequence[str]) -> Column:
         """Returns fields without spaces around them, `missing` for those that are not known."""
@@ -197,7 +190,13 @@ class TableColumn:
         return texts
 
     def numbers(self, values: Column | Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns the number that each field says, `[num_records]`; NaN where it says none."""
+        """Returns the number that each field says, `[num_records]`; NaN where it says none.
+
+        Of a date it is that of its days.
+        """
+        if self.date:
+            distinct, places = distinct_of(self.texts(values))
+            return np.array([_days(text, self.date) for text in distinct], np.float64)[places]
         numbers: Any = values
         if isinstance(values, Column) and pyarrow.types.is_integer(values.type):
             numbers = values.cast(pyarrow.float64(), safe=False)  # else errors quote large values
@@ -419,13 +418,15 @@ class Schema:
             may_be_empty: whether an empty one is -1.
         """
         numbers = {name: place for place, name in enumerate(self.classes)}
-        spellings = [_spelling(name) for name in self.classes]
+        spellings = [_as_number(name.casefold().rstrip(".")) for name in self.classes]
         equal = {text: place for place, text in enumerate(spellings) if spellings.count(text) == 1}
         if may_be_empty:
             numbers = {"": -1, **numbers}
         distinct, places = distinct_of(texts_of(values))
         indices = [
-            numbers[text] if text in numbers else equal.get(_spelling(text), -2)
+            numbers[text]
+            if text in numbers
+            else equal.get(_as_number(text.casefold().rstrip(".")), -2)
             for text in distinct
         ]
         return np.array(indices, np.int64)[places]
@@ -450,11 +451,6 @@ class Schema:
 def _as_number(text: str) -> float | str:
     """Returns the number that a label is; else the label, which equals no number."""
     return float(text) if re.fullmatch(number_pattern(), text) else text
-
-
-def _spelling(text: str) -> float | str:
-    """Returns what two spellings of a label have in common."""
-    return _as_number(text.casefold().rstrip("."))
 
 
 def field_text(value: Any) -> str:

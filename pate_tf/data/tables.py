@@ -61,16 +61,6 @@ class TextForm:
         names = [name.strip() for name in header]
         return {FIRST: ["", *names], LAST: [*names, ""]}.get(self.unnamed, names)
 
-    def reader(self, lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str]]:
-        """Returns a reader of `csv`, which has the number of its line."""
-        return csv.reader(
-            lines,
-            strict=strict,
-            delimiter=self.delimiter,
-            quoting=csv.QUOTE_MINIMAL if self.is_quoted else csv.QUOTE_NONE,
-            skipinitialspace=self.has_blanks,
-        )
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTable:
@@ -130,7 +120,7 @@ class TextTable:
         elif on_bad_record == SKIP:
             rows = np.arange(self.num_records + len(self.misshapen))
             owners = np.delete(rows, self.misshapen)
-        inputs, kept = self._inputs(schema, misfits, on_bad_record, is_private=True)
+        inputs, kept = self.inputs(schema, misfits, on_bad_record=on_bad_record, is_private=True)
         if owners is not None:
             owners = owners[kept]
         return PrivateExamples(dataset, inputs, labels[kept], owners)
@@ -144,7 +134,7 @@ class TextTable:
         if column is not None and column in self.fields:
             labels = schema.labels(self.fields[column], may_be_empty=True)
             misfits[f"{column}: expected a class, {schema.some_classes}, or none"] = labels < -1
-        inputs, _ = self._inputs(schema, misfits, REFUSE, is_private=False)
+        inputs, _ = self.inputs(schema, misfits)
         for each in schema.columns:
             if each.is_number:
                 numbers = each.numbers(self.fields[each.name])
@@ -155,28 +145,25 @@ class TextTable:
         return PublicExamples(schema.dataset(name, size), inputs, labels)
 
     def inputs(
-        self, schema: Schema, *, on_bad_record: str = REFUSE
+        self,
+        schema: Schema,
+        misfits: dict[str, npt.NDArray[np.bool_]] | None = None,
+        *,
+        on_bad_record: str = REFUSE,
+        is_private: bool = False,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
         """Returns features `[num_kept, num_features]`, and which records these are of.
 
         Args:
             schema: how a record becomes features.
+            misfits: records that do not fit for other reasons, by what was expected.
             on_bad_record: as of `private`; of records that are skipped there is a warning.
+            is_private: whether the records are.
 
         Raises:
             ValueError: if a record does not fit, or there is none.
         """
-        return self._inputs(schema, {}, on_bad_record, is_private=False)
-
-    def _inputs(
-        self,
-        schema: Schema,
-        misfits: dict[str, npt.NDArray[np.bool_]],
-        on_bad_record: str,
-        *,
-        is_private: bool,
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        """Returns features of the records that are kept, and which of all these are."""
+        misfits = misfits or {}
         self.check_columns([column.name for column in schema.columns])
         parts = dict[str, npt.NDArray[np.float32]]()
         # Texts come last: they need TensorFlow, which a file that is refused does without.
@@ -347,9 +334,12 @@ def text_form(
         return TextForm()
     if header_alone:
         _, form = header_of(path)
-        form = dataclasses.replace(form, names=names, has_header=not names)
         return dataclasses.replace(
-            form, encoding=encoding or form.encoding, delimiter=delimiter or form.delimiter
+            form,
+            encoding=encoding or form.encoding,
+            delimiter=delimiter or form.delimiter,
+            names=names,
+            has_header=not names,
         )
     if encoding is None:
         with open_bytes(path) as file:
@@ -454,6 +444,14 @@ def _delimiter(lines: Sequence[str]) -> str:
     return best
 
 
+def not_text(path: object, form: TextForm) -> ValueError:
+    """Returns the refusal of a file that is no text of a form; it quotes no field."""
+    return ValueError(
+        f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got something "
+        f"else{NAMED}"
+    )
+
+
 @contextlib.contextmanager
 def open_bytes(path: pathlib.Path) -> Iterator[Any]:
     """Opens a file of text, compressed by gzip or not; raises ValueError if it is none."""
@@ -482,10 +480,7 @@ def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
         with open_bytes(path) as file:
             yield io.TextIOWrapper(file, encoding=encoding, newline="")
     except (csv.Error, UnicodeError, LookupError):
-        raise ValueError(
-            f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got "
-            f"something else{NAMED}"
-        ) from None
+        raise not_text(path, form) from None
 
 
 def _encoding(contents: Iterable[bytes]) -> str:
@@ -505,7 +500,13 @@ def records_of(
     text: Iterable[str], form: TextForm, *, strict: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields records that are not empty, each with the number of its last line."""
-    reader: Any = form.reader(text, strict=strict)
+    reader = csv.reader(
+        text,
+        strict=strict,
+        delimiter=form.delimiter,
+        quoting=csv.QUOTE_MINIMAL if form.is_quoted else csv.QUOTE_NONE,
+        skipinitialspace=form.has_blanks,
+    )
     for record in filter(None, reader):
         line = form.delimiter.join(record)
         if reader.line_num > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
@@ -673,10 +674,7 @@ def _parsed(
                     {name: pyarrow.array([], kinds[name]) for name in kinds}
                 ), misshapen
             else:
-                raise ValueError(
-                    f"{path}: expected text in {form.encoding}, separated by "
-                    f"{form.delimiter!r}, got something else{NAMED}"
-                ) from None
+                raise not_text(path, form) from None
 
 
 def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> TextTable:

@@ -11,72 +11,70 @@ import io
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from pate_tf.data.schema import Schema, TableColumn
+from pate_tf.data.schema import read_schema
 from pate_tf.data.tables import TextTable
 
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 DEFAULT_FOLDER = pathlib.Path.home() / "tensorflow_datasets"  # as of TensorFlow Datasets
 
+# SHA-256 of each file that UCI publishes, by its path there.
+FILES = {
+    "adult": {
+        "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        "adult/adult.test": "ceb625d3b5aeddf1e04cd5eec3268e18af4140fbde5a853a11223deeebcfe0f5",
+    },
+    "diabetes": {
+        "00296/dataset_diabetes.zip": (
+            "3a17a3b55b6dd4a1926703185c0ad8e2ed30bc8e2f9b927cdd1000b733d1de8e"
+        )
+    },
+}
+SCHEMAS = {name: read_schema(pathlib.Path(__file__).with_name(f"{name}.toml")) for name in FILES}
 Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UciTable:
-    """A table of UCI's.
+def load(name: str, data_dir: pathlib.Path | None, *, public: bool) -> Arrays:
+    """Returns features and labels of one side of a table, in UCI's order.
 
-    Attributes:
-        schema: what is publicly known of it; its name is that of the folder of its files.
-        files: SHA-256 of each file that UCI publishes, by its path there.
-        read: from the paths of these files, and whether the public side is wanted, to its records.
+    Raw files lie in the table's folder below `data_dir`. Those that lie there already are taken
+    as they are; others are downloaded and checked by their digests.
+
+    Raises:
+        ValueError: if a file can't be had or is broken, or a record of it.
     """
+    folder, schema = (data_dir or DEFAULT_FOLDER) / name, SCHEMAS[name]
+    paths = [folder / pathlib.Path(file).name for file in FILES[name]]
+    for path, (file, digest) in zip(paths, FILES[name].items(), strict=True):
+        if path.is_file():
+            continue
+        import keras  # takes seconds, which files at hand need not
 
-    schema: Schema
-    files: Mapping[str, str]
-    read: Callable[[list[pathlib.Path], bool], TextTable]
-
-    def load(self, data_dir: pathlib.Path | None, *, public: bool) -> Arrays:
-        """Returns features and labels of one side, in UCI's order.
-
-        Raw files lie in the table's folder below `data_dir`. Those that lie there already are taken
-        as they are; others are downloaded and checked by their digests.
-
-        Raises:
-            ValueError: if a file can't be had or is broken, or a record of it.
-        """
-        folder = (data_dir or DEFAULT_FOLDER) / str(self.schema.name)
-        paths = [folder / pathlib.Path(file).name for file in self.files]
-        for path, (file, digest) in zip(paths, self.files.items(), strict=True):
-            if path.is_file():
-                continue
-            import keras  # takes seconds, which files at hand need not
-
-            try:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    keras.utils.get_file(
-                        *(path.name, URL + file),
-                        file_hash=digest,
-                        cache_dir=folder.parent,
-                        cache_subdir=folder.name,
-                    )
-            except Exception as error:  # Keras and the network each raise their own kinds
-                path.unlink(missing_ok=True)
-                reason = str(error).strip().partition("\n")[0]
-                raise ValueError(
-                    f"expected {' and '.join(path.name for path in paths)} in {folder} or a "
-                    f"network to download them from, got: {reason}"
-                ) from error
-        table = self.read(paths, public)
-        labels = self.schema.labels(table.fields[str(self.schema.label)])
-        if labels.min(initial=0) < 0:
-            raise ValueError(f"{table.what}: expected labels of {self.schema.some_classes}")
-        return table.inputs(self.schema)[0], labels
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                keras.utils.get_file(
+                    *(path.name, URL + file),
+                    file_hash=digest,
+                    cache_dir=folder.parent,
+                    cache_subdir=folder.name,
+                )
+        except Exception as error:  # Keras and the network each raise their own kinds
+            path.unlink(missing_ok=True)
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"expected {' and '.join(path.name for path in paths)} in {folder} or a "
+                f"network to download them from, got: {reason}"
+            ) from error
+    table = (read_adult if name == "adult" else read_diabetes)(paths, public)
+    labels = schema.labels(table.fields[str(schema.label)])
+    if labels.min(initial=0) < 0:
+        raise ValueError(f"{table.what}: expected labels of {schema.some_classes}")
+    return table.inputs(schema)[0], labels
 
 
 def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None) -> TextTable:
@@ -95,78 +93,26 @@ def table_of(lines: Iterable[str], what: str, names: Sequence[str] | None = None
     return TextTable(fields=fields, num_records=len(records), what=what)
 
 
-def _columns(columns: Mapping[str, Any]) -> tuple[TableColumn, ...]:
-    """Returns columns of numbers, by lowest and highest value, and of categories."""
-    return tuple(
-        TableColumn(name=name, categories=tuple(values.split()))
-        if isinstance(values, str)
-        else TableColumn(name=name, low=values[0], high=values[1])
-        for name, values in columns.items()
-    )
-
-
 # Adult: does a person earn more than 50,000 dollars a year?
 #
-# 13 features as in the PATE paper: all of the table's but `fnlwgt`, which describes the sampling
-# and not the person. Categories are those of `adult.names`, with `?` (not known) as one more. The
-# files' own split and order stay, since the paper speaks of the first and last of the test file.
+# `adult.toml` states its columns. The files' own split and order stay, since the paper speaks of
+# the first and last of the test file.
 #
 # Becker, B. and Kohavi, R. (1996). Adult. UCI Machine Learning Repository, CC BY 4.0,
 # https://doi.org/10.24432/C5XW20.
 
-# Ranges are those that the census allows or UCI documents, not measured on the records.
-ADULT_COLUMNS = {
-    "age": (0.0, 100.0),
-    "workclass": "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov "
-    "Without-pay Never-worked ?",
-    "education": "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th "
-    "12th Masters 1st-4th 10th Doctorate 5th-6th Preschool ?",
-    "education-num": (1.0, 16.0),
-    "marital-status": "Married-civ-spouse Divorced Never-married Separated Widowed "
-    "Married-spouse-absent Married-AF-spouse ?",
-    "occupation": "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty "
-    "Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving "
-    "Priv-house-serv Protective-serv Armed-Forces ?",
-    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried ?",
-    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black ?",
-    "sex": "Female Male ?",
-    "capital-gain": (0.0, 99_999.0),
-    "capital-loss": (0.0, 5_000.0),
-    "hours-per-week": (0.0, 99.0),
-    "native-country": "United-States Cambodia England Puerto-Rico Canada Germany "
-    "Outlying-US(Guam-USVI-etc) India Japan Greece South China Cuba Iran Honduras Philippines "
-    "Italy Poland Jamaica Vietnam Mexico Portugal Ireland France Dominican-Republic Laos Ecuador "
-    "Taiwan Haiti Columbia Hungary Guatemala Nicaragua Scotland Thailand Yugoslavia El-Salvador "
-    "Trinadad&Tobago Peru Hong Holand-Netherlands ?",
-}
-ADULT_FIELDS = (*list(ADULT_COLUMNS)[:2], "fnlwgt", *list(ADULT_COLUMNS)[2:], "income")
+ADULT_FIELDS = [column.name for column in SCHEMAS["adult"].columns]
+ADULT_FIELDS[2:] = ["fnlwgt", *ADULT_FIELDS[2:], "income"]
 
 
 def read_adult(paths: list[pathlib.Path], public: bool) -> TextTable:
     """Returns the records of `adult.data`, or of `adult.test` if `public`."""
     path = paths[int(public)]
-    # The test file begins with a line that is no record, and a full stop follows its labels.
-    lines = [
-        "" if line.startswith("|") else line.removesuffix(".")
-        for line in path.read_text("utf-8", errors="replace").splitlines()
-    ]
-    return table_of(lines, path.name, ADULT_FIELDS)
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    # The test file begins with a line that is no record.
+    records = (line for line in lines if not line.startswith("|"))
+    return table_of(records, path.name, ADULT_FIELDS)
 
-
-ADULT = UciTable(
-    schema=Schema(
-        name="adult",
-        columns=_columns(ADULT_COLUMNS),
-        label="income",
-        classes=("<=50K", ">50K"),
-        pool_size=4_999,  # leaves the last 11,282 test records to evaluate on, as the paper does
-    ),
-    files={
-        "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-        "adult/adult.test": "ceb625d3b5aeddf1e04cd5eec3268e18af4140fbde5a853a11223deeebcfe0f5",
-    },
-    read=read_adult,
-)
 
 # Diabetes: is a patient readmitted within 30 days?
 #
@@ -189,27 +135,6 @@ DIABETES_MEMBER = "dataset_diabetes/diabetic_data.csv"
 SHARE_OF_LATER_OR_NEVER = 11_357 / 90_409
 TEST_SHARE = 12_702 / 46_806
 
-# Codes and counts as `IDs_mapping.csv` and the article of Strack et al. (2014) list them.
-DIABETES_COLUMNS = {
-    "gender": "Female Male Unknown/Invalid",
-    "age": " ".join(f"[{low}-{low + 10})" for low in range(0, 100, 10)),
-    "admission_type_id": (1.0, 8.0),
-    "discharge_disposition_id": (1.0, 30.0),
-    "admission_source_id": (1.0, 26.0),
-    "time_in_hospital": (1.0, 14.0),
-    "num_lab_procedures": (0.0, 132.0),
-    "num_procedures": (0.0, 6.0),
-    "num_medications": (0.0, 81.0),
-    "number_outpatient": (0.0, 42.0),
-    "number_emergency": (0.0, 76.0),
-    "number_inpatient": (0.0, 21.0),
-    "number_diagnoses": (1.0, 16.0),
-    "max_glu_serum": "None Norm >200 >300",
-    "A1Cresult": "None Norm >7 >8",
-    "insulin": "No Down Steady Up",
-    "change": "No Ch",
-    "diabetesMed": "No Yes",
-}
 READMISSIONS = {"<30": "within 30 days", ">30": "later or never", "NO": "later or never"}
 
 
@@ -254,22 +179,3 @@ def read_diabetes(paths: list[pathlib.Path], public: bool) -> TextTable:
     taken = table.take(kept)
     labels = pyarrow.array([READMISSIONS.get(readmitted[place], "?") for place in kept])
     return dataclasses.replace(taken, fields={**taken.fields, "readmitted": labels})
-
-
-DIABETES = UciTable(
-    schema=Schema(
-        name="diabetes",
-        columns=_columns(DIABETES_COLUMNS),
-        label="readmitted",
-        classes=("within 30 days", "later or never"),  # the paper's classes 0 and 1
-        pool_size=3_000,  # about half of the test split, as in the paper
-    ),
-    files={
-        "00296/dataset_diabetes.zip": (
-            "3a17a3b55b6dd4a1926703185c0ad8e2ed30bc8e2f9b927cdd1000b733d1de8e"
-        )
-    },
-    read=read_diabetes,
-)
-
-TABLES = {"adult": ADULT, "diabetes": DIABETES}

@@ -391,7 +391,7 @@ class Store:
     def _record(self, row: LedgerRow) -> None:
         """Takes up a row that is durable, in order."""
 
-    def close(self) -> None:
+    def close(self, *exception: object) -> None:
         """Closes the files; the object can't be used afterwards."""
         self._connection.close()
         if self.guard is not None:

@@ -207,8 +207,7 @@ class Ledger(Store):
     def __enter__(self) -> "Ledger":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    __exit__ = Store.close
 
     def _record(self, row: LedgerRow) -> None:
         details = row.details

@@ -482,15 +482,16 @@ class Labeller:
             def answers(
                 indices: IntArray, predictions: npt.NDArray[np.float64] | None = None
             ) -> ReleasedLabels:
+                noise = self._noise()
+                noise.noisy_winners = lambda counts, drawn: aggregation.noisy_winners(
+                    tf.constant(counts), tf.constant(drawn)
+                ).numpy()
                 return release_votes(
                     asked_inputs(pool, indices, neighbours_of(indices)),
                     mechanism,
                     voter=voter,
                     ledger=ledger,
-                    noise=self._noise(),
-                    noisy_winners=lambda counts, drawn: aggregation.noisy_winners(
-                        tf.constant(counts), tf.constant(drawn)
-                    ).numpy(),
+                    noise=noise,
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,

@@ -11,6 +11,7 @@ from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
 from pate_tf.release.noisy_sums import BELOW, PART_STEPS
 
+NEIGHBORS = 5.0  # bins over which weights of a number are alike
 MOST_EXPLAINED = 0.9  # of the classes' variance, that is believed of noisy moments
 
 
@@ -73,8 +74,9 @@ def weights_of_moments(
 
     Linear regression on class indicators, after Wang 2018: eigenvalues of the centered moments
     that noise alone may have are shrunk (soft thresholding). Of one-hot features the moments
-    within a group follow from the means. The weights are scaled as those of linear discriminant
-    analysis, so that their softmax is a probability.
+    within a group follow from the means, and sums over a group are known. Weights of a number's
+    bins are expected to be alike where bins are close (a Gaussian process). The weights are scaled
+    as those of linear discriminant analysis, so that their softmax is a probability.
 
     Args:
         values: noisy, in steps of 1 / LATTICE, `[width, num_classes + width]`; the last number of
@@ -83,7 +85,8 @@ def weights_of_moments(
         noise: standard deviation on each number, in what a record adds at most.
         num_records: private records; None where that is not public.
         groups: of one-hot features, of which each group has one that is not 0: its number,
-            `[width - 1]`. None for other features.
+            `[width - 1]`, below 0 of the bins of a number, in ascending order. None for other
+            features.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     sums, moments = np.split(values * (norm / LATTICE), [num_classes], axis=1)
@@ -96,28 +99,43 @@ def weights_of_moments(
         [sums.sum(axis=1), moments[:, -1] / CONSTANT], axis=0, weights=precisions
     ).clip(0.0)
     number = num_records or max(total[-1] / CONSTANT, 1.0)
-    shares = np.maximum(sums[-1], 1.0)
-    shares /= shares.sum()
-    sums, total, moments = sums[:-1], total[:-1], moments[:-1, :-1]  # without the constant
-    if groups is None:
-        known, ridge = np.zeros_like(moments), threshold
-        centered = moments - np.outer(total, total) / number
-    else:
+    counts = sums[-1] / CONSTANT
+    if groups is not None:  # the sums of each group add up to the number of records, too
         is_of = groups == np.unique(groups)[:, None]  # [num_groups, width - 1]
         size = math.sqrt((1.0 - CONSTANT_SHARE) / len(is_of))  # of what is not 0
+        precise = [CONSTANT_SHARE, *(size**2 / is_of.sum(axis=1))]
+        counts = np.average([counts, *(is_of @ sums[:-1] / size)], axis=0, weights=precise)
+    shares = np.maximum(counts, 1.0)
+    shares /= shares.sum()
+    sums, total, moments = sums[:-1], total[:-1], moments[:-1, :-1]  # without the constant
+    root = np.eye(len(moments))  # of how weights are expected to vary together
+    if groups is None:
+        known = np.zeros_like(moments)
+        centered = moments - np.outer(total, total) / number
+    else:
         total *= number * size / (np.maximum(is_of @ total, 1.0) @ is_of)
         products = np.outer(total, total) / number
         is_same = groups == groups[:, None]
         known = np.diag(size * total) - np.where(is_same, products, 0.0)
-        centered, ridge = np.where(is_same, 0.0, moments - products), threshold / 2.0
+        # Deviations from the mean add up to 0 within a group: what does not is noise.
+        centering = np.eye(len(groups)) - is_of.T @ (is_of / is_of.sum(axis=1, keepdims=True))
+        centered = np.where(is_same, 0.0, centering @ (moments - products) @ centering)
+        places = np.arange(len(groups))
+        alike = np.exp(-np.abs(places[:, None] - places) / NEIGHBORS)
+        covariance = root + np.where(is_same & (groups < 0), alike, 0.0)
+        root = np.linalg.cholesky(covariance * (len(root) / np.trace(covariance)))
     along, directions = np.linalg.eigh(centered)
     along = np.sign(along) * np.maximum(np.abs(along) - threshold, 0.0)
-    along, directions = np.linalg.eigh(known + (directions * along) @ directions.T)
+    along, directions = np.linalg.eigh(
+        root.T @ (known + (directions * along) @ directions.T) @ root
+    )
+    directions = root @ directions
     beyond = sums - np.outer(total, shares)
-    inverse = 1.0 / (np.maximum(along, 0.0) + ridge)
+    inverse = 1.0 / (np.maximum(along, 0.0) + threshold / 2.0)
     weights = directions @ ((directions.T @ beyond) * inverse[:, None])
     variance = float((shares * (1.0 - shares)).sum())
-    by_noise = num_classes * (noise * norm) ** 2 * float(inverse.sum())
+    spread = float((np.square(directions) @ inverse).sum())
+    by_noise = num_classes * (noise * norm) ** 2 * spread
     explained = (float((weights * beyond).sum()) - by_noise) / (number * variance)
     scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MOST_EXPLAINED)))
     intercept = (shares - total @ weights / number) / CONSTANT

@@ -19,7 +19,6 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     mechanism_from_dict,
 )
-from pate_tf.accounting.mechanisms.base import NoisyWinners
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.validation import IntArray
@@ -154,7 +153,6 @@ def release_votes(
     voter: CountVotes,
     ledger: Ledger,
     noise: NoiseSource,
-    noisy_winners: NoisyWinners,
     num_classes: int,
     unit: str = "record",
     query_indices: npt.ArrayLike | None = None,
@@ -179,10 +177,7 @@ def release_votes(
             Called before anything is charged, and only with queries that have no answer yet. Every
             teacher has one vote on every query.
         ledger: the ensemble's ledger, opened for labeling.
-        noise: where privacy noise comes from.
-        noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
-            with the largest counts * LATTICE + noise, int64 `[num_queries]`:
-            `VoteAggregation.noisy_winners`.
+        noise: where privacy noise comes from, and what picks winners.
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
@@ -244,7 +239,6 @@ def release_votes(
                     counts.values[rows],
                     ledger=ledger,
                     noise=noise,
-                    noisy_winners=noisy_winners,
                     adaptive=adaptive or predicted is not None,
                     predictions=None if predicted is None else predicted[rows],
                 )
@@ -279,7 +273,6 @@ def _charge_and_draw(
     *,
     ledger: Ledger,
     noise: NoiseSource,
-    noisy_winners: NoisyWinners,
     adaptive: bool,
     predictions: npt.NDArray[np.float64] | None,
 ) -> None:
@@ -292,9 +285,9 @@ def _charge_and_draw(
     fault_point("before_debit")
     debit = ledger.debit(mechanism, queries, secure_noise=noise.is_secure)
     if predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
-        drawn = mechanism.draw_with(predictions, counts, noise, noisy_winners=noisy_winners)
+        drawn = mechanism.draw_with(predictions, counts, noise)
     else:
-        drawn = mechanism.draw(counts, noise, noisy_winners=noisy_winners)
+        drawn = mechanism.draw(counts, noise)
     fault_point("noise_drawn")
     path = ledger.folder / VOTES / f"{debit:09d}.npz"
     arrays = {

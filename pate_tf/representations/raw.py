@@ -95,7 +95,7 @@ WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks
 MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each
 # Without a pool: bins of a number's range, of equal widths, and where the lowest one is split, as
 # of a number that is nearly always near its lowest value.
-BINS_OF_RANGE = 20
+BINS_OF_RANGE = 25
 SPLITS = (1 / 32, 1 / 4)
 
 
@@ -120,6 +120,9 @@ class BinsPart(Part):
             columns, low, high = bins_of_ranges(pool.dataset)
             self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
             self._groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
+            if self._groups is not None:  # numbers, whose bins have an order, count from -1 down
+                is_number = np.isin(self._groups, self._groups[len(self._unbinned) :])
+                self._groups = np.where(is_number, -1 - self._groups, self._groups)
             self.take([*scales, columns, low, high])
             return
         rows = self._raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
@@ -145,7 +148,7 @@ class BinsPart(Part):
 
     @property
     def groups(self) -> IntArray | None:
-        """Of bins of ranges and categories; None with a pool."""
+        """Of bins of ranges, below 0, and of categories; None with a pool."""
         return self._groups
 
     @property

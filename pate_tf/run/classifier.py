@@ -22,13 +22,17 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.planning import FEATURE_SUMS, PATE
 from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.reporting import reporting
 from pate_tf.data.data import Data
 from pate_tf.ledger.rollback_guard import LedgerWarning
 from pate_tf.queries.labels import Labels
 from pate_tf.release.feature_sums import FeatureSums
 from pate_tf.release.labeller import Labeller
 from pate_tf.run.student import Student
+from pate_tf.run.whole_run import AUTO, chosen_source
 from pate_tf.teachers.teachers import Teachers
 
 
@@ -65,6 +69,24 @@ class Fitted:
         """What the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`."""
         return self.labels.cost
 
+    def predict(self, inputs: Any) -> npt.NDArray[Any]:
+        """Returns the student's classes of inputs, as `Student.predict`."""
+        return self.student.predict(inputs)
+
+    def predict_proba(self, inputs: Any) -> npt.NDArray[Any]:
+        """Returns the student's probabilities of classes, as `Student.predict_proba`."""
+        return self.student.predict_proba(inputs)
+
+    def evaluate(
+        self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
+    ) -> float | None:
+        """Returns the student's accuracy, as `Student.evaluate`."""
+        return self.student.evaluate(inputs, labels)
+
+    def publish(self, folder: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+        """Publishes the student, as `Student.publish`."""
+        return self.student.publish(folder, **options)
+
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"
 
@@ -74,7 +96,9 @@ def fit(
     *,
     epsilon: float | None = None,
     delta: float | None = None,
-    method: str | None = None,
+    method: str = AUTO,
+    num_teachers: int | None = None,
+    representation: Any = None,
     directory: str | os.PathLike[str] | None = None,
     source: Teachers | FeatureSums | None = None,
     student: Student | None = None,
@@ -110,13 +134,17 @@ def fit(
         epsilon: what the labels may cost; mechanism, noise and number of queries follow from it
             and from public values. None only with a mechanism that has its noise.
         delta: as of `Labeller`.
-        method: "pate" for teachers' noisy votes, or "feature_sums", whose representation of a table
-            is chosen by public labels of the pool (`FeatureSums.choose_representation`). Default:
-            "pate", but "feature_sums" without a pool.
+        method: "pate" for teachers' noisy votes; "feature_sums", whose representation of a table is
+            chosen by public labels of the pool (`FeatureSums.choose_representation`); or "auto":
+            that of `source` or `mechanism`, else by public values whichever is expected to label
+            better.
+        num_teachers: of method pate. Default: by the number of records.
+        representation: features that teachers or sums are of, as `FeatureSums` takes it, such as
+            "EfficientNetV2B0". Default: by the data.
         directory: of the run. Default: that of `source`, else `runs/NAME-NUM_TEACHERS` or
             `runs/NAME-feature_sums`.
         source: `Teachers` or `FeatureSums` with settings of their own, fitted or not. Default:
-            those of the method.
+            sums, or closed-form teachers, with the settings above.
         student: with settings of its own, not fitted yet. Default: `Student(seed=seed)`.
         mechanism: as of `Labeller`.
         num_queries: as of `Labeller.label`.
@@ -144,29 +172,47 @@ def fit(
     held_back = None
     if evaluate_epsilon is not None:
         data, held_back = data.hold_back()
-    method = method or ("pate" if data.pool else "feature_sums")
-    if method not in (kinds := {"pate": Teachers, "feature_sums": FeatureSums}):
-        raise ValueError(f"method: expected {' or '.join(kinds)}, got {method!r}")
-    if method == "pate" and not data.pool:
-        raise ValueError("method: expected feature_sums without public inputs, got pate")
-    kind: type[Teachers] | type[FeatureSums] = kinds[method]
+    kinds = {PATE: Teachers, FEATURE_SUMS: FeatureSums}
+    if method not in (AUTO, *kinds):
+        raise ValueError(f"method: expected {AUTO}, {' or '.join(kinds)}, got {method!r}")
+    accept_forecast = bool(budget.get("accept_forecast"))
+    num_rounds = budget.get("num_rounds")
+    student = student or Student(seed=seed, verbose=verbose)
+    are_sums = method == FEATURE_SUMS or isinstance(source, FeatureSums)
+    student.check(data.pool, labels_whole_pool=are_sums)
     if source is None:
-        source = kind(directory=directory, seed=seed, verbose=verbose)
-    elif not isinstance(source, kind):
+        if method == AUTO and (mechanism is not None or num_queries is not None):
+            method = PATE
+        source, _ = chosen_source(
+            data,
+            method=method,
+            epsilon=epsilon,
+            delta=delta,
+            num_teachers=num_teachers,
+            representation=representation,
+            directory=None if directory is None else pathlib.Path(directory),
+            accept_forecast=accept_forecast,
+            num_rounds=num_rounds,
+            seed=seed,
+            reporting=reporting(verbose),
+        )
+    elif not isinstance(source, kinds.get(method, (Teachers, FeatureSums))):
         raise ValueError(
-            f"source: expected pate_tf.{kind.__name__} with method {method}, got "
+            f"source: expected pate_tf.{kinds[method].__name__} with method {method}, got "
             f"{type(source).__name__}"
         )
     elif directory is not None and source.directory != pathlib.Path(directory):
         raise ValueError(
             f"directory: expected that of `source`, {source.directory}, or none, got {directory}"
         )
-    student = student or Student(seed=seed, verbose=verbose)
-    student.check(data.pool, labels_whole_pool=method == "feature_sums")
-    if isinstance(source, FeatureSums) and epsilon is not None:
-        number, rounds = data.private.public_size, budget.get("num_rounds")
-        source.choose_representation(data.pool, number, epsilon, delta, rounds)
-        if source.forecast is not None and not budget.get("accept_forecast"):
+    elif isinstance(source, Teachers) and not data.pool:
+        raise ValueError("source: expected feature sums without public inputs, got teachers")
+    elif num_teachers is not None or representation is not None:
+        raise ValueError("source: expected none with num_teachers or representation, got one")
+    elif isinstance(source, FeatureSums) and epsilon is not None:
+        number = data.private.public_size
+        source.choose_representation(data.pool, number, epsilon, delta, num_rounds)
+        if source.forecast is not None and not accept_forecast:
             source.forecast.check(data.pool.majority_share)
     source.fit(data.private, data.pool)
     with Labeller(

@@ -30,34 +30,9 @@ Answer = TypeVar("Answer")
 # privacy; and the round whose parameters are fetched, the number of rounds at the end.
 JoinRequest = tuple[bytes, LedgerFacts | None]
 PullRequest = tuple[bytes, int]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PushRequest:
-    """An upload on its way.
-
-    Attributes:
-        indices: of the parameters that change, ascending; None for all.
-    """
-
-    run: bytes
-    round: int
-    version: int
-    indices: npt.NDArray[np.uint32] | None = dataclasses.field(repr=False)
-    values: FloatArray = dataclasses.field(repr=False)
-
-    def upload(self, participant: int, num_parameters: int) -> Upload:
-        """Returns the upload; raises ValueError if it is none of such a model."""
-        indices = np.arange(num_parameters) if self.indices is None else self.indices
-        if self.values.ndim != 1 or self.values.shape != indices.shape:
-            raise ValueError("upload: expected a value for each index, got others")
-        return Upload(
-            participant=participant,
-            round=self.round,
-            version=self.version,
-            indices=indices.astype(np.int64),
-            values=self.values,
-        )
+# An upload on its way: its round, version, indices of the parameters that change, ascending, None
+# for all, and values.
+PushRequest = tuple[bytes, int, int, npt.NDArray[np.uint32] | None, FloatArray]
 
 
 class ParameterService:
@@ -161,10 +136,20 @@ class ParameterService:
 
         Returns whether it is applied; else others come first.
         """
-        number = self._number(caller, request.run)
+        run, round_number, version, part, values = request
+        number = self._number(caller, run)
         if self._terms.settings.is_noisy and caller.name not in self.facts:
             raise ValueError("upload: expected one that was charged, got another")
-        upload = request.upload(number, self._server.num_parameters)
+        indices = np.arange(self._server.num_parameters) if part is None else part
+        if values.ndim != 1 or values.shape != indices.shape:
+            raise ValueError("upload: expected a value for each index, got others")
+        upload = Upload(
+            participant=number,
+            round=round_number,
+            version=version,
+            indices=indices.astype(np.int64),
+            values=values,
+        )
 
         def look() -> bool | None:
             is_applied = self._server.push(upload)
@@ -286,13 +271,9 @@ class RemoteServer(Connection):
 
     def _push(self, upload: Upload) -> None:
         is_part = len(upload.indices) < self._num_parameters
-        request = PushRequest(
-            run=self._terms.run_id,
-            round=upload.round,
-            version=upload.version,
-            indices=upload.indices.astype(np.uint32) if is_part else None,
-            values=upload.values,
-        )
+        indices = upload.indices.astype(np.uint32) if is_part else None
+        run_id = self._terms.run_id
+        request = run_id, upload.round, upload.version, indices, upload.values
         while not self._until_answered("Push", request, bool):
             pass  # others come first
         self._on_event(f"round {upload.round + 1} of {self._terms.settings.rounds} uploaded")

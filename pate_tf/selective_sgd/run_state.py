@@ -26,6 +26,9 @@ LEDGER = "ledger"  # the folder below `sensitive/`
 # In the state of a run: what names the run, stored before it is charged, and what names the state.
 NONCE, TOKEN, ROUND = "nonce", "token", "num_rounds"
 NONCE_BYTES = 32
+# What a ledger has of its run: the row that charged it; round and token of the state noted last.
+Noted = tuple[int | None, int, bytes]
+NOTHING: Noted = (None, 0, b"")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +116,7 @@ class DurableRun(contextlib.ExitStack):
         self._settings, self._source = settings, source
         self._acknowledge_reset = acknowledge_reset
         self._ledger: Ledger | None = None
-        self._noted = _Noted()  # as of the row that is the head
+        self._noted = NOTHING  # as of the row that is the head
         config, state = folder / "config.json", folder / "state.npz"
         is_noisy = settings is not None and settings.is_noisy
         is_record = settings is not None and settings.privacy == "record"
@@ -156,28 +159,27 @@ class DurableRun(contextlib.ExitStack):
         round_number = int(self.saved.get(ROUND, 0))
         token = bytes(self.saved.get(TOKEN, b""))
         with ledger.exclusive():
-            noted = _noted(ledger)
-            is_older = round_number < noted.round
-            is_other = round_number == noted.round and token != noted.token
-            if noted.debit is not None and (is_older or is_other):
+            debit, last, token_of_last = _noted(ledger)
+            is_other = round_number == last and token != token_of_last
+            if debit is not None and (round_number < last or is_other):
                 raise LedgerError(
                     f"{self._ledger_folder}: this run was restored from an older copy: another "
-                    f"state was released after {noted.round} rounds than the one of {round_number} "
+                    f"state was released after {last} rounds than the one of {round_number} "
                     f"that is here; put that one back, or begin in another folder, which is "
                     f"charged anew"
                 )
             if ledger.epsilon_budget is None:
                 ledger.replace_budget(settings.target_epsilon, settings.delta)
-            if noted.debit is None:
+            if debit is None:
                 charges = ledger.charges + Counter({charge: 1})
                 if self._acknowledge_reset and ledger.was_reset:
                     # What rows that are gone cost is charged, too.
                     epsilon, _ = smallest_epsilon(charges, settings.delta)
                     budget = max(settings.target_epsilon, float(rounded_up(epsilon)))
                     ledger.replace_budget(budget, settings.delta)
-                noted = _Noted(debit=ledger.debit(charge, secure_noise=secure_noise))
-        self._noted = noted
-        if round_number > noted.round:
+                ledger.debit(charge, secure_noise=secure_noise)
+            self._noted = _noted(ledger)
+        if round_number > last:
             # The process that stored this state ended before anything of it left.
             self._note(ledger, round_number, token)
         return self.facts()
@@ -220,39 +222,29 @@ class DurableRun(contextlib.ExitStack):
 
     def _note(self, ledger: Ledger, round_number: int, token: bytes) -> None:
         """Notes durably that a state is about to be released, before anything of it leaves."""
-        debit = self._noted.debit
+        debit, *_ = self._noted
         with ledger.exclusive():
             if debit is None or _noted(ledger) != self._noted:
                 raise LedgerError(f"{self._ledger_folder}: another process resumed this run")
             ledger.store_release(debit, {"round": round_number, "token": token.hex()})
-            self._noted = _Noted(debit=debit, round=round_number, token=token)
+            self._noted = (debit, round_number, token)
         with ledger.exclusive():
             pass  # of two copies that noted at the same time, one at least sees the other's row
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Noted:
-    """What a ledger has of its run: the row that charged it, and the state noted last."""
-
-    debit: int | None = None
-    round: int = 0
-    token: bytes = b""
-
-
-def _noted(ledger: Ledger) -> _Noted:
+def _noted(ledger: Ledger) -> Noted:
     """Returns what a ledger has of its run.
 
-    Nothing, once it was acknowledged that rows are gone: they may have been of rounds that no state
-    here knows.
+    `NOTHING`, once it was acknowledged that rows are gone: they may have been of rounds that no
+    state here knows.
     """
-    noted = _Noted()
+    noted = NOTHING
     for row in ledger.history():
         if row.kind == "debit" and not row.details["past"]:
-            noted = _Noted(debit=row.sequence)
+            noted = (row.sequence, 0, b"")
         elif row.kind == "acknowledged":
-            noted = _Noted()
+            noted = NOTHING
         elif row.kind == "released":
             kept = row.details["kept"]
-            token = bytes.fromhex(kept["token"])
-            noted = dataclasses.replace(noted, round=int(kept["round"]), token=token)
+            noted = (noted[0], int(kept["round"]), bytes.fromhex(kept["token"]))
     return noted

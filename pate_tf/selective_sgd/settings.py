@@ -1,13 +1,12 @@
 """Settings of shared training: how participants train, what protects uploads, what both cost."""
 
 import dataclasses
-import math
 from math import sqrt
 from typing import Any, ClassVar, Self
 
 from pate_tf.accounting.conversions import DEFAULT_DELTA
 from pate_tf.accounting.noisy_training import NoisyTraining, noise_for
-from pate_tf.core.validation import Fields, Settings, described, setting, value_type
+from pate_tf.core.validation import Fields, Settings, setting
 from pate_tf.net.credentials import Roster
 
 PROTOCOLS = ("round_robin", "asynchronous", "synchronous")
@@ -181,15 +180,7 @@ class Terms(Roster):
         values: dict[str, Any] = {}
         if fields.has("settings"):
             table = fields.table("settings")
-            for name in set(described(TrainingSettings)) - {"num_participants"}:
-                if table.has(name):
-                    kind, _ = value_type(TrainingSettings, name)
-                    if kind is str:
-                        values[name] = table.text(name)
-                    elif kind is int:
-                        values[name] = table.whole(name, least=0)
-                    else:
-                        values[name] = table.number(name, above=-math.inf)
+            values = table.settings(TrainingSettings, without=("num_participants",))
             table.end()
         return cls(
             run=fields.text("run"),

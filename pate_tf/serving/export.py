@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import BACKGROUNDS, Dataset
-from pate_tf.data.preprocessing import ngram_features, text_inputs
+from pate_tf.data.preprocessing import input_spec, ngram_features, text_inputs
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
 from pate_tf.serving.served import (
     DATASET,
@@ -61,75 +61,54 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     parsed, lacks the feature or has another size is an error for the whole batch.
     """
 
-    @tf.function(autograph=False, input_signature=[input_spec(dataset)])
-    def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, tf.ensure_shape(inputs, input_spec(dataset).shape))
+    def serve(
+        raw_inputs: Callable[[dict[str, tf.Tensor]], tf.Tensor], specs: dict[str, tf.TensorSpec]
+    ) -> Any:
+        @tf.function(autograph=False)
+        def answered(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+            inputs = raw_inputs(columns)
+            if inputs.dtype.is_floating:
+                name = dataset.input_name
+                inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
+            # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
+            size = tf.shape(inputs)[0]
+            paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
+            padded = answer(model, tf.pad(inputs, paddings))
+            answers = {key: part[:size] for key, part in padded.items()}
+            if dataset.class_names:
+                names = tf.constant(dataset.class_names)
+                answers["class_name"] = tf.gather(names, answers["label"])
+            return answers
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=EXAMPLES)])
-    def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, parse_examples(examples, dataset))
-
-    @tf.function(
-        autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=IMAGE_BYTES)]
-    )
-    def serve_encoded_images(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, decoded_images(image_bytes, dataset))
+        return answered.get_concrete_function(**specs)
 
     schema: Schema | None = dataset.schema
-    if dataset.kind != "text" and schema is None:
-        of_pictures = dataset.kind == "image" and dataset.input_shape[2] in (1, 3)
-        encoded = {ENCODED_IMAGES: serve_encoded_images} if of_pictures else {}
-        return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples, **encoded}
-    if dataset.kind != "text" and schema is not None:
-        names = schema.input_names().values()
+    strings, raw = tf.TensorSpec([None], tf.string), input_spec(dataset)
+    arrays = serve(lambda inputs: tf.ensure_shape(inputs[raw.name], raw.shape), {raw.name: raw})
+    examples = serve(lambda inputs: parse_examples(inputs[EXAMPLES], dataset), {EXAMPLES: strings})
+    if dataset.kind == "text":
+        default = serve(lambda inputs: text_inputs(inputs[TEXT], dataset), {TEXT: strings})
+    elif schema is not None:
+        names = schema.input_names()
         specs = {
-            name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name)
-            for column, name in zip(schema.columns, names, strict=True)
+            names[column.name]: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string)
+            for column in schema.columns
         }
-
-        @tf.function(autograph=False)
-        def serve_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _named(model, dataset, table_features(columns, schema))
-
-        return {
-            SERVING_DEFAULT: serve_columns.get_concrete_function(**specs),
-            SERIALIZED_EXAMPLES: serve_examples,
-            FEATURES: serve,
-        }
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
-    def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(model, dataset, text_inputs(text, dataset))
-
-    return {SERVING_DEFAULT: serve_texts, SERIALIZED_EXAMPLES: serve_examples, FEATURES: serve}
+        default = serve(lambda inputs: table_features(inputs, schema), specs)
+    else:
+        by_name = {SERVING_DEFAULT: arrays, SERIALIZED_EXAMPLES: examples}
+        if dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
+            by_name[ENCODED_IMAGES] = serve(
+                lambda inputs: decoded_images(inputs[IMAGE_BYTES], dataset), {IMAGE_BYTES: strings}
+            )
+        return by_name
+    return {SERVING_DEFAULT: default, SERIALIZED_EXAMPLES: examples, FEATURES: arrays}
 
 
 def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
     logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
-
-
-def _named(
-    model: keras.Model | tf.Module, dataset: Dataset, inputs: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    if inputs.dtype.is_floating:
-        name = dataset.input_name
-        inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
-    # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
-    size = tf.shape(inputs)[0]
-    paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
-    padded = answer(model, tf.pad(inputs, paddings))
-    answers = {key: part[:size] for key, part in padded.items()}
-    if dataset.class_names:
-        names = tf.constant(dataset.class_names)
-        answers["class_name"] = tf.gather(names, answers["label"])
-    return answers
-
-
-def input_spec(dataset: Dataset) -> tf.TensorSpec:
-    """Returns type, shape and name of a batch of raw inputs."""
-    return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
 
 
 # A schema inside of the graph: what `TableColumn.encode` does outside of it.
@@ -349,8 +328,11 @@ def write_warm_up(folder: pathlib.Path, model: str, dataset: Dataset) -> None:
 
 
 def student_digest(model: keras.Model | tf.Module) -> str:
-    """SHA-256 of a student's weights: the `student_digest` of its privacy statement."""
-    return artifacts.digest_arrays(variable.numpy() for variable in _variables(model))
+    """SHA-256 of a student's weights: the `student_digest` of its privacy statement.
+
+    A SavedModel has them as its `weights`, in their order.
+    """
+    return artifacts.digest_arrays(_variables(model))
 
 
 def export_student(

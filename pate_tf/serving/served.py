@@ -70,10 +70,8 @@ class ServedStudent:
     @functools.cached_property
     def dataset(self) -> Dataset:
         """What is publicly known of the data, with the schema of a table."""
-        fields, schema = (
-            artifacts.read_json(self.folder / EXTRA / DATASET),
-            self.folder / EXTRA / SCHEMA,
-        )
+        fields = artifacts.read_json(self.folder / EXTRA / DATASET)
+        schema = self.folder / EXTRA / SCHEMA
         by = read_schema(schema) if schema.is_file() else None
         return dataclasses.replace(Dataset.from_dict(fields), schema=by)
 
@@ -187,15 +185,6 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
     return files
 
 
-def served_digest(folder: pathlib.Path) -> str:
-    """SHA-256 of the weights that a SavedModel answers with; ValueError if there is none.
-
-    It is the `artifacts.digest_arrays` of its `weights`, in their order: the SHA-256 of the
-    hexadecimal SHA-256 digests of each weight's type, shape and bytes.
-    """
-    return artifacts.digest_arrays(weight.numpy() for weight in load_student(folder).weights)
-
-
 def matches_statement(folder: pathlib.Path) -> bool:
     """Whether every file is the one that was exported, and the weights are the statement's.
 
@@ -219,7 +208,7 @@ def matches_statement(folder: pathlib.Path) -> bool:
         raise ValueError(f"{statement}: expected a student_digest, got none")
     if artifacts.read_json(digests).get("files") != file_digests(folder):
         return False
-    return served_digest(folder) == stated
+    return artifacts.digest_arrays(load_student(folder).weights) == stated
 
 
 # Files, and how good a student is where a file has labels.
@@ -308,19 +297,16 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     column = label or (schema.label if schema is not None else None) or "label"
     if column not in fields:
         raise ValueError(f"inputs: expected labels in a column {column}, got none")
-    names = {"": -1, **{name: place for place, name in enumerate(published.class_names)}}
     if schema is not None:
-        numbers = schema.labels(fields[column], may_be_empty=True)
+        truth = schema.labels(fields[column], may_be_empty=True)
     else:
-        numbers = np.array([names.get(name, -2) for name in fields[column]], np.int64)
-    if strange := {
-        name for name, number in zip(fields[column], numbers, strict=True) if number < -1
-    }:
+        numbers = {"": -1, **{name: place for place, name in enumerate(published.class_names)}}
+        truth = np.array([numbers.get(name, -2) for name in fields[column]], np.int64)
+    if (truth < -1).any():
         raise ValueError(
             f"inputs: expected labels of {', '.join(published.class_names[:12])} in {column}, got "
-            f"{sorted(strange)[0]!r}"
+            f"{min(itertools.compress(fields[column], truth < -1))!r}"
         )
-    truth = numbers
     has_label = truth >= 0
     if not has_label.any():
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")

@@ -26,7 +26,6 @@ from pate_tf.silos import shamir
 from pate_tf.silos.journal import CoordinatorJournal, Round
 from pate_tf.silos.messages import (
     Answer,
-    BatchSource,
     RandomisedVotes,
     Refusal,
     Reply,
@@ -501,8 +500,8 @@ class Coordinator(contextlib.ExitStack):
             self.journal.wait(round_)
         for silo in self._silos or ():
             poll = functools.partial(self.journal.poll, silo.name)
-            connection = BatchSource(poll, functools.partial(self.journal.submit, silo.name))
-            while silo.step(connection) is Answer.OK:
+            submit = functools.partial(self.journal.submit, silo.name)
+            while silo.step(poll, submit) is Answer.OK:
                 pass
         replies = self.journal.replies(round_.number)
         if any(isinstance(each, SecureMechanism) for each in round_.mechanisms.values()):

@@ -74,10 +74,9 @@ class Round:
         """Whether a reply can be its silo's."""
         mechanism = self.mechanisms.get(reply.silo)
         if isinstance(reply, RandomisedVotes):
-            is_whole = len(reply.labels) == len(self.queries) and reply.labels.max() < (
-                self.num_classes
-            )
-            return bool(is_whole) and isinstance(mechanism, RandomisedResponse)
+            is_whole = len(reply.labels) == len(self.queries)
+            is_whole = is_whole and int(reply.labels.max()) < self.num_classes
+            return is_whole and isinstance(mechanism, RandomisedResponse)
         if isinstance(reply, SealedShares):
             return len(reply.sealed) == getattr(mechanism, "num_parties", None)
         return mechanism is not None

@@ -11,7 +11,6 @@ import dataclasses
 import enum
 import hashlib
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -215,18 +214,3 @@ def reply_digest(reply: Reply) -> bytes:
     A silo that sends a stored reply again may have answered other batches since.
     """
     return hashlib.sha256(encode(dataclasses.replace(reply, commitment=None))).digest()
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchSource:
-    """What a silo needs of its coordinator. The silo dials.
-
-    Both raise `ConnectionError` while the coordinator can't be reached.
-
-    Attributes:
-        poll: returns the next batch that waits for this silo's reply; None if none does.
-        submit: hands over a reply. May be repeated: the second time the answer is `SAME`.
-    """
-
-    poll: Callable[[], QueryBatch | None]
-    submit: Callable[[Reply], Answer]

@@ -2,14 +2,13 @@
 
 import dataclasses
 import json
-import math
 import pathlib
 from math import inf
 from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.local import SILO_CHARGES, RandomisedResponse, SecureHistogram
 from pate_tf.core import artifacts, validation
-from pate_tf.core.validation import Fields, Settings, check_name, described, setting, value_type
+from pate_tf.core.validation import Fields, Settings, check_name, described, setting
 from pate_tf.net.credentials import Roster
 from pate_tf.silos.messages import Mechanism, QueryBatch, Reason
 from pate_tf.silos.protocol import Identity
@@ -51,6 +50,7 @@ class Policy(Settings):
     allowed: tuple[str, ...] = setting(
         ("randomised_response",),
         flag="mechanisms",
+        choices=tuple(SILO_CHARGES),
         help=f"What the silo answers by, of {', '.join(SILO_CHARGES)}.",
     )
     most_epsilon: float = setting(1.0, above=0.0, help="Most epsilon for one randomized answer.")
@@ -92,15 +92,8 @@ class Policy(Settings):
             ValueError: if the file holds none; one line that says what was expected.
             OSError: if it can't be read.
         """
-        fields, stored = Fields.read(path), dict[str, Any]()
-        for name in filter(fields.has, described(cls)):
-            kind, is_list = value_type(cls, name)
-            if is_list:
-                stored[name] = fields.texts(name, among=tuple(SILO_CHARGES))
-            elif kind is float:
-                stored[name] = fields.number(name, above=-math.inf)
-            else:
-                stored[name] = fields.whole(name) if kind is int else fields.text(name)
+        fields = Fields.read(path)
+        stored = fields.settings(cls)
         fields.end()
         try:
             return cls(**{**stored, **values})

@@ -67,16 +67,13 @@ def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Ke
         ) from None
 
 
-def seal_votes(
-    labels: IntArray, terms: BatchTerms, *, silo: str, noise: NoiseSource | None = None
-) -> tuple[bytes, ...]:
+def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
     """Returns a silo's votes in shares, each sealed to its aggregator.
 
     Args:
         labels: one vote for each query, int64 `[num_queries]`. Sensitive.
         terms: of the batch.
         silo: name of the silo.
-        noise: entropy; None for the operating system's.
 
     Raises ValueError unless there is a class for every query.
     """
@@ -87,7 +84,7 @@ def seal_votes(
         raise ValueError(f"labels: expected classes 0 to {num_classes - 1}, got others")
     one_hot = np.zeros(terms.shape, np.uint64)
     one_hot[np.arange(num_queries), labels] = 1
-    return seal_shares(deal(one_hot, terms, noise or SystemNoise()), terms, silo=silo)
+    return seal_shares(deal(one_hot, terms, SystemNoise()), terms, silo=silo)
 
 
 def seal_sums(

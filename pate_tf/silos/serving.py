@@ -16,7 +16,6 @@ from pate_tf.data.data_source import DataSource, source_of
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.net.credentials import TlsFiles
-from pate_tf.silos.messages import BatchSource
 from pate_tf.silos.roster import Policy, SiloRoster
 from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
 
@@ -154,7 +153,8 @@ def serve(
     ):
         on_event(f"{silo.name} dials {policy.coordinator}")
         silo.serve(
-            BatchSource(connection.poll, connection.submit),
+            connection.poll,
+            connection.submit,
             until=lambda: until() or connection.is_over(),
             on_event=lambda event: on_event(f"{silo.name}: {event}"),
         )

@@ -36,7 +36,6 @@ from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.messages import (
     Answer,
-    BatchSource,
     QueryBatch,
     RandomisedVotes,
     Reason,
@@ -396,25 +395,32 @@ class Silo(contextlib.ExitStack):
         except RefusedError as refused:
             return Refusal(**names, reason=refused.reason)
 
-    def step(self, coordinator: BatchSource) -> Answer | None:
+    def step(
+        self, poll: Callable[[], QueryBatch | None], submit: Callable[[Reply], Answer]
+    ) -> Answer | None:
         """Polls once; answers and submits what there was. Returns what came of it, or None.
+
+        Args:
+            poll: returns the next batch that waits for this silo's reply; None if none does.
+            submit: hands over a reply. May be repeated: the second time the answer is `SAME`.
 
         Raises:
             ConnectionError: if the coordinator can't be reached. The reply is stored and sent
                 again, unchanged, when the batch is polled again.
         """
-        batch = coordinator.poll()
+        batch = poll()
         if batch is None:
             return None
         reply = self.answer(batch)
         fault_point("silo_answered")
-        answer = coordinator.submit(reply)
+        answer = submit(reply)
         fault_point("silo_submitted")
         return answer
 
     def serve(
         self,
-        coordinator: BatchSource,
+        poll: Callable[[], QueryBatch | None],
+        submit: Callable[[Reply], Answer],
         *,
         on_event: Callable[[str], None] = lambda event: None,
         **waiting: Any,
@@ -422,14 +428,15 @@ class Silo(contextlib.ExitStack):
         """Polls and answers until it is stopped; for `until` and `sleep` see `with_retries`.
 
         Args:
-            coordinator: or a connection to it.
+            poll: as of `step`.
+            submit: as of `step`.
             on_event: called with what happened, in words without anything of the data.
             **waiting: of `pate_tf.net.client.with_retries`.
         """
         from pate_tf.net.client import with_retries  # needs grpcio
 
         def step() -> bool | None:
-            answer = self.step(coordinator)
+            answer = self.step(poll, submit)
             if answer is None:
                 return None
             on_event(f"a batch was answered: {answer.value}")

@@ -32,7 +32,7 @@ TASK_RESULT: Final = tuple[bytes, str | AggregatorMessage]
 
 
 class SiloConnection(Connection):
-    """A silo's connection to its coordinator: a `pate_tf.silos.messages.BatchSource`.
+    """A silo's connection to its coordinator.
 
     Args:
         address: `host:port` of the coordinator.

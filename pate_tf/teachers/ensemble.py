@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.data.preprocessing import load_graph
+from pate_tf.data.preprocessing import input_spec, load_graph
 from pate_tf.models import catalogue, closed_form
 from pate_tf.models.encoder import BATCH, Encoder
 from pate_tf.teachers.settings import TeacherConfig
@@ -43,12 +43,9 @@ def voting_module(
     module = tf.Module()
     module.stacked = list(stacked)
     num_teachers, dataset = config.num_teachers, config.dataset
-    inputs_spec = tf.TensorSpec(
-        [None, *dataset.input_shape], dataset.input_type, dataset.input_name
-    )
     starts = tf.range(0, num_teachers, together)
 
-    @tf.function(input_signature=[inputs_spec])
+    @tf.function(input_signature=[input_spec(dataset)])
     def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         taken = prepared(tf.cast(inputs, tf.float32))
         parts = tf.TensorArray(tf.int64, tf.size(starts), infer_shape=False)
@@ -145,8 +142,7 @@ def _nearest_labels(
 
 def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
     """Returns SHA-256 of what an encoder learned, as hexadecimal digits."""
-    digest = artifacts.digest_arrays(variable.numpy() for variable in learnt)
-    return hashlib.sha256(digest.encode()).hexdigest()
+    return hashlib.sha256(artifacts.digest_arrays(learnt).encode()).hexdigest()
 
 
 def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
@@ -156,11 +152,8 @@ def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
     """
     module = tf.Module()
     module.encoder, module.learnt, dataset = encoder, encoder.learnt, encoder.dataset
-    inputs_spec = tf.TensorSpec(
-        [None, *dataset.input_shape], dataset.input_type, dataset.input_name
-    )
 
-    @tf.function(autograph=False, input_signature=[inputs_spec])
+    @tf.function(autograph=False, input_signature=[input_spec(dataset)])
     def features(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         values = encoder(tf.cast(inputs, tf.float32))
         return {"features": tf.ensure_shape(values, [None, encoder.num_features])}

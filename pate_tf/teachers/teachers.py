@@ -264,7 +264,7 @@ class Teachers:
             if len(finished_teachers(directory.teachers)) == number:
                 if missing or not target.exists():
                     trained = store.load()
-                    kinds.save_ensemble(kind, target, config, trained, work.encoder)
+                    kinds.save_ensemble(kind, target, work, trained)
                     write_losses(directory, [teacher.losses for teacher in trained])
                 self._voter = kinds.load_ensemble(target)
         return self

@@ -241,9 +241,9 @@ class SavedModelEnsemble(Ensemble):
         self._loaded = load_graph(str(folder))
         public = getattr(self._loaded, "public_weights", ())
         weights = (*self._loaded.stacked, *public)
-        super().__init__(config, artifacts.digest_arrays(weight.numpy() for weight in weights))
+        super().__init__(config, artifacts.digest_arrays(weights))
         if public:
-            self.encoder_digest = artifacts.digest_arrays(weight.numpy() for weight in public)
+            self.encoder_digest = artifacts.digest_arrays(public)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """See `Voter.votes`."""

@@ -17,11 +17,9 @@ from pate_tf.accounting.mechanisms import LATTICE, AdditiveNoisyMax, Mechanism, 
 from pate_tf.accounting.mechanisms.base import (
     Answers,
     NoiseDraws,
-    NoisyWinners,
     OfSigma,
     OneScale,
     Target,
-    largest_sums,
     parameter,
 )
 from pate_tf.core.validation import IntArray
@@ -61,11 +59,9 @@ class ToyHistogram(OfSigma):
     words: ClassVar[str] = "Noisy numbers of votes leave, sigma {self.sigma:g}."
     lacks: ClassVar[Mapping[str, str]] = {"bounds": "a toy"}
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         drawn = noise.gaussian_integers(self.sigma * LATTICE, counts.size).reshape(counts.shape)
-        return Answers(noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
+        return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +80,7 @@ class ToyGate(Mechanism):
         super().__post_init__()
         object.__setattr__(self, "approximate", (self.epsilon, self.delta))
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         gaps = np.diff(np.sort(counts, axis=1)[:, -2:], axis=1)
         noisy = int(gaps.min(initial=10**6)) + int(noise.laplace_integers(2.0 / self.epsilon, 1)[0])
         if noisy < 40:

@@ -29,13 +29,13 @@ def test_adult_has_every_field_of_the_real_files_in_ucis_order(shared_data):
     assert private.labels.mean() == pytest.approx(0.2408, abs=1e-4)
     split = public.split(public.dataset.pool_size)
     assert (len(split.pool), len(split.held_out)) == (4_999, 11_282)
-    for examples, path, skipped in zip((private, public), uci.ADULT.files, (0, 1), strict=True):
+    for examples, path, skipped in zip((private, public), uci.FILES["adult"], (0, 1), strict=True):
         lines = (shared_data / "data" / path).read_text().splitlines()[skipped:]
         rows = [row for row in csv.reader(lines, skipinitialspace=True) if row]
         assert len(rows) == len(examples)
         for place in (*range(100), *range(len(rows) - 100, len(rows))):
             row = dict(zip(uci.ADULT_FIELDS, rows[place], strict=True))
-            assert_is_row(uci.ADULT.schema, examples.inputs[place], row)
+            assert_is_row(uci.SCHEMAS["adult"], examples.inputs[place], row)
             expected = row["income"].rstrip(".")
             assert examples.dataset.class_names[examples.labels[place]] == expected
 
@@ -63,7 +63,7 @@ def test_diabetes_is_balanced_and_split_by_patient_in_ucis_order(shared_data):
         assert len(taken) == len(examples)
         for place in range(0, len(taken), 100):
             assert examples.labels[place] == (taken[place]["readmitted"] != "<30")
-            assert_is_row(uci.DIABETES.schema, examples.inputs[place], taken[place])
+            assert_is_row(uci.SCHEMAS["diabetes"], examples.inputs[place], taken[place])
         patients.append({row["patient_nbr"] for row in taken})
     assert not patients[0] & patients[1]
 
@@ -80,7 +80,7 @@ def test_a_record_of_adult_does_not_change_with_another_record(tmp_path):
 
 
 def encounter(number: int, patient: int = 7, **changes: str) -> dict[str, str]:
-    fields = {column.name: str(column.example) for column in uci.DIABETES.schema.columns}
+    fields = {column.name: str(column.example) for column in uci.SCHEMAS["diabetes"].columns}
     fields |= {"encounter_id": str(number), "patient_nbr": str(patient), "readmitted": "<30"}
     return {**fields, **changes}
 

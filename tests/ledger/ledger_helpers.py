@@ -6,7 +6,6 @@ import numpy as np
 
 from pate_tf.accounting.charges import CostRelease
 from pate_tf.accounting.mechanisms import (
-    LATTICE,
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
     GaussianNoisyMax,
@@ -45,10 +44,6 @@ def votes_of(inputs):
     return VoteCounts(np.tile([90, 85, 75], (len(inputs), 1)))
 
 
-def noisy_winners(counts, noise):
-    return np.argmax(counts * LATTICE + noise, axis=1)
-
-
 def pool(start, stop):
     return np.arange(2 * start, 2 * stop, dtype=np.float32).reshape(-1, 2)
 
@@ -65,7 +60,6 @@ def labeller_on(ledger, *, noise=None, voter=votes_of):
         voter=voter,
         ledger=ledger,
         noise=SystemNoise() if noise is None else noise,
-        noisy_winners=noisy_winners,
         num_classes=NUM_CLASSES,
     )
 

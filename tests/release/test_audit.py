@@ -9,7 +9,6 @@ from audits import FALSE_ALARM, WORST_CASE, audited_distance, audited_epsilon, a
 from scipy import stats
 
 from pate_tf.accounting.mechanisms import (
-    LATTICE,
     ExponentialMechanism,
     GaussianHistogram,
     GaussianNoisyMax,
@@ -40,7 +39,6 @@ def released_labels(folder, mechanism, counts, num_queries):
             voter=lambda inputs: VoteCounts(np.tile(counts, (len(inputs), 1))),
             ledger=ledger,
             noise=SystemNoise(),
-            noisy_winners=lambda votes, noise: np.argmax(votes * LATTICE + noise, axis=1),
             num_classes=len(counts),
         )
         return [

@@ -102,3 +102,25 @@ def test_weights_are_those_of_ridge_regression_and_noise_shrinks_them():
         shrunk = weights_of_moments(noisy, NUM_CLASSES, scale, num_records=len(labels))
         assert np.isfinite(shrunk).all()
         assert np.linalg.norm(shrunk[:-1]) < np.linalg.norm(weights[:-1])
+
+
+def test_weights_of_neighboring_bins_are_alike():
+    """Two numbers in 30 bins each; under noise those that are known to be ordered tell more."""
+    random = np.random.default_rng(0)
+    places = random.integers(0, 30, (20_000, 2))
+    one_hot = np.eye(30)[places].reshape(len(places), -1) * (0.95 / 2) ** 0.5
+    vectors = np.hstack([one_hot, np.full((len(places), 1), 0.05**0.5)])
+    labels = (places.sum(axis=1) > 35).astype(int)
+    exact = moments_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    groups, correct = np.repeat([0, 1], 30), {}
+    for is_ordered in (False, True):
+        numbered = -1 - groups if is_ordered else groups
+        guesses = []
+        for noise in np.random.default_rng(1).normal(size=(10, *exact.shape)):
+            noisy = (exact + 100.0 * LATTICE * noise).astype(np.int64)
+            weights = weights_of_moments(noisy, NUM_CLASSES, 100.0, groups=numbered)
+            guesses.append((vectors @ weights).argmax(axis=1) == labels)
+        correct[is_ordered] = np.mean(guesses)
+    assert correct[True] > correct[False] + 0.02
+    exactly = weights_of_moments(exact, NUM_CLASSES, 0.1, groups=-1 - groups)
+    assert np.mean((vectors @ exactly).argmax(axis=1) == labels) > 0.97

@@ -9,12 +9,7 @@ import pytest
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
-from pate_tf.accounting.mechanisms import (
-    LATTICE,
-    LaplaceNoisyMax,
-    StabilityGate,
-    StabilityGateOrHistogram,
-)
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate, StabilityGateOrHistogram
 from pate_tf.accounting.mechanisms import charged_once as gate_module
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger
@@ -46,13 +41,7 @@ def labeller_on(ledger, *, tied=(), unit="record"):
         return VoteCounts(np.array(rows))
 
     return functools.partial(
-        release_votes,
-        voter=voter,
-        ledger=ledger,
-        noise=SystemNoise(),
-        noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
-        num_classes=3,
-        unit=unit,
+        release_votes, voter=voter, ledger=ledger, noise=SystemNoise(), num_classes=3, unit=unit
     )
 
 
@@ -165,13 +154,11 @@ def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplo
         lambda self, distance: secrets.append(distance) or real(self, distance),
     )
     counts = np.array([[8317, 2154, 0]] * 3)  # distance 3082
-    labeller = labeller_on(ledger)
     released = functools.partial(
         release_votes,
         voter=lambda inputs: VoteCounts(counts[: len(inputs)]),
         ledger=ledger,
         noise=SystemNoise(),
-        noisy_winners=labeller.keywords["noisy_winners"],
         num_classes=3,
     )(pool(1, 2, 3), mechanism=gate)
     assert secrets == [3082]

@@ -107,13 +107,15 @@ def test_an_owner_more_moves_the_table_by_one_and_nothing_else(tmp_path):
 def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
     data = data_of(table(300))
     for changes, message in (
-        ({"method": "pate"}, "method: expected feature_sums without public inputs"),
+        ({"method": "pate"}, "public: expected public records with method pate"),
+        ({"source": pate_tf.Teachers()}, "source: expected feature sums without public inputs"),
         ({"student": pate_tf.Student("supervised")}, "student: expected linear_head"),
         ({"num_rounds": 2}, "num_rounds: expected 1 for these sums"),
         ({"epsilon": 1e-4}, "expected one at which records outweigh the noise"),
     ):
         with pytest.raises(ValueError, match=message):
-            pate_tf.fit(data, **{"epsilon": 4.0, "directory": tmp_path, **changes})
+            folder = None if "source" in changes else tmp_path
+            pate_tf.fit(data, **{"epsilon": 4.0, "directory": folder, **changes})
     assert not (tmp_path / "released").exists()
     with pytest.raises(ValueError, match="schema: expected one, with ranges and categories"):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")

@@ -1,3 +1,5 @@
+import itertools
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -26,8 +28,8 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.moments import query_costs
 from pate_tf.analysis.smooth_sensitivity import (
-    BallMinima,
     ball_maxima,
+    ball_minima,
     local_sensitivities,
     smooth_sensitivity,
     tail_table,
@@ -109,7 +111,7 @@ def test_ball_ends_are_exact(size, name):
     tail = tail_table("two_sided", mechanism, size[0])
     steps = np.arange(1, size[0] + 1)
     q_max, _ = ball_maxima(descending, steps, tail)
-    q_min = BallMinima(descending, tail).next(len(steps))
+    q_min = list(itertools.islice(ball_minima(descending, tail), len(steps)))
     lead = descending[:, 0] - descending[:, 1]
     for row, d in enumerate(steps):
         inside = distances <= d

@@ -175,7 +175,7 @@ def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
         ({"classes": ["no"]}, True, "classes: expected at least two, got 1 class"),
         ({}, False, "X_public: expected public inputs, or a `value_range`"),
         ({"epsilon": None}, True, "epsilon: expected a number"),
-        ({"method": "sums"}, True, "method: expected pate or feature_sums"),
+        ({"method": "sums"}, True, "method: expected auto, pate or feature_sums"),
     ],
 )
 def test_what_does_not_fit_is_refused(records, changes, public, message):

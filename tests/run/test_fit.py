@@ -72,7 +72,8 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "sums"}, "method: expected pate or feature_sums, got 'sums'"),
+        ({"method": "sums"}, "method: expected auto, pate or feature_sums, got 'sums'"),
+        ({"num_teachers": 9}, "source: expected none with num_teachers or representation"),
         ({"method": "feature_sums"}, "source: expected pate_tf.FeatureSums with method feature"),
         (
             {"method": "feature_sums", "source": None, "epsilon": 0.001},
@@ -89,6 +90,27 @@ def test_what_does_not_fit_is_refused(data, tmp_path, monkeypatch, changes, mess
     with pytest.raises(ValueError, match=message):
         pate_tf.fit(**{**given, **changes})
     assert not list(tmp_path.rglob("ledger*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "source"),
+    [
+        ({}, pate_tf.FeatureSums),
+        ({"num_queries": 5}, pate_tf.Teachers),
+        ({"method": "pate", "num_teachers": 6}, pate_tf.Teachers),
+    ],
+)
+def test_method_and_source_follow_from_public_values(data, tmp_path, settings, source):
+    settings = {"epsilon": 20.0, "representation": "raw", "directory": tmp_path, **settings}
+    fitted = pate_tf.fit(data, **settings)
+    assert type(fitted.source) is source and fitted.source.directory == tmp_path
+    assert fitted.evaluate(data.held_out) == fitted.student.evaluate(data.held_out)
+    assert fitted.predict_proba(data.held_out).argmax(axis=1).tolist() == (
+        fitted.predict(data.held_out).tolist()
+    )
+    assert fitted.publish().folder == tmp_path / "released"
+    if "num_teachers" in settings:
+        assert fitted.source.num_teachers == 6
 
 
 @pytest.mark.parametrize("method", ["pate", "feature_sums"])

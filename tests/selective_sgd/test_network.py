@@ -11,12 +11,7 @@ from shared_helpers import INITIAL, SIZE, NoNoise, model, shards
 from pate_tf.ledger import Ledger
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.net.messages import decode, encode
-from pate_tf.selective_sgd.network import (
-    ParameterService,
-    PushRequest,
-    RemoteServer,
-    message_limits,
-)
+from pate_tf.selective_sgd.network import ParameterService, RemoteServer, message_limits
 from pate_tf.selective_sgd.private_training import NoisyParticipants
 from pate_tf.selective_sgd.run_state import DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import Parameters, ParameterServer
@@ -77,7 +72,7 @@ class Served:
     def push(self, line, **parts):
         given = {"run": self.terms.run_id, "round": 0, "version": 0}
         given |= {"indices": np.array([3, 7], np.uint32), "values": np.array([0.5, -1], np.float32)}
-        return line.call("Push", PushRequest(**{**given, **parts}), bool)
+        return line.call("Push", tuple({**given, **parts}.values()), bool)
 
     def pull(self, line, turn):
         request = (self.terms.run_id, turn)

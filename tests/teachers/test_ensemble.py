@@ -1,5 +1,7 @@
 """Votes of saved networks, against one Keras model after another."""
 
+import types
+
 import numpy as np
 import pytest
 import teacher_helpers as helpers
@@ -12,7 +14,7 @@ def saved(folder, teachers=None, **changes):
     config = helpers.config(**{"num_teachers": 5, "model": helpers.SMALL, **changes})
     teachers = helpers.random_teachers(config) if teachers is None else teachers
     kind = kinds.find_kind(config.model, config.dataset)
-    kinds.save_ensemble(kind, folder, config, teachers, None)
+    kinds.save_ensemble(kind, folder, types.SimpleNamespace(config=config), teachers)
     return config, teachers
 
 

@@ -183,7 +183,7 @@ def test_a_damaged_ensemble_is_one_clear_line(whole, tmp_path, left):
 
 def test_an_interrupted_save_leaves_the_old_ensemble(whole, case, tmp_path, monkeypatch):
     shutil.copytree(whole, tmp_path / "run")
-    target, config = ensemble_in(tmp_path / "run"), load(whole).config
+    target = ensemble_in(tmp_path / "run")
     kind = kinds.find_kind(CASES[case]["net"], helpers.BLOBS)
 
     def interrupted(*arguments):
@@ -191,7 +191,7 @@ def test_an_interrupted_save_leaves_the_old_ensemble(whole, case, tmp_path, monk
 
     monkeypatch.setattr(type(kind), "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        kinds.save_ensemble(kind, target, config, [], None)
+        kinds.save_ensemble(kind, target, None, [])
     assert not [name for name in os.listdir(target.parent) if name.startswith(".writing")]
     assert load(tmp_path / "run").digest == load(whole).digest
 

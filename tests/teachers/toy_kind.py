@@ -20,7 +20,7 @@ class MostFrequent(kinds.TeacherKind):
             counts = np.bincount(labels, minlength=work.config.dataset.num_classes)
             yield teacher, TrainedTeacher([counts.argmax()[np.newaxis]])
 
-    def save(self, folder, config, teachers, encoder):
+    def save(self, folder, work, teachers):
         labels = np.stack([teacher.arrays[0] for teacher in teachers])
         artifacts.write_arrays(folder / FILE, {"labels": labels}, private=True)
 

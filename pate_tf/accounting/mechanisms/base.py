@@ -36,7 +36,7 @@ from pate_tf.core.validation import IntArray, Settings, setting
 
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
-TOLERANCE: Final = 1e-9  # relative, of the least scale
+TOLERANCE: Final = 1e-9  # relative, of a scale
 
 _FAR: Final = 50.0  # a factor of e^50 too much is as bad as infinitely much
 _SMALLEST_STEP: Final = 1e-14  # of a logarithm
@@ -99,13 +99,13 @@ class Target(Settings):
                     f"expected a reachable epsilon, got {self.epsilon} at delta {self.delta}"
                 )
         if excess(too_little) > 0.0:
-            step = max(TOLERANCE / 4.0, _SMALLEST_STEP)
+            step = TOLERANCE / 4.0
             enough = brentq(excess, too_little, enough, xtol=step, rtol=_SMALLEST_STEP)
         else:
             enough = too_little
         # The search ends on either side of where the target is met.
         while not self.epsilon_of(of_scale(exp(enough))) <= self.epsilon:
-            enough += max(TOLERANCE / 2.0, 2.0 * _SMALLEST_STEP)
+            enough += TOLERANCE / 2.0
         return of_scale(exp(enough))
 
 
@@ -121,7 +121,14 @@ NoisyWinners = Callable[[IntArray, IntArray], IntArray]
 
 
 class NoiseDraws(Protocol):
-    """The primitive draws that mechanisms are composed of; `pate_tf.release.noise` has them."""
+    """The primitive draws that mechanisms are composed of; `pate_tf.release.noise` has them.
+
+    Attributes:
+        noisy_winners: what picks the largest of counts with noise, as `largest_sums`; may be a
+            graph.
+    """
+
+    noisy_winners: NoisyWinners
 
     def words(self, size: int) -> NDArray[np.uint64]:
         """Returns independent uniform 64-bit words, uint64 `[size]`."""
@@ -247,20 +254,17 @@ class Mechanism(Charge, Settings):
         del counts
         raise lacking(self, "an outcome law", "outcome law")
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws the answers to a batch of queries.
 
         Args:
             counts: int64 [num_queries, num_classes]. Sensitive.
             noise: what everything random is drawn from.
-            noisy_winners: what picks the largest of counts with noise; may be a graph.
 
         Raises:
             ValueError: if the mechanism has no sampler.
         """
-        del counts, noise, noisy_winners
+        del counts, noise
         raise lacking(self, "a sampler", "draw")
 
     def in_words(self) -> str:

@@ -16,12 +16,10 @@ from pate_tf.accounting.mechanisms.base import (
     Answers,
     Mechanism,
     NoiseDraws,
-    NoisyWinners,
     OfSigma,
     OneScale,
     ReleasesFeatureSums,
     Target,
-    largest_sums,
     parameter,
     register,
 )
@@ -383,20 +381,16 @@ class BatchGate(Mechanism):
         """
         return pass_numerator(self.epsilon, self.delta, distance)
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws whether labels leave without noise, and what is drawn where they don't."""
         distance = int(stability_distances(counts).min())
         if noise.uniform_below(CERTAIN) < self.pass_numerator(distance):
             return Answers(np.argmax(counts, axis=1).tolist())
-        return self.drawn_while_shut(counts, noise, noisy_winners)
+        return self.drawn_while_shut(counts, noise)
 
-    def drawn_while_shut(
-        self, counts: IntArray, noise: NoiseDraws, noisy_winners: NoisyWinners
-    ) -> Answers:
+    def drawn_while_shut(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Returns that nothing leaves."""
-        del noise, noisy_winners
+        del noise
         return Answers([None] * len(counts))
 
     def expected_correct(self, counts: IntArray) -> float:
@@ -417,7 +411,7 @@ class StabilityGate(BatchGate):
 
     >>> import pate_tf
     >>> gate = pate_tf.mechanisms.StabilityGate(epsilon=0.25, delta=3e-6)
-    >>> [round(gate.pass_probability(distance), 2) for distance in (30, 80)]
+    >>> [round(gate.pass_numerator(distance) / 2**128, 2) for distance in (30, 80)]
     [0.02, 1.0]
 
     Attributes:
@@ -463,16 +457,6 @@ class StabilityGate(BatchGate):
         if not delta > 0.0:
             raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
         return cls(epsilon=target.epsilon, delta=delta)
-
-    def pass_probability(self, distance: int) -> float:
-        """Returns the probability that the gate opens, rounded down; for plans and plots.
-
-        Raises:
-            ValueError: if distance is negative.
-        """
-        exact = Fraction(self.pass_numerator(distance), CERTAIN)
-        nearest = float(exact)
-        return nextafter(nearest, 0.0) if Fraction(nearest) > exact else nearest
 
 
 # All plurality labels of a batch without noise or, where that is not stable, counts.
@@ -623,9 +607,6 @@ class StabilityGateOrHistogram(BatchGate):
         noisy = GaussianHistogram(sigma=self.sigma).expected_correct(counts)
         return super().expected_correct(counts) + shut * noisy
 
-    def drawn_while_shut(
-        self, counts: IntArray, noise: NoiseDraws, noisy_winners: NoisyWinners
-    ) -> Answers:
+    def drawn_while_shut(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws noise on all counts."""
-        histogram = GaussianHistogram(sigma=self.sigma)
-        return histogram.draw(counts, noise, noisy_winners=noisy_winners)
+        return GaussianHistogram(sigma=self.sigma).draw(counts, noise)

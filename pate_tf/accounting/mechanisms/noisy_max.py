@@ -22,12 +22,10 @@ from pate_tf.accounting.mechanisms.base import (
     DataDependent,
     Mechanism,
     NoiseDraws,
-    NoisyWinners,
     OfSigma,
     OneScale,
     OutcomeLaw,
     Target,
-    largest_sums,
     parameter,
     register,
 )
@@ -59,11 +57,9 @@ class AdditiveNoisyMax(Mechanism):
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns noise in units of 1 / LATTICE votes, int64 `[num_queries, num_classes]`."""
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws noise for every count and returns the classes with the largest sums."""
-        winners = noisy_winners(counts, self.additive_noise(noise, *counts.shape))
+        winners = noise.noisy_winners(counts, self.additive_noise(noise, *counts.shape))
         return Answers(winners.tolist())
 
 
@@ -195,11 +191,8 @@ class ExponentialMechanism(PureNoisyMax):
         "votes more that it has. Nothing else of the votes is released."
     )
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws uniform classes until one is accepted: e^{-gamma (max - count)} is how likely."""
-        del noisy_winners
         gaps = counts.max(axis=1, keepdims=True) - counts
         labels = np.full(len(gaps), -1, np.int64)
         waiting = np.arange(len(gaps))
@@ -274,15 +267,12 @@ class PermuteAndFlip(PureNoisyMax):
         "votes that it is behind. Nothing else of the votes is released."
     )
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws who would be accepted, and one of those uniformly.
 
         Acceptances are independent of the order of the visits, so the first one accepted is a
         uniform choice among all who would be.
         """
-        del noisy_winners
         gaps = counts.max(axis=1, keepdims=True) - counts
         accepted = noise.bernoulli_exp(gaps.ravel(), self.gamma).reshape(gaps.shape)
         picks = noise.uniform_integers(accepted.sum(axis=1))
@@ -498,12 +488,10 @@ class GaussianHistogram(GaussianCounts):
         "label."
     )
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws noise for every count; all sums are released."""
         drawn = self.additive_noise(noise, *counts.shape)
-        return Answers(noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
+        return Answers(noise.noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
 # Gaussian noise on every count, asked only where teachers agree: Confident-GNMax.
@@ -617,11 +605,9 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
         """Of the test, whose sensitivity is 1, and of the label."""
         return (self.sigma_threshold, *self.answering.noise_multipliers)
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws a label for each query, and withholds those whose test fails."""
-        labels = self.answering.draw(counts, noise, noisy_winners=noisy_winners).labels
+        labels = self.answering.draw(counts, noise).labels
         passes = self.drawn_passes(counts.max(axis=1) * LATTICE, noise)
         return Answers(
             [label if passed else None for label, passed in zip(labels, passes, strict=True)]
@@ -724,28 +710,18 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax):
         "{self.sigma:.3g} votes is added to every class's number of votes. " + LARGEST_SUM
     )
 
-    def draw(
-        self, counts: IntArray, noise: NoiseDraws, *, noisy_winners: NoisyWinners = largest_sums
-    ) -> Answers:
+    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws answers where there is no student yet; see `draw_with`."""
         even = np.full(counts.shape, 1.0 / counts.shape[1])
-        return self.draw_with(even, counts, noise, noisy_winners=noisy_winners)
+        return self.draw_with(even, counts, noise)
 
-    def draw_with(
-        self,
-        predictions: FloatArray,
-        counts: IntArray,
-        noise: NoiseDraws,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
-    ) -> Answers:
+    def draw_with(self, predictions: FloatArray, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws the answers to a batch of queries, given what a student predicts for them.
 
         Args:
             predictions: the student's probabilities, [num_queries, num_classes].
             counts: int64, of the same shape. Sensitive.
             noise: what everything random is drawn from.
-            noisy_winners: as of `draw`.
 
         Raises:
             ValueError: if predictions are not probabilities of that shape.
@@ -758,7 +734,7 @@ class InteractiveGaussianNoisyMax(ThresholdNoisyMax):
             raise ValueError("predictions: expected probabilities, got others")
         if not len(counts):
             return Answers([])
-        winners = self.answering.draw(counts, noise, noisy_winners=noisy_winners).labels
+        winners = self.answering.draw(counts, noise).labels
         # In whole steps of the lattice: whatever rounding does to p, it does before any vote.
         expected = np.rint(predictions * (int(counts[0].sum()) * LATTICE)).astype(np.int64)
         passes = self.drawn_passes((counts * LATTICE - expected).max(axis=1), noise)

@@ -126,6 +126,8 @@ class TeacherKind:
         representation: whether it learns from features: "none", "optional" or "required".
         is_distributed: whether a cluster can train it.
         has_callbacks: whether Keras' callbacks can watch its training.
+        load: from the folder that `save` filled, and the configuration, to the `Ensemble`; by
+            default that of a SavedModel. Raises any exception if there is none, or it is broken.
     """
 
     name: ClassVar[str]
@@ -134,6 +136,7 @@ class TeacherKind:
     representation: ClassVar[str] = "none"
     is_distributed: ClassVar[bool] = False
     has_callbacks: ClassVar[bool] = False
+    load: ClassVar[Any] = SavedModelEnsemble
 
     def takes(self, built: Any) -> bool:
         """Whether what a function of the user's returned is a teacher of this kind."""
@@ -159,23 +162,9 @@ class TeacherKind:
         """
         raise NotImplementedError
 
-    def save(
-        self,
-        folder: pathlib.Path,
-        config: TeacherConfig,
-        teachers: Sequence[TrainedTeacher],
-        encoder: "Encoder | None",
-    ) -> None:
+    def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
         """Writes what the teachers learned into an empty folder, for `load`."""
         raise NotImplementedError
-
-    def load(self, folder: pathlib.Path, config: TeacherConfig) -> Ensemble:
-        """Returns the teachers that `save` wrote; by default those of a SavedModel.
-
-        Raises:
-            Exception: of any kind, if there are none, or they are broken.
-        """
-        return SavedModelEnsemble(folder, config)
 
 
 KINDS: dict[str, TeacherKind] = {}
@@ -216,16 +205,12 @@ def find_kind(model: Named, dataset: Dataset) -> TeacherKind:
 
 
 def save_ensemble(
-    kind: TeacherKind,
-    folder: pathlib.Path,
-    config: TeacherConfig,
-    teachers: Sequence[TrainedTeacher],
-    encoder: "Encoder | None",
+    kind: TeacherKind, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]
 ) -> None:
     """Writes an ensemble at `folder`, whose parent must exist, whole or not at all."""
     with artifacts.atomic_folder(folder) as temporary:
-        kind.save(temporary, config, teachers, encoder)
-        description = {**config.to_dict(), "kind": kind.name}
+        kind.save(temporary, work, teachers)
+        description = {**work.config.to_dict(), "kind": kind.name}
         artifacts.write_json(temporary / DESCRIPTION, description, private=True)
         artifacts.make_private(temporary)
 
@@ -239,7 +224,7 @@ def load_ensemble(folder: pathlib.Path) -> Ensemble:
     try:
         description = artifacts.read_json(folder / DESCRIPTION)
         kind = KINDS[description.pop("kind")]  # not part of the digest: model and weights are
-        ensemble = kind.load(folder, TeacherConfig.from_dict(description))
+        ensemble: Ensemble = kind.load(folder, TeacherConfig.from_dict(description))
         text = json.dumps(description, sort_keys=True) + ensemble.learnt
         ensemble.digest = hashlib.sha256(text.encode()).hexdigest()
         if (folder.parent / RECORDS).exists():

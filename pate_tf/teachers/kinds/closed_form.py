@@ -2,11 +2,10 @@
 
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pate_tf.teachers import kinds
 from pate_tf.teachers.kinds import TrainedTeacher, Work
-from pate_tf.teachers.settings import TeacherConfig
 
 
 class ClosedForm(kinds.TeacherKind):
@@ -36,19 +35,14 @@ class ClosedForm(kinds.TeacherKind):
             )
             yield teacher, TrainedTeacher(arrays)
 
-    def save(
-        self,
-        folder: pathlib.Path,
-        config: TeacherConfig,
-        teachers: Sequence[TrainedTeacher],
-        encoder: Any,
-    ) -> None:
+    def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
         """See `TeacherKind.save`."""
         import tensorflow as tf
 
         from pate_tf.models import closed_form
         from pate_tf.teachers import ensemble
 
+        config, encoder = work.config, cast(Any, work.encoder)
         stacked = closed_form.stack(str(config.model), [teacher.arrays for teacher in teachers])
         module = ensemble.features_module(config, stacked, encoder)
         tf.saved_model.save(module, str(folder), signatures={"votes": module.votes})

@@ -70,22 +70,15 @@ class Networks(kinds.TeacherKind):
                 strategy = tf.distribute.OneDeviceStrategy(names[0] if names else "/CPU:0")
             yield from training.train_on_devices(data, teachers, strategy)
 
-    def save(
-        self,
-        folder: pathlib.Path,
-        config: TeacherConfig,
-        teachers: Sequence[TrainedTeacher],
-        encoder: Any,
-    ) -> None:
+    def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
         """See `TeacherKind.save`."""
-        del encoder
         import tensorflow as tf
 
         from pate_tf.teachers import ensemble
 
         arrays = zip(*(teacher.arrays for teacher in teachers), strict=True)
         stacked = [np.stack(of_teachers) for of_teachers in arrays]
-        module = ensemble.networks_module(config, stacked)
+        module = ensemble.networks_module(work.config, stacked)
         tf.saved_model.save(module, str(folder), signatures={"votes": module.votes})
 
 
@@ -143,8 +136,7 @@ class Compiled(Networks):
             losses = np.zeros(0, np.float32)
             if len(labels):
                 with catalogue.seeded(int(fit_seed >> 1)):
-                    callbacks = new_callbacks(work.callbacks)
-                    losses = _fit(model, config, inputs, labels, callbacks, work.verbose)
+                    losses = _fit(model, work, inputs, labels)
             variables = (*model.trainable_variables, *model.non_trainable_variables)
             arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
             yield teacher, TrainedTeacher(arrays, losses)
@@ -203,17 +195,13 @@ def check_separate(config: TeacherConfig, callbacks: Callbacks | None) -> None:
 
 
 def _fit(
-    model: Any,
-    config: TeacherConfig,
-    inputs: npt.NDArray[Any],
-    labels: npt.NDArray[np.int64],
-    callbacks: list[Any],
-    verbose: bool,
+    model: Any, work: Work, inputs: npt.NDArray[Any], labels: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
     """Trains one teacher; returns its loss after each pass."""
     import keras
     import tensorflow as tf
 
+    config, callbacks = work.config, new_callbacks(work.callbacks)
     targets, loss = labels, model.loss
     names = ("categorical_crossentropy", keras.losses.categorical_crossentropy)
     if isinstance(loss, keras.losses.CategoricalCrossentropy) or loss in names:
@@ -229,7 +217,7 @@ def _fit(
         epochs=-(-config.num_steps(len(labels)) // steps_a_pass),
         callbacks=callbacks,
         shuffle=False,  # the records are shuffled already
-        verbose=1 if verbose else 0,
+        verbose=1 if work.verbose else 0,
     )
     return np.array(history.history.get("loss", []), np.float32)
 

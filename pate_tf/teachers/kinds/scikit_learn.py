@@ -33,12 +33,54 @@ ENCODER = "encoder"  # folder of a SavedModel, of classifiers on features
 Result = TypeVar("Result")
 
 
+class ClassifierEnsemble(Ensemble):
+    """SENSITIVE: an ensemble of scikit-learn's classifiers, loaded to be asked for votes."""
+
+    def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
+        """Loads what `Classifiers.save` wrote.
+
+        Raises:
+            ValueError: if it does not hold classifiers, or their encoder is missing.
+        """
+        from pate_tf.models import classifier
+
+        arrays = artifacts.read_arrays(folder / FILE)
+        parts: list[list[npt.NDArray[Any]]] = [[] for _ in range(config.num_teachers)]
+        for name, array in arrays.items():  # in the order that they were written in
+            parts[int(name.partition("/")[0])].append(array)
+        self._classifiers = [classifier.from_arrays(of_teacher) for of_teacher in parts]
+        learnt = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+        self._encoder: Any = None
+        if config.representation is not None:
+            from pate_tf.teachers import ensemble
+
+            self._encoder = ensemble.SavedEncoder(folder / ENCODER, config.dataset)
+            learnt += self._encoder.digest
+            self.encoder_digest = self._encoder.digest
+        super().__init__(config, learnt)
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """See `Voter.votes`."""
+        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
+        rows = inputs if self._encoder is None else self._encoder.features(inputs)
+        with (
+            warnings.catch_warnings(),
+            concurrent.futures.ThreadPoolExecutor(num_cores()) as threads,
+        ):
+            warnings.simplefilter("ignore")  # what they are about can follow from records
+            labels = list(threads.map(lambda fitted: fitted.predict(rows), self._classifiers))
+        if progress is not None:
+            progress(len(inputs))
+        return Votes(np.stack(labels), self.dataset.num_classes)
+
+
 class Classifiers(kinds.TeacherKind):
     """Random forests, and unfitted classifiers of scikit-learn that a function returns."""
 
     name = "scikit_learn"
     models: ClassVar[Mapping[str, str]] = {"random_forest": "a random forest of scikit-learn"}
     representation = "optional"
+    load = ClassifierEnsemble
 
     def takes(self, built: Any) -> bool:
         """See `TeacherKind.takes`."""
@@ -80,13 +122,7 @@ class Classifiers(kinds.TeacherKind):
         for teacher in sorted(teachers):
             yield teacher, TrainedTeacher(next(fitted))
 
-    def save(
-        self,
-        folder: pathlib.Path,
-        config: TeacherConfig,
-        teachers: Sequence[TrainedTeacher],
-        encoder: Any,
-    ) -> None:
+    def save(self, folder: pathlib.Path, work: Work, teachers: Sequence[TrainedTeacher]) -> None:
         """See `TeacherKind.save`."""
         arrays = {
             f"{place}/{part}": array
@@ -94,55 +130,10 @@ class Classifiers(kinds.TeacherKind):
             for part, array in enumerate(teacher.arrays)
         }
         artifacts.write_arrays(folder / FILE, arrays, private=True)
-        if encoder is not None:
+        if work.encoder is not None:
             from pate_tf.teachers import ensemble
 
-            ensemble.save_encoder(folder / ENCODER, encoder)
-
-    def load(self, folder: pathlib.Path, config: TeacherConfig) -> Ensemble:
-        """See `TeacherKind.load`."""
-        return ClassifierEnsemble(folder, config)
-
-
-class ClassifierEnsemble(Ensemble):
-    """SENSITIVE: an ensemble of scikit-learn's classifiers, loaded to be asked for votes."""
-
-    def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
-        """Loads what `Classifiers.save` wrote.
-
-        Raises:
-            ValueError: if it does not hold classifiers, or their encoder is missing.
-        """
-        from pate_tf.models import classifier
-
-        arrays = artifacts.read_arrays(folder / FILE)
-        parts: list[list[npt.NDArray[Any]]] = [[] for _ in range(config.num_teachers)]
-        for name, array in arrays.items():  # in the order that they were written in
-            parts[int(name.partition("/")[0])].append(array)
-        self._classifiers = [classifier.from_arrays(of_teacher) for of_teacher in parts]
-        learnt = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
-        self._encoder: Any = None
-        if config.representation is not None:
-            from pate_tf.teachers import ensemble
-
-            self._encoder = ensemble.SavedEncoder(folder / ENCODER, config.dataset)
-            learnt += self._encoder.digest
-            self.encoder_digest = self._encoder.digest
-        super().__init__(config, learnt)
-
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """See `Voter.votes`."""
-        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
-        rows = inputs if self._encoder is None else self._encoder.features(inputs)
-        with (
-            warnings.catch_warnings(),
-            concurrent.futures.ThreadPoolExecutor(num_cores()) as threads,
-        ):
-            warnings.simplefilter("ignore")  # what they are about can follow from records
-            labels = list(threads.map(lambda fitted: fitted.predict(rows), self._classifiers))
-        if progress is not None:
-            progress(len(inputs))
-        return Votes(np.stack(labels), self.dataset.num_classes)
+            ensemble.save_encoder(folder / ENCODER, work.encoder)
 
 
 def num_cores() -> int:

@@ -96,7 +96,12 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
         )
         connection = SiloConnection(address, files=certificates[name], wait_seconds=0.5)
         with opened, connection:
-            opened.serve(connection, until=connection.is_over, sleep=lambda seconds: None)
+            opened.serve(
+                connection.poll,
+                connection.submit,
+                until=connection.is_over,
+                sleep=lambda seconds: None,
+            )
 
     def serve_aggregator(address, name):
         aggregator, files = Aggregator(KEYS[name], tmp_path / name), certificates[name]
