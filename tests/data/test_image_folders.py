@@ -210,6 +210,8 @@ def test_broken_public_images_are_named_and_private_ones_counted_or_skipped(tmp_
     for index in range(12):
         whole = (tmp_path / f"cat/{index}.png").read_bytes()
         (tmp_path / f"cat/{index}.png").write_bytes(whole[:50] if index else b"no image")
+    (tmp_path / "cat/1.png").unlink()
+    (tmp_path / "cat/1.png").symlink_to("nowhere")
     with pytest.raises(ValueError, match=r"cat/0.png: .* broken one\n(.*\n){9}- and 2 more$"):
         image_folders.load_public(tmp_path)
     with pytest.raises(
