@@ -49,11 +49,11 @@ def stored_table(folder, fields, owner=None):
     return sums.table / 2.0**20
 
 
-def text_of(folder, epsilon=4.0):
+def text_of(folder, epsilon=4.0, pool=None):
     """All that a plan and a description say, and the names of all files."""
     sums = FeatureSums.load(folder)
     with Labeller(sums, epsilon=epsilon, delta=1e-6) as labeller:
-        plan = labeller.plan(data_of(table(2)).pool)
+        plan = labeller.plan(data_of(table(2)).pool if pool is None else pool)
     names = sorted(re.sub(r"\d+$", "", path.name) for path in folder.rglob("*"))
     return f"{plan} {plan.reason} {names}"
 
@@ -90,6 +90,26 @@ def test_a_record_replaced_changes_nothing_but_the_noisy_numbers(tmp_path):
     )
     assert 0.0 < np.linalg.norm(before - after) <= 2.0**0.5
     assert text_of(tmp_path / "before") == text_of(tmp_path / "after")
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_a_text_or_image_replaced_changes_nothing_but_the_noisy_numbers(tmp_path, capsys, kind):
+    labels = np.arange(300) % 2
+    inputs = np.random.default_rng(0).integers(0, 255, (300, 16, 16, 1)).astype(np.uint8)
+    changed = inputs.copy()
+    changed[7] = 0
+    if kind == "text":
+        inputs = [f"visit {image[0, 0, 0]} of {image[0, 1, 0]}" for image in inputs]
+        changed = [*inputs[:7], "never \x00 seen", *inputs[8:]]
+    tables, texts = [], []
+    for name, each in (("before", inputs), ("after", changed)):
+        data = pate_tf.Data.from_arrays(each, labels, num_classes=2, kind=kind, name="visits")
+        sums = FeatureSums(directory=tmp_path / name, verbose=True).fit(data.private, data.pool)
+        tables.append(sums.table / LATTICE)
+        shown = re.sub(r"[\d.:]+", "", capsys.readouterr().err.replace(name, ""))
+        texts.append((text_of(tmp_path / name, pool=data.pool), sorted(set(shown.split()))))
+    assert 0.0 < np.linalg.norm(tables[0] - tables[1]) <= 2.0**0.5
+    assert texts[0] == texts[1]
 
 
 def test_an_owner_more_moves_the_table_by_one_and_nothing_else(tmp_path):
