@@ -74,9 +74,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # TensorFlow's libraries then write no lines of their own to a script's output, as to a command's.
-if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
-    _environment.show_start_of_tensorflow(False)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # nor does gRPC of each handshake that fails
+
+_NEED_TENSORFLOW = ("data", "release", "representations", "run", "teachers")  # packages
 
 # The public names of each module; those that are modules themselves stand in `_MODULES`.
 _NAMES = {
@@ -107,8 +108,9 @@ __all__ = sorted([*_HOMES, *_MODULES])
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pate_tf' has no attribute {name!r}")
-    if _HOMES.get(name, "").partition(".")[0] in ("release", "representations", "run", "teachers"):
+    if _HOMES.get(name, "").partition(".")[0] in _NEED_TENSORFLOW:
         _environment.check_environment()
+        _environment.show_start_of_tensorflow(os.environ["TF_CPP_MIN_LOG_LEVEL"] != "3")
     module = importlib.import_module(f"pate_tf.{_MODULES.get(name) or _HOMES[name]}")
     globals()[name] = value = module if name in _MODULES else getattr(module, name)
     return value

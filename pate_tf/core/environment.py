@@ -55,5 +55,5 @@ def show_start_of_tensorflow(is_shown: bool) -> None:
     """Sets whether TensorFlow's warnings, and what its libraries write as they start, are shown."""
     logging.getLogger("tensorflow").setLevel(logging.NOTSET if is_shown else logging.ERROR)
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _FINDER]
-    if not is_shown:
+    if not (is_shown or "tensorflow" in sys.modules):
         sys.meta_path.insert(0, _FINDER)

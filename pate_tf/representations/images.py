@@ -279,7 +279,7 @@ class WaveletPart(encoder.ImagePart):
 
 # Without a pool: filters that are fixed.
 
-CELLS = 7  # along each side of an image
+GRADIENT_CELLS = 7  # along each side of an image
 ORIENTATIONS = 8
 SHARPNESS = 8.0  # power of the cosine between a gradient and a direction
 SPREAD = 0.25  # standard deviation of a posed image's gradients, over its side
@@ -354,7 +354,7 @@ class GradientPart(encoder.Part):
         self._is_posed = dataset.augmentation == "affine" and min(height, width) > 1
         spread = np.array(SPREAD * self._is_posed)
         self._low, self._range, self._spread = encoder.constants(low, high - low, spread)
-        self._strides = [-(-height // CELLS), -(-width // CELLS)]
+        self._strides = [-(-height // GRADIENT_CELLS), -(-width // GRADIENT_CELLS)]
         rows, columns = (-(-height // self._strides[0]), -(-width // self._strides[1]))
         self.widths = (rows * columns * ORIENTATIONS,)
 
