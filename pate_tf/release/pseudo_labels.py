@@ -260,7 +260,7 @@ def trial(
             deviation,
             moments=moments,
             num_records=num_records,
-            is_frozen=True,  # a linear model of images, too
+            is_frozen=encoder.is_frozen or pool.dataset.kind == "image",  # a linear model
         )
         logits[~is_other] = (vectors @ np.asarray(of_others))[~is_other]
     is_true = np.arange(len(labels)), labels
