@@ -238,7 +238,9 @@ def reporting(*, verbose: bool = False) -> Reporting:
     """
     bars: Any = {"clock": clock, "progress_bar": tqdm}
     if not sys.stderr.isatty():
-        seldom = dict.fromkeys(("mininterval", "maxinterval", "delay"), LINE_SECONDS)
+        seldom: dict[str, Any] = dict.fromkeys(
+            ("mininterval", "maxinterval", "delay"), LINE_SECONDS
+        )
         seldom["leave"] = False
         bars = {
             "clock": functools.partial(

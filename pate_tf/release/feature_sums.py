@@ -121,12 +121,12 @@ class Summands:
 
     @classmethod
     def of(cls, encoder: Encoder, pool: Pool | None) -> Self:
-        """Returns what records add; without a pool, or a frozen encoder, they count in no cluster.
+        """Returns what records add; with a pool of images that has an augmentation, clusters too.
 
         A frozen encoder's features are worth a linear model more than clusters.
         """
         num_classes, centres = encoder.dataset.num_classes, dict[int, npt.NDArray[np.float64]]()
-        if pool and not encoder.is_frozen:
+        if pool and not encoder.is_frozen and encoder.dataset.augmentation != "none":
             vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
             numbers = cluster_numbers(len(pool), num_classes)
             centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -237,7 +238,8 @@ def trial(
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
-    pool = Pool(pool.dataset, pool.inputs[rows])
+    # Of images, too, a linear model.
+    pool = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(features, encoder.scale)
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
@@ -260,7 +262,7 @@ def trial(
             deviation,
             moments=moments,
             num_records=num_records,
-            is_frozen=True,  # a linear model of images, too
+            is_frozen=encoder.is_frozen,
         )
         logits[~is_other] = (vectors @ np.asarray(of_others))[~is_other]
     is_true = np.arange(len(labels)), labels

@@ -273,8 +273,8 @@ def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
     beyond = values - num_records * np.outer(vectors.mean(axis=0, dtype=np.float64), shares)
     if vectors.shape[1] > len(vectors):
         # What lies beyond all inputs says nothing of them; noise is as large in all directions.
-        turn = np.linalg.svd(vectors, full_matrices=False)[2]
-        vectors, beyond = vectors @ turn.T, turn @ beyond
+        turn = np.linalg.qr(vectors.T)[0]
+        vectors, beyond = vectors @ turn, turn.T @ beyond
 
     def linear(features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]) -> Regression:
         measured = (num_records / len(vectors)) * (vectors.T @ of_all).astype(np.float64)
