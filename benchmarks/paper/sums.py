@@ -26,6 +26,7 @@ DATA_SETS = {
     "MNIST, with a public pool": ("mnist", True, 1, HEADS),
     "MNIST, private records alone": ("mnist", False, 3, ("linear_head",)),
     "Fashion-MNIST, with a public pool": ("fashion_mnist", True, 1, HEADS),
+    "Fashion-MNIST, private records alone": ("fashion_mnist", False, 3, ("linear_head",)),
 }
 
 
