@@ -18,12 +18,11 @@ from tqdm import tqdm
 from pate_tf.accounting.planning import ForecastError
 from pate_tf.core import artifacts
 from pate_tf.core.environment import check_environment, show_start_of_tensorflow
-from pate_tf.core.reporting import Reporting, clock
+from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
 from pate_tf.core.validation import ITEM
 from pate_tf.ledger import LedgerError
 
 LONGEST_MESSAGE = 900
-LINE_SECONDS = 30  # between lines of progress where there is no terminal
 CLOCK_LINE = "{desc}: {elapsed}\n"
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
 USER_ERROR, FLAG_ERROR, LEDGER_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 3, 4, 130

@@ -219,7 +219,8 @@ class Ledger(Store):
         elif row.kind == "opened":
             if "ensemble_digest" not in details:
                 raise LedgerError(
-                    f"{self.folder}: expected the ledger of an ensemble, got another's"
+                    f"{self.folder}: expected the ledger of an ensemble, got another's; a silo's "
+                    "is read by pate silo status, and verified with `statement`"
                 )
             self.ensemble_digest = details["ensemble_digest"]
             self._planned = details["planned_release"]
