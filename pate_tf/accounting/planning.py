@@ -501,7 +501,7 @@ class Forecast(NamedTuple):
         high: upper end.
         num_labels: expected labels.
         is_measured: whether it was measured on labels of the pool, so that the range is its
-            uncertainty, of images up to the best of other data sets; else the range is theirs.
+            uncertainty; else the range is that of other data sets.
         is_noise: whether the noise alone, at half the assumed margin, leaves no more correct labels
             than guesses do, by two standard deviations of these.
         lead: by how much, at least, labels of all of the pool are more often correct than the most

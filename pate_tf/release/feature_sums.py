@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE, default_delta
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.planning import WITHOUT_NOISE, Forecast, cluster_numbers, planned_sums
+from pate_tf.accounting.planning import Forecast, cluster_numbers, planned_sums
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
 from pate_tf.core.public import Pool
@@ -60,6 +60,7 @@ from pate_tf.representations.catalogue import (
     default_of_sums,
     encoder_of,
     is_known,
+    pool_features_by_name,
     source_of,
 )
 from pate_tf.representations.label_propagation import cluster_centres
@@ -363,15 +364,19 @@ class FeatureSums:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with self.reporting.clock("trying representations on labeled samples of the pool"):
             trials = {
-                name: trial(pool, encoder, mechanism, num_records)
+                name: trial(
+                    pool,
+                    encoder,
+                    mechanism,
+                    num_records,
+                    pool_features_by_name(pool, name, self._seed)
+                    if pool.dataset.augmentation != "none" and not encoder.is_frozen
+                    else (),
+                )
                 for name, encoder in encoders.items()
             }
         self._name = max(encoders, key=lambda name: trials[name][0].low)
         self.forecast, self.logit_factor = trials[self._name]
-        if pool.dataset.kind == "image" and not encoders[self._name].is_frozen:
-            # Labels follow from neighborhoods: a linear model is the least that is expected.
-            high = max(self.forecast.high, WITHOUT_NOISE[1])
-            self.forecast = self.forecast._replace(high=high)
         shown = ", ".join(f"{name_of(name)} {of.accuracy:.1%}" for name, (of, _) in trials.items())
         self.reporting.note(f"Representation, by labels of the pool: {shown}.")
 
@@ -542,7 +547,8 @@ class FeatureSums:
         if not pool and encoder.num_features > MOST_OF_MOMENTS:
             raise ValueError(
                 f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
-                f"inputs, as every product of two is released, got {encoder.num_features:,}"
+                f"inputs, as every product of two is released, got {encoder.num_features:,}; a "
+                f"schema says fewer with `text = 512` or less, or fewer categories"
             )
         return encoder
 

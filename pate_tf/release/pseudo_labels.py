@@ -131,7 +131,8 @@ def labels_from_sums(
             values[0], pool.dataset.num_classes, noise, num_records=num_records, groups=groups
         )
         return labels_of(scipy.special.softmax(vectors @ weights, axis=1)), weights
-    if moments is not None:
+    is_linear = pool.dataset.augmentation == "none" or is_frozen
+    if moments is not None and (len(values) > 1 or not is_linear):
         weights = weights_of_rounds(values, moments, num_records or 0, noise)
         if len(values) > 1:
             confidence = scipy.special.softmax(vectors @ weights, axis=1)
@@ -146,7 +147,7 @@ def labels_from_sums(
         )
     else:
         sums = NoisySums.of_features(vectors, total, noise)
-    if pool.dataset.augmentation == "none" or is_frozen:
+    if is_linear:
         confidence, weights = linear_model(sums, SHRINKAGES if is_frozen else (LEAST_VARIANCE,))
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
@@ -189,7 +190,8 @@ def linear_model(
     assumed = sums.num_of_class / sums.num_records
     weights = factors[:, None] * np.asarray(regression.weights)
     weights = np.vstack([weights, (assumed - mean @ weights) / constant])
-    probabilities = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
+    # Without an upper bound: of two means above 1 the larger one has the label.
+    probabilities = np.maximum(regression.means, np.finfo(np.float32).eps)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
 
     def cross_entropy(logarithm: float) -> float:
@@ -214,9 +216,13 @@ def accuracy_without_noise(pool: Pool) -> Forecast | None:
 
 
 def trial(
-    pool: Pool, encoder: Encoder, mechanism: ReleasesFeatureSums, num_records: int
+    pool: Pool,
+    encoder: Encoder,
+    mechanism: ReleasesFeatureSums,
+    num_records: int,
+    views: Sequence[Sequence[npt.NDArray[np.floating]]] = (),
 ) -> tuple[Forecast, float]:
-    """Returns what to expect of a linear model, each fold's from sums of the others.
+    """Returns what to expect of labels, each fold's from sums of the others.
 
     The noise is as large beside the sums of the samples as it will be beside those of the private
     records. It comes from a seed, as labeled samples are public: this is no release.
@@ -226,10 +232,11 @@ def trial(
         encoder: of their features.
         mechanism: that will release sums of the private records' vectors.
         num_records: private records; public.
+        views: of the pool, as of `pool_features_by_name`, where labels follow from neighborhoods.
 
     Returns:
-        The forecast of labels of all of the pool, and the factor of the model's logits with which
-        the true labels are likeliest (temperature scaling, https://arxiv.org/abs/1706.04599).
+        The forecast of labels of all of the pool, and the factor of a linear model's logits with
+        which the true labels are likeliest (temperature scaling, https://arxiv.org/abs/1706.04599).
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
@@ -238,12 +245,17 @@ def trial(
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
+    averages = None
+    if views and mechanism.num_rounds == 1:
+        of_samples = [[view[rows] for view in each] for each in views]
+        averages = list(neighbourhood_averages(of_samples))
     # Of images, too, a linear model.
     pool = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
     vectors = record_vectors(features, encoder.scale)
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
     logits = np.empty((len(labels), num_classes))
+    predictions = np.empty(len(labels), np.int64)
     for fold in range(FOLDS):
         is_other = np.arange(len(labels)) % FOLDS != fold
         exact = sums_by_class(vectors[is_other], labels[is_other], num_classes=num_classes)
@@ -265,6 +277,11 @@ def trial(
             is_frozen=encoder.is_frozen,
         )
         logits[~is_other] = (vectors @ np.asarray(of_others))[~is_other]
+        scores: npt.NDArray[np.floating] = logits
+        if averages is not None:
+            sums = NoisySums.of_features(vectors, values[0] / LATTICE, deviation)
+            scores = class_probabilities(regress_sums(averages, sums))
+        predictions[~is_other] = scores[~is_other].argmax(axis=1)
     is_true = np.arange(len(labels)), labels
 
     def cross_entropy(logarithm: float) -> float:
@@ -272,4 +289,4 @@ def trial(
         return -float(scaled[is_true].mean())
 
     best = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
-    return Forecast.measured(logits.argmax(axis=1), labels, num_labels), float(np.exp(best))
+    return Forecast.measured(predictions, labels, num_labels), float(np.exp(best))

@@ -1,6 +1,7 @@
 """Labels of a pool from noisy sums."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -55,3 +56,14 @@ def test_of_a_table_labels_say_how_probable_classes_are():
     assert (logits.argmax(axis=1) == GROUP).all()
     likely = scipy.special.softmax(logits, axis=1)[np.arange(NUM_INPUTS), GROUP]
     assert likely.mean() == pytest.approx(0.7, abs=0.15)
+
+
+def test_of_two_means_above_one_the_larger_has_the_label(monkeypatch):
+    """As where the pool lies farther out than the records."""
+    means = np.tile([1.2, 1.5, *[0.0] * 8], (NUM_INPUTS, 1))
+    fit = types.SimpleNamespace(means=means, evidence=0.0)
+    monkeypatch.setattr(pseudo_labels, "regress_sums", lambda *_: fit)
+    vectors, values = problem(np.arange(NUM_RECORDS) % 10)
+    fit.weights = np.zeros((vectors.shape[1] - 1, 10))
+    labels, _ = labels_from_sums(TABLE, vectors, values, NOISE)
+    assert set(labels.labels.tolist()) == {1}
