@@ -26,13 +26,12 @@ DATA_SETS = {
     "MNIST, with a public pool": ("mnist", True, 1, HEADS),
     "MNIST, private records alone": ("mnist", False, 3, ("linear_head",)),
     "Fashion-MNIST, with a public pool": ("fashion_mnist", True, 1, HEADS),
+    "Fashion-MNIST, private records alone": ("fashion_mnist", False, 3, ("linear_head",)),
+    "Sentences, private records alone": ("benchmarks.own_data:sentences", False, 5, HEADS[:1]),
 }
-
-
-@functools.lru_cache(maxsize=1)
-def _problem(**fields: Any) -> Problem:
-    """Returns a problem: the same object again, whose features are computed once."""
-    return Problem(delta=DELTA, **fields)
+QUICK = {"digits": ("digits", True, 1, ("linear_head",))}
+# The same object again, whose features are computed once.
+_problem = functools.lru_cache(maxsize=1)(functools.partial(Problem, delta=DELTA))
 
 
 def _accuracy(problem: Problem, laboratory: Laboratory, method: str, epsilon: float) -> float:
@@ -79,9 +78,7 @@ def _accuracies(
 
 
 def _rows(laboratory: Laboratory) -> Iterator[Row]:
-    data_sets = (
-        {"digits": ("digits", True, 1, ("linear_head",))} if laboratory.is_quick else DATA_SETS
-    )
+    data_sets = QUICK if laboratory.is_quick else DATA_SETS
     for title, (name, has_pool, splits, kinds) in data_sets.items():
         if laboratory.is_missing(name):
             continue

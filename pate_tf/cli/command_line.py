@@ -141,12 +141,12 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
 
     Args:
         message: of the library; begins with the argument that is wrong and a colon, and has further
-            arguments in backticks.
+            arguments in backticks, such as `name` or `name=value`.
         flag_of_argument: the flag that sets an argument, where they have different names.
     """
-    argument, colon, text = message.partition(":")
     for name, flag in {**dict.fromkeys(flags.FLAGS), **flag_of_argument}.items():
-        text = text.replace(f"`{name}`", f"--{flag or name}")
+        message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
+    argument, colon, text = message.partition(":")
     return flag_of_argument.get(argument, argument) + colon + text
 
 

@@ -473,7 +473,7 @@ def distinct_rows(ledgers: Sequence[Store]) -> list[LedgerRow]:
     return list(rows.values())
 
 
-def source_facts(ledger: Ledger) -> dict[str, Any]:
+def source_facts(ledger: Store) -> dict[str, Any]:
     """Returns what a statement says of resets, and of all ledgers of the same source.
 
     By name: `ledger_was_reset`; `source_name`, None where the run folder is its own source;

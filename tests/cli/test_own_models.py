@@ -91,7 +91,7 @@ def test_a_softmax_that_trains_on_logits_and_adapted_layers_are_noticed():
     assert np.allclose(tf.reduce_sum(tf.nn.softmax(model(inputs)), axis=1), 1.0)
     assert np.allclose(tf.reduce_logsumexp(model(inputs), axis=1), 0.0, atol=1e-2)
 
-    assert not catalogue.ends_in_softmax(half(dataset))
+    assert not catalogue.ends_in_softmax(catalogue.build(half, dataset))
     assert catalogue.ends_in_softmax(keras.Model(model.inputs, keras.ops.softmax(model.outputs[0])))
 
     def normalized(dataset, is_adapted=True):
