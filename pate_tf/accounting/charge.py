@@ -58,6 +58,9 @@ class Cost:
     unit: str = "record"
     before: tuple[tuple[Charge, int], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Cost({self.in_words()})"
+
     def in_words(self) -> str:
         """Returns the cost as one line; epsilon is rounded up."""
         earlier = ", ".join(charge.several(number) for charge, number in self.before)

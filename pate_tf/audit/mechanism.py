@@ -24,7 +24,7 @@ from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.validation import IntArray
 from pate_tf.release.noise import SystemNoise, check_drawable
 
-PASSED, VIOLATION = "passed", "violation"
+PASSED, VIOLATION, NOT_CHECKED = "passed", "violation", "not checked"
 DEFAULT_DELTA: Final = 1e-5
 DEFAULT_DRAWS: Final = 200_000
 CONFIDENCE: Final = 0.999

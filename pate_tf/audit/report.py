@@ -1,14 +1,19 @@
-"""The page for the person who signs: statement, charges, accuracy and checks of one run."""
+"""The page for the person who signs: statement, charges, accuracy and checks of one run.
 
+And the checks that an audit of the run returns.
+"""
+
+import dataclasses
 import datetime
 import html
 import pathlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pate_tf.accounting.composition import Charge, smallest_epsilon
+from pate_tf.audit.mechanism import PASSED, VIOLATION
 from pate_tf.core import artifacts
 from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.statement import JSON_FILE, opened_stores
@@ -28,7 +33,48 @@ th,td{text-align:left;vertical-align:top;border-bottom:1px solid #d5d9df;overflo
 @media print{body{font-size:9pt;line-height:1.3;padding:0;max-width:none}}"""
 
 
-def report_page(train_dir: str | pathlib.Path, *, checks: Sequence[tuple[str, str]] = ()) -> str:
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One check of an audit.
+
+    Attributes:
+        name: what was checked.
+        outcome: "passed", "violation", "not checked" or "out of date".
+        detail: SENSITIVE: what was seen.
+        blind_spot: what the check can't see.
+    """
+
+    name: str
+    outcome: str
+    detail: str
+    blind_spot: str = ""
+
+    @property
+    def remark(self) -> str:
+        """Publishable: what the check can't see, or why it neither passed nor failed."""
+        return self.blind_spot if self.outcome in (PASSED, VIOLATION) else self.detail
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunAudit:
+    """SENSITIVE: what an audit of a run folder found.
+
+    Attributes:
+        folder: of the run.
+        outcome: "passed", "violation", or "not checked" where no ledger lies in the folder.
+        checks: all that was checked or could not be.
+    """
+
+    folder: str
+    outcome: str
+    checks: Sequence[Check]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        return {"audit": "run", **dataclasses.asdict(self)}
+
+
+def report_page(train_dir: str | pathlib.Path, *, audit: RunAudit | None = None) -> str:
     """Returns one self-contained, publishable HTML page about a run.
 
     >>> import pate_tf
@@ -38,7 +84,8 @@ def report_page(train_dir: str | pathlib.Path, *, checks: Sequence[tuple[str, st
 
     Args:
         train_dir: the folder of a run with a published student, of silos or of shared training.
-        checks: name and outcome of each check of `audit_run`, none of them a violation.
+        audit: what `audit_run` returned. Its outcome stands on top; of its checks names, outcomes
+            and blind spots, and why some were not checked.
 
     Raises:
         ValueError: if there is no statement in the folder, or it is broken.
@@ -54,14 +101,17 @@ def report_page(train_dir: str | pathlib.Path, *, checks: Sequence[tuple[str, st
             f"`pate student`"
         )
     statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
-    body = list(_as_html(statement.to_markdown()))
+    body = [] if audit is None else [f"<p><b>Audit: {audit.outcome.upper()}</b></p>"]
+    body += _as_html(statement.to_markdown())
     if accuracy := _accuracy(root):
         body.append(f"<p>Accuracy on public samples: {accuracy}.</p>")
     if charges := list(_charges(root)):
         head = ("time", "row", "charge", "epsilon spent by then")
         body += ["<h2>What was charged, and when</h2>", *_table([head, *charges])]
-    if checks:
-        body += ["<h2>Checks of the run folder</h2>", *_table([("check", "outcome"), *checks])]
+    if audit is not None:
+        rows = [("check", "outcome", "what it can't see, or why it was not checked")]
+        rows += [(check.name, check.outcome, check.remark) for check in audit.checks]
+        body += ["<h2>Checks of the run folder</h2>", *_table(rows)]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     body.append(f"<p>Made on {today} by pate audit run.</p>")
     return (

@@ -17,19 +17,19 @@ from typing import Any, Final
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.audit.mechanism import PASSED, VIOLATION
-from pate_tf.audit.report import PAGE, STATEMENTS, ledger_folders
+from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
+from pate_tf.audit.report import PAGE, STATEMENTS, Check, RunAudit, ledger_folders
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.journal import DEBITS, Store, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE
-from pate_tf.statement import JSON_FILE, check_statement, opened_stores
+from pate_tf.statement import JSON_FILE, check_statement, has_its_page, opened_stores, spent_since
 from pate_tf.statement.privacy_statement import PrivacyStatement
 from pate_tf.teachers.run_folder import described_run, ensemble_folder
 
-NOT_CHECKED: Final = "not checked"
+NO_LEDGER: Final = "none lies here (silos keep theirs): verify the statement with --ledger=LEDGER"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -59,48 +59,12 @@ EXTRA: Final = "assets.extra"
 BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError)
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One check of an audit.
-
-    Attributes:
-        name: what was checked.
-        outcome: "passed", "violation" or "not checked".
-        detail: what was seen.
-        blind_spot: what the check can't see.
-    """
-
-    name: str
-    outcome: str
-    detail: str
-    blind_spot: str = ""
-
-
 def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
     """Returns a violation with the first of the problems, or that all is as it should be."""
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     detail = f"{problems[0]}{more}" if problems else passed
     outcome = VIOLATION if problems else PASSED
     return Check(name, outcome, detail, blind_spot)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunAudit:
-    """SENSITIVE: what an audit of a run folder found.
-
-    Attributes:
-        folder: of the run.
-        outcome: "passed" or "violation".
-        checks: all that was checked or could not be.
-    """
-
-    folder: str
-    outcome: str
-    checks: Sequence[Check]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values."""
-        return {"audit": "run", **dataclasses.asdict(self)}
 
 
 def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) -> RunAudit:
@@ -141,7 +105,8 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     outcomes = {check.outcome for check in checks}
     if outcomes <= {NOT_CHECKED}:
         raise ValueError(f"train_dir: expected a run to check, got {run.root}, which has nothing")
-    outcome = VIOLATION if VIOLATION in outcomes else PASSED
+    honest = PASSED if run.ledgers else NOT_CHECKED
+    outcome = VIOLATION if VIOLATION in outcomes else honest
     return RunAudit(folder=str(run.root), outcome=outcome, checks=checks)
 
 
@@ -187,13 +152,10 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
         run.versions(models) for models in STATEMENTS.values()
     )
     is_made_here = any((run.sensitive / name).exists() for name in ("teachers", "feature_sums"))
-    if not run.ledgers:
-        is_gone = is_released and is_made_here
-        yield (
-            verdict("ledger", ["it is gone"])
-            if is_gone
-            else Check("ledger", NOT_CHECKED, "there is none")
-        )
+    if not run.ledgers and is_released and is_made_here:
+        yield verdict("ledger", ["it is gone"])
+    elif not run.ledgers:
+        yield Check("ledger", NOT_CHECKED, NO_LEDGER)
     for folder in run.ledgers:
         place = f" of {folder.relative_to(run.root)}" if len(run.ledgers) > 1 else ""
         with opened_stores([folder]) as (store,):
@@ -226,6 +188,9 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
         gone = {digest for missing in resets for digest in missing}
         sequences = {row.digest: row.sequence for row in rows}
         missing = guard.missing_from(opened.digest, sequences, gone)
+        noted = guard.query("SELECT 1 FROM ledgers WHERE ledger = ?", opened.digest)
+        if missing is None and not noted:
+            return Check(name, NOT_CHECKED, "this user's registry has not seen this ledger")
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
     return verdict(name, problems, "no row that this user's registry has seen is missing", blind)
@@ -323,12 +288,11 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
         fields, copy = artifacts.read_json(path), dict[str, Any]()
         with opened_stores(run.ledgers) as stores:
             statement = check_statement(fields, *stores)
+            since = spent_since(statement, stores)
             for version in versions:
                 copy = artifacts.read_json(version / EXTRA / JSON_FILE)
                 PrivacyStatement.from_dict(copy).check(stores)
-        page = path.with_suffix(".md")
-        is_page = page.exists() and page.read_text() == statement.to_markdown()
-        problems = [] if is_page else [f"{page.name} is not its page"]
+        problems = [] if has_its_page(path, statement) else [f"{path.stem}.md is not its page"]
         problems += _differences(fields, copy) if versions else ["its model is gone"]
         problems += _contradictions(run, statement)
         about = "the ledger" if stores else "its own numbers (no ledger of it lies here)"
@@ -339,6 +303,8 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
             "what the folder knows of the records",
             "other releases of the same records",
         )
+        if since:
+            yield Check(f"{title}: releases since", "out of date", since)
 
 
 def _differences(fields: Mapping[str, Any], copy: Mapping[str, Any]) -> list[str]:

@@ -87,6 +87,8 @@ def main() -> None:
         statement.read_statement(artifacts.RunDirectory(run_folder))
     settings = own_flags.read(AnalysisSettings)
     report = run_analysis(settings, mechanism(), command_line.reporting())
+    if FLAGS.counts_file and not any(FLAGS[name].value for _, name in KINDS.values()):
+        command_line.note(f"noise: by default --noise_eps={own_flags.DEFAULTS['noise_eps']}")
     for table in report.tables:
         if table.lines:
             print("\n".join([f"\n{table.title}", *table.lines]))

@@ -1,6 +1,6 @@
 """Audits what is claimed: `pate audit mechanism NAME`, `pate audit run`.
 
-Exit code 0: passed. 1: a violation was found. 2: it could not be run.
+Exit code 0: passed. 1: a violation was found. 2: it could not be run, or there was no ledger.
 """
 
 import pathlib
@@ -18,6 +18,7 @@ from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
 VIOLATION, COULD_NOT_RUN = 1, 2
+CODES: Final = {audits.VIOLATION: VIOLATION, audits.NOT_CHECKED: COULD_NOT_RUN}
 ABOUT: Final = """\
 Tries to break what is claimed; spends no budget.
 
@@ -25,39 +26,41 @@ Tries to break what is claimed; spends no budget.
   pate audit run              verifies a run folder, writes the page for the person who signs
 
 `pate audit WHICH --help` has the flags. Exit code 0: passed; 1: a violation was found; 2: it could
-not be run."""
+not be run, or a run has no ledger."""
 RUN: Final = "Verifies a run folder against an allow-list, the ledger and its seals."
 
 
 def _audit_run() -> dict[str, Any]:
-    """Audits a run, writes the page if there is a statement and no violation."""
+    """Audits a run, writes the page if there is a statement and no violation, else deletes it."""
     from pate_tf.audit.report import PAGE, STATEMENTS, report_page
     from pate_tf.audit.run import audit_run
 
     if FLAGS.train_dir is None:
         raise command_line.FlagValueError("train_dir: expected the folder of a run, got none")
     root = pathlib.Path(FLAGS.train_dir)
+    page = root / artifacts.RELEASED / PAGE
     audit = audit_run(root, reporting=command_line.reporting())
+    if page.is_file():
+        page.unlink()  # of an earlier audit
     for check in audit.checks:
         print(f"  {check.outcome.ljust(11)}  {check.name}: {check.detail}")
         if check.blind_spot:
             print(f"  {''.ljust(11)}  can't see: {check.blind_spot}")
-    sensitive, released = root / artifacts.SENSITIVE, root / artifacts.RELEASED
+    sensitive = root / artifacts.SENSITIVE
     if sensitive.is_dir():
         path = artifacts.make_sensitive_folder(sensitive / "audit") / "run.json"
         command_line.write_report(str(path), audit.to_dict())
         print(f"written: {path} (SENSITIVE)")
-    is_stated = any((released / name).exists() for name in STATEMENTS)
-    if audit.outcome == audits.PASSED and is_stated:
-        checks = [(check.name, check.outcome) for check in audit.checks]
-        artifacts.write_text(released / PAGE, report_page(root, checks=checks))
-        print(f"written: {released / PAGE} (publishable)")
+    is_stated = any(page.with_name(name).exists() for name in STATEMENTS)
+    if audit.outcome != audits.VIOLATION and is_stated:
+        artifacts.write_text(page, report_page(root, audit=audit))
+        print(f"written: {page} (publishable)")
     return audit.to_dict()
 
 
 def _run_as(kind: type[Mechanism] | None) -> None:
     """Audits a mechanism; None for a run."""
-    is_violation = False
+    ending = 0
 
     def define() -> None:
         if kind is None:
@@ -71,7 +74,7 @@ def _run_as(kind: type[Mechanism] | None) -> None:
         flags.DEFINE_string("json", None, "Where to write what was found, as JSON.")
 
     def main() -> None:
-        nonlocal is_violation
+        nonlocal ending
         command_line.check_report_file(FLAGS.json)
         try:
             if kind is None:
@@ -92,7 +95,7 @@ def _run_as(kind: type[Mechanism] | None) -> None:
                 f"{values['neighbors']} (confidence 99.9 %)"
             )
         print(values["outcome"].upper())
-        is_violation = values["outcome"] == audits.VIOLATION
+        ending = CODES.get(values["outcome"], 0)
         command_line.write_report(FLAGS.json, values)
 
     sys.argv[:2] = [f"pate audit {'run' if kind is None else 'mechanism'}"]
@@ -102,7 +105,7 @@ def _run_as(kind: type[Mechanism] | None) -> None:
     except SystemExit as end:
         # Exit code 1 is a violation's alone.
         code = COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code
-        raise SystemExit(VIOLATION if is_violation else code) from None
+        raise SystemExit(ending or code) from None
 
 
 def run() -> None:

@@ -18,12 +18,11 @@ from tqdm import tqdm
 from pate_tf.accounting.planning import ForecastError
 from pate_tf.core import artifacts
 from pate_tf.core.environment import check_environment, show_start_of_tensorflow
-from pate_tf.core.reporting import Reporting, clock
+from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
 from pate_tf.core.validation import ITEM
 from pate_tf.ledger import LedgerError
 
 LONGEST_MESSAGE = 900
-LINE_SECONDS = 30  # between lines of progress where there is no terminal
 CLOCK_LINE = "{desc}: {elapsed}\n"
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
 USER_ERROR, FLAG_ERROR, LEDGER_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 3, 4, 130
@@ -142,12 +141,12 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
 
     Args:
         message: of the library; begins with the argument that is wrong and a colon, and has further
-            arguments in backticks.
+            arguments in backticks, such as `name` or `name=value`.
         flag_of_argument: the flag that sets an argument, where they have different names.
     """
-    argument, colon, text = message.partition(":")
     for name, flag in {**dict.fromkeys(flags.FLAGS), **flag_of_argument}.items():
-        text = text.replace(f"`{name}`", f"--{flag or name}")
+        message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
+    argument, colon, text = message.partition(":")
     return flag_of_argument.get(argument, argument) + colon + text
 
 

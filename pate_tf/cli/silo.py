@@ -100,7 +100,9 @@ def init() -> None:
         )
     artifacts.make_sensitive_folder(path.parent / artifacts.SENSITIVE)
     policy.write(path)
-    print(f"read and sign off {path}; then: pate silo serve --silo_dir={FLAGS.silo_dir}")
+    of_sums = " --roster=FILE --method=feature_sums" if FLAGS.method == "feature_sums" else ""
+    files = f"--silo_dir={FLAGS.silo_dir} --private=FILE --schema=FILE{of_sums}"
+    print(f"read and sign off {path}; then: pate silo serve {files}")
 
 
 def serve() -> None:
@@ -126,6 +128,9 @@ def status() -> None:
             account.catch_up()
             spent = smallest_epsilon(account.charges, policy.delta)[0]
     print(f"{policy.silo}: epsilon {spent:.3f} spent of {policy.epsilon_budget:g}")
+    if (folder / serving.ENDED).exists():
+        print(f"{policy.silo}: {serving.OVER}")
+        return
     files = TlsFiles.of(pathlib.Path(FLAGS.certificates), policy.silo)
     with SiloConnection(policy.coordinator, files=files) as connection:
         is_over, last_calls = connection.call(STATUS, None, tuple[bool, dict[str, float]])

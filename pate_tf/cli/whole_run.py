@@ -29,7 +29,9 @@ def main() -> None:
     """Reads the flags, runs, prints."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
-        raise command_line.FlagValueError("epsilon: expected what the labels may cost, got none")
+        raise command_line.FlagValueError(
+            "epsilon: expected what the labels may cost, got none; a usual one is --epsilon=1"
+        )
     files = own_flags.own_files(with_private=True)
     settings = own_flags.read(whole_run.WholeRun, files=files)
     reporting = command_line.reporting()

@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 Row = tuple[str, str]
+LINE_SECONDS = 30  # between lines of progress where there is no terminal
 NOT_MEASURED = "not measured: there are no public labels"
 _NO_BAR: Callable[..., Any] = functools.partial(tqdm, disable=True)
 _WARN: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)

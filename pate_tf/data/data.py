@@ -654,6 +654,8 @@ def drafted_schema(
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)
     columns = schema.draft_columns(table.fields, without=(label, owner), categories=codes)
+    for doubt in schema.unnamed_left_out([*table.left_out, *table.fields]):
+        warnings.warn(f"public: {doubt}", stacklevel=3)
     names = sorted({*table.texts(label)} - {""}) if label in table.fields else []
     if classes is not None:
         names = [_text(name) for name in classes]
@@ -697,6 +699,25 @@ def numbered(
             f"got others"
         )
     return np.array(numbers, np.int64).reshape(array.shape)
+
+
+def as_examples(samples: Any, dataset: Dataset) -> PublicExamples:
+    """Returns public samples with what is known of their labels.
+
+    Args:
+        samples: `PublicExamples`, or a data frame with the label's column of the data set's schema.
+        dataset: whose samples they are.
+
+    Raises:
+        ValueError: if they are others, whose labels nothing says.
+    """
+    if dataset.schema is not None and hasattr(samples, "columns"):
+        table = frame_table(samples, "inputs")
+        if dataset.schema.label in table.fields:
+            return table.public(dataset.schema, name=dataset.name)
+    if not isinstance(samples, PublicExamples):
+        raise ValueError("labels: expected `labels=` with raw inputs, or data.held_out, got none")
+    return samples
 
 
 def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArray[Any]:

@@ -36,6 +36,9 @@ GAPS = frozenset(
     )
 )
 Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
+OTHER_DATES = ', unless the schema says another, such as `date = "%d/%m/%Y"`'
+# A column without a name, and what pandas and pyarrow call one.
+UNNAMED = re.compile(r"(?:Unnamed: \d+|__index_level_\d+__)?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +152,8 @@ class TableColumn:
     def expected(self) -> str:
         """What each field has to be, for messages."""
         if self.is_number or self.date:
-            kind = f"a date {self.date}" if self.date else "a finite number"
+            others = OTHER_DATES * (self.date == ISO_DATE)
+            kind = f"a date {self.date}{others}" if self.date else "a finite number"
             return kind if self.missing is not None else f"{kind} (no `missing` stands for gaps)"
         return "a category of the schema (no `other` stands for others)"
 
@@ -464,6 +468,7 @@ def field_text(value: Any) -> str:
 MOST_CLASSES = 50  # that a draft takes without a word
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
 TEXT_FEATURES = 2048  # as `preprocessing.NUM_FEATURES`
+ALIKE = 0.8  # ratio of two names from which on one may be meant for the other
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", "names", *_FORM}
@@ -621,7 +626,7 @@ def draft_columns(
     columns = {
         name: _draft_column(name, values, may_be_numbers=name not in categories)
         for name, values in fields.items()
-        if name not in without
+        if name not in without and not UNNAMED.fullmatch(name)
     }
     if fields and not any(columns.values()):
         raise ValueError(
@@ -668,8 +673,7 @@ def draft(
         doubts.append(
             f"the first line has numbers ({', '.join(numbers)}): does it name the columns?"
         )
-    if num_unnamed := left_out.count(""):
-        doubts.append(f"{num_unnamed} columns without a name are left out")
+    doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
         f"left out: {name!r} is the name of several columns, or nested"
         for name in dict.fromkeys(filter(None, left_out))
@@ -717,7 +721,7 @@ def draft_of_names(
             "private: expected names of columns in the first line, got numbers: a record? Then "
             "write a schema by hand, with names = [...] of all columns"
         )
-    doubts = _check_roles(names, label=label, owner=owner)
+    doubts = _check_roles(names, label=label, owner=owner) + unnamed_left_out(names)
     if lacking := [name for name in (label, owner) if name and name not in names]:
         raise ValueError(
             f"private: expected a column {lacking[0]} in the first line, got none: does it name "
@@ -733,10 +737,16 @@ def draft_of_names(
         f"delimiter = {_quoted(delimiter)}",
         f"encoding = {_quoted(encoding)}",
     ]
-    for name in dict.fromkeys(filter(None, names)):
-        if name not in (label, owner):
+    for name in dict.fromkeys(names):
+        if name not in (label, owner) and not UNNAMED.fullmatch(name):
             lines += ["", f"[columns.{_key(name)}]", *STATED]
     return "\n".join(lines) + "\n"
+
+
+def unnamed_left_out(names: Sequence[str]) -> list[str]:
+    """Returns what is to be said of columns without a name: nothing if there is none."""
+    number = sum(bool(UNNAMED.fullmatch(name)) for name in names)
+    return [f"{number} columns without a name are left out"] if number else []
 
 
 # What is stated of a column: one of three.
@@ -746,7 +756,7 @@ STATED = (
     "# missing = 0.0  # stands for an empty field",
     '# categories = ["a", "b"]',
     "# other = true  # one more, for what is not listed",
-    f"# text = {TEXT_FEATURES}",
+    "# text = 512  # features of a text; more take public records",
 )
 
 
@@ -772,8 +782,9 @@ def _check_roles(names: Collection[str], **roles: str | None) -> list[str]:
 def nearest(name: str, names: Collection[str]) -> str | None:
     """Returns what a name that there is not may have been meant for; None if nothing is alike."""
     alike = {_letters(each): each for each in names}
-    close = [*difflib.get_close_matches(name, names, 1), None]
-    return alike.get(_letters(name), close[0])
+    folded = {each.casefold(): each for each in names}
+    close = difflib.get_close_matches(name.casefold(), folded, 1, cutoff=ALIKE)
+    return alike.get(_letters(name)) or (folded[close[0]] if close else None)
 
 
 def _letters(name: str) -> str:

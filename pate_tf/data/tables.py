@@ -224,7 +224,7 @@ class TextTable:
         faults = list(itertools.islice(self._faults(texts), MOST_FAULTS))
         if on_bad_record == REFUSE:
             what = (
-                f"{self.what} (line numbers are sensitive; `on_bad_record` can skip)"
+                f"{self.what} (line numbers are sensitive; `on_bad_record=skip` leaves records out)"
                 if is_private
                 else self.what
             )

@@ -219,7 +219,8 @@ class Ledger(Store):
         elif row.kind == "opened":
             if "ensemble_digest" not in details:
                 raise LedgerError(
-                    f"{self.folder}: expected the ledger of an ensemble, got another's"
+                    f"{self.folder}: expected the ledger of an ensemble, got another's; a silo's "
+                    "is read by pate silo status, and verified with `statement`"
                 )
             self.ensemble_digest = details["ensemble_digest"]
             self._planned = details["planned_release"]
@@ -472,7 +473,7 @@ def distinct_rows(ledgers: Sequence[Store]) -> list[LedgerRow]:
     return list(rows.values())
 
 
-def source_facts(ledger: Ledger) -> dict[str, Any]:
+def source_facts(ledger: Store) -> dict[str, Any]:
     """Returns what a statement says of resets, and of all ledgers of the same source.
 
     By name: `ledger_was_reset`; `source_name`, None where the run folder is its own source;

@@ -67,7 +67,7 @@ def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[
         artifacts.write_text(path, signed.public_bytes(serialization.Encoding.PEM).decode())
 
     write(folder / "authority.pem", builder(issuer, authority_key, is_authority=True))
-    files = {name: TlsFiles.of(folder, name) for name in holders}
+    files = {name: TlsFiles.of(folder, name, are_there=False) for name in holders}
     for name, paths in files.items():
         key = ec.generate_private_key(ec.SECP256R1())
         private = key.private_bytes(

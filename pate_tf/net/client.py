@@ -44,15 +44,18 @@ def with_retries(
         sleep: waits for so many seconds.
         on_event: called with what happened, in words without anything sensitive.
     """
-    num_failures = 0
+    num_failures, is_cut_off = 0, False
     while True:
         try:
             if until():
                 return
             done = step()
+            if is_cut_off:
+                on_event("connected again")
+            is_cut_off = False
         except ConnectionError as error:
             on_event(f"{str(error) or UNREACHED}; trying again")
-            done = False
+            done, is_cut_off = False, True
         num_failures = num_failures + 1 if done is False else 0
         if done is False:
             sleep(backoff_seconds(num_failures))
@@ -125,7 +128,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
             if code in _WRONG:
                 raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
             raise ConnectionError(
-                f"the {COORDINATOR} could not be reached ({code.name.lower()}): {details}"
+                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): {details}"
             ) from None
         try:
             return decode(kind, reply)

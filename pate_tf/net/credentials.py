@@ -38,7 +38,8 @@ class Roster(abc.ABC):
         for name in self.names:
             check_name(name, self.role)
         if not self.names or len(set(self.names)) < len(self.names):
-            raise ValueError(f"{self.role}: expected one or more of different names, got others")
+            got = f"{max(self.names, key=self.names.count)} twice" if self.names else "none"
+            raise ValueError(f"{self.role}: expected one or more of different names, got {got}")
 
     @property
     def run_id(self) -> bytes:
@@ -96,14 +97,21 @@ class TlsFiles:
     key: pathlib.Path
 
     @classmethod
-    def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
-        """Returns the files of a name as `certificates.write_demo_certificates` lays them out."""
+    def of(cls, folder: pathlib.Path, name: str, *, are_there: bool = True) -> TlsFiles:
+        """Returns the files of a name as `certificates.write_demo_certificates` lays them out.
+
+        Raises ValueError if one is missing, unless it need not be there.
+        """
         check_name(name, "name")
-        return cls(
+        files = cls(
             authority=folder / "authority.pem",
             certificate=folder / f"{name}.pem",
             key=folder / f"{name}.key",
         )
+        for path in (files.authority, files.certificate, files.key):
+            if are_there and not path.exists():
+                raise ValueError(f"certificates: expected {path}, got no such file")
+        return files
 
 
 def caller_name(context: grpc.ServicerContext) -> str:

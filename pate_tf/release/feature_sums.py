@@ -547,7 +547,8 @@ class FeatureSums:
         if not pool and encoder.num_features > MOST_OF_MOMENTS:
             raise ValueError(
                 f"representation: expected at most {MOST_OF_MOMENTS:,} features without public "
-                f"inputs, as every product of two is released, got {encoder.num_features:,}"
+                f"inputs, as every product of two is released, got {encoder.num_features:,}; a "
+                f"schema says fewer with `text = 512` or less, or fewer categories"
             )
         return encoder
 

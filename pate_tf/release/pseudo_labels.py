@@ -236,7 +236,8 @@ def trial(
 
     Returns:
         The forecast of labels of all of the pool, and the factor of a linear model's logits with
-        which the true labels are likeliest (temperature scaling, https://arxiv.org/abs/1706.04599).
+        which the true labels are likeliest (temperature scaling, https://arxiv.org/abs/1706.04599);
+        1 of neighborhoods.
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
@@ -255,7 +256,6 @@ def trial(
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
     logits = np.empty((len(labels), num_classes))
-    predictions = np.empty(len(labels), np.int64)
     for fold in range(FOLDS):
         is_other = np.arange(len(labels)) % FOLDS != fold
         exact = sums_by_class(vectors[is_other], labels[is_other], num_classes=num_classes)
@@ -267,21 +267,24 @@ def trial(
             # Each sample stands for as many private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
-        _, of_others = labels_from_sums(
-            pool,
-            vectors,
-            values,
-            deviation,
-            moments=moments,
-            num_records=num_records,
-            is_frozen=encoder.is_frozen,
-        )
-        logits[~is_other] = (vectors @ np.asarray(of_others))[~is_other]
-        scores: npt.NDArray[np.floating] = logits
-        if averages is not None:
+        if averages is None:
+            _, of_others = labels_from_sums(
+                pool,
+                vectors,
+                values,
+                deviation,
+                moments=moments,
+                num_records=num_records,
+                is_frozen=encoder.is_frozen,
+            )
+            scores = vectors @ np.asarray(of_others)
+        else:
             sums = NoisySums.of_features(vectors, values[0] / LATTICE, deviation)
             scores = class_probabilities(regress_sums(averages, sums))
-        predictions[~is_other] = scores[~is_other].argmax(axis=1)
+        logits[~is_other] = scores[~is_other]
+    forecast = Forecast.measured(logits.argmax(axis=1), labels, num_labels)
+    if averages is not None:
+        return forecast, 1.0
     is_true = np.arange(len(labels)), labels
 
     def cross_entropy(logarithm: float) -> float:
@@ -289,4 +292,4 @@ def trial(
         return -float(scaled[is_true].mean())
 
     best = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x
-    return Forecast.measured(predictions, labels, num_labels), float(np.exp(best))
+    return forecast, float(np.exp(best))

@@ -351,7 +351,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         except ValueError as error:
             if "could not convert" not in str(error):  # which quotes a private value
                 raise
-            raise ValueError("X: expected numbers, got a text") from None
+            raise ValueError("X: expected numbers, got a text; use Data.from_dataframe") from None
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
             raise ValueError(

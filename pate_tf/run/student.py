@@ -24,7 +24,7 @@ from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
-from pate_tf.data.data import as_inputs
+from pate_tf.data.data import as_examples, as_inputs, numbered
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue as models
 from pate_tf.models.encoder import record_features, record_vectors
@@ -324,17 +324,22 @@ class Student:
         """Returns the accuracy; None where no sample has a label.
 
         Args:
-            inputs: `data.held_out`, or raw inputs `[num_samples, *input_shape]`.
-            labels: true labels `[num_samples]` of raw inputs, -1 where unknown.
+            inputs: `data.held_out`, a data frame that has the label's column, or raw inputs
+                `[num_samples, *input_shape]`.
+            labels: true labels `[num_samples]` of raw inputs, -1 where unknown, or their names.
 
         Raises:
-            ValueError: if nothing was trained yet, or inputs and labels do not fit.
+            ValueError: if nothing was trained yet, inputs and labels do not fit, or raw inputs come
+                without labels.
         """
-        truth = getattr(inputs, "labels", None) if labels is None else labels
+        dataset = self.labels.pool.dataset
+        if labels is None:
+            inputs = as_examples(inputs, dataset)
+            labels = inputs.labels
         predictions = self.predict(inputs)
-        if truth is None:
+        if labels is None:
             return None
-        expected = whole_numbers(truth, "labels")
+        expected = whole_numbers(numbered(labels, dataset, "labels", may_lack=True), "labels")
         if expected.shape != predictions.shape:
             raise ValueError(f"labels: expected [{len(predictions)}], got {list(expected.shape)}")
         is_known = expected != UNKNOWN
@@ -589,7 +594,8 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
             text = statement.estimated_in_words
         if name == "choice" and measured:
             rows += measured_rows(measured, labels.pool.dataset)
-        if name not in measured and value is not None and not isinstance(value, dict):
+        is_shown = bool(labels.pool) or not name.startswith("quer")  # without a pool none are asked
+        if is_shown and name not in measured and value is not None and not isinstance(value, dict):
             rows.append((name.replace("_", " "), text))
     if (published.folder / "logs").exists():
         rows.append(artifacts.tensorboard_row(published.folder.parent))

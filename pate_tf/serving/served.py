@@ -247,6 +247,8 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     target = pathlib.Path(output)
     if target.exists():
         raise ValueError(f"output: expected a file that is not there yet, got {target}")
+    if not target.parent.is_dir():
+        raise ValueError(f"output: expected a file in a folder that is there, got {target}")
     artifacts.check_can_hold_files(target.parent)
     published = ServedStudent(newest_version(pathlib.Path(student)))
     fields, raw = published.read(inputs, strict=strict)
@@ -296,7 +298,7 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     schema = published.dataset.schema
     column = label or (schema.label if schema is not None else None) or "label"
     if column not in fields:
-        raise ValueError(f"inputs: expected labels in a column {column}, got none")
+        raise ValueError(f"inputs: expected labels in {column}, or `output` to predict, got none")
     if schema is not None:
         truth = schema.labels(fields[column], may_be_empty=True)
     else:

@@ -163,6 +163,16 @@ def plurality(round_: Round, replies: Mapping[str, Reply], least_answers: int) -
     return order[np.argmax(np.round(scores[:, order], 9), axis=1)]
 
 
+def in_words(replies: Mapping[str, Reply]) -> str:
+    """Returns how many silos answered a round, and how many refused it for each reason."""
+    outcomes = Counter(
+        f"refused: {reply.reason.value}" if isinstance(reply, Refusal) else "answered"
+        for reply in replies.values()
+    )
+    counts = [f"{number} {outcome}" for outcome, number in sorted(outcomes.items())]
+    return f"replies of silos: {', '.join(counts) or 'none'}"
+
+
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
     """Checks that an opened total can be one of records' vectors. Public.
 
@@ -225,7 +235,7 @@ class Coordinator(contextlib.ExitStack):
             silos: those of the roster in this process, for a simulation; None over a network.
             asking: how silos are asked; default: randomized response, all silos.
             aggregators: how to ask each of the roster, with secure aggregation.
-            on_event: called with which silos an opened total left out.
+            on_event: called with who is waited for, who refused, and whom a total left out.
 
         Raises:
             ValueError: if roster, silos and mechanism do not fit each other.
@@ -255,7 +265,7 @@ class Coordinator(contextlib.ExitStack):
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        self.journal = CoordinatorJournal(roster.run, roster.names, path)
+        self.journal = CoordinatorJournal(roster.run, roster.names, path, on_event=on_event)
         self.callback(self.journal.close)
         self._silos = silos
 
@@ -343,17 +353,10 @@ class Coordinator(contextlib.ExitStack):
         if getattr(self.asking.mechanism, "has_moments", False) is (len(pool) > 0):
             raise ValueError("mechanism: expected has_moments if there is no pool, and then alone")
         round_ = self.open_total(pool, encoder)
-        values = self.result_of_sums(round_)
+        values: Any = self.result_of_sums(round_)
+        charge: Any = next(iter(round_.mechanisms.values()))
         replies = self.journal.replies(round_.number).values()
-        num_silos = sum(isinstance(reply, SealedShares) for reply in replies)
-        charge = next(iter(round_.mechanisms.values()))
-        if values is None or not isinstance(charge, SecureFeatureSums):
-            raise ValueError(
-                f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
-                f"got sums of {num_silos}: nothing opened; call again to ask for new ones, which "
-                "silos are charged for again"
-            )
-        noise = charge.total_sigma(num_silos)
+        noise = charge.total_sigma(sum(isinstance(reply, SealedShares) for reply in replies))
         check_total(values / LATTICE, noise)
         vectors = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
         labels, weights = labels_from_sums(
@@ -372,7 +375,7 @@ class Coordinator(contextlib.ExitStack):
     def open_total(self, pool: Pool, encoder: Any) -> Round:
         """Returns the round whose total is that of an encoder; asks silos where there is none.
 
-        Raises as `label_from_sums`; too few silos raise nothing yet.
+        Raises as `label_from_sums`, of which this is the first step.
         """
         mechanism = self.asking.mechanism
         if getattr(mechanism, "num_features", None) != encoder.num_features:
@@ -387,6 +390,13 @@ class Coordinator(contextlib.ExitStack):
                 return round_
         round_ = self._open(query, pool.dataset.num_classes)
         self._finish(round_)
+        if self.result_of_sums(round_) is None:
+            replies = self.journal.replies(round_.number)
+            raise ValueError(
+                f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
+                f"got {in_words(replies)}; nothing opened; call again to ask for new ones, "
+                "which those that answered are charged for again"
+            )
         return round_
 
     def result_of_sums(self, round_: Round) -> IntArray | None:
@@ -504,6 +514,7 @@ class Coordinator(contextlib.ExitStack):
             while silo.step(poll, submit) is Answer.OK:
                 pass
         replies = self.journal.replies(round_.number)
+        self._on_event(in_words(replies))
         if any(isinstance(each, SecureMechanism) for each in round_.mechanisms.values()):
             values = self._open_histogram(round_, replies)
         else:

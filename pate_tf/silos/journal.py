@@ -8,15 +8,17 @@ answers are randomized or sealed before they come here.
 import contextlib
 import dataclasses
 import pathlib
+import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 import numpy.typing as npt
 
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.core import artifacts
+from pate_tf.core.reporting import LINE_SECONDS
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.journal import LedgerError, fault_point
 from pate_tf.net.messages import decode, encode
@@ -30,7 +32,7 @@ from pate_tf.silos.messages import (
     reply_digest,
 )
 
-LOOK_SECONDS: Final = 0.5
+MOST_NAMED: Final = 200  # letters of silos that are waited for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,6 +101,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         names: of the silos, which alone may call.
         folder: of the journal, which is taken up; None for one in memory.
         clock: seconds since 1970.
+        on_event: called with who is waited for.
 
     Attributes:
         results: what came of each closed round by its number, `[num_queries, ...]`; None if nothing
@@ -115,8 +118,10 @@ class CoordinatorJournal(contextlib.ExitStack):
         folder: pathlib.Path | None = None,
         *,
         clock: Callable[[], float] = time.time,
+        on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         super().__init__()
+        self._on_event = on_event
         self.run_id, self.names, self._folder, self._clock = run_id, tuple(names), folder, clock
         self.changed = threading.Condition(threading.RLock())
         self._seen: set[str] = set()
@@ -213,16 +218,22 @@ class CoordinatorJournal(contextlib.ExitStack):
 
     def gather(self, seconds: float) -> set[str]:
         """Returns who has called by now, once every silo has or so many seconds have passed."""
+        self._wait(set(self.names), self._seen, self._clock() + seconds, "silos called")
         with self.changed:
-            self.changed.wait_for(lambda: self._seen >= set(self.names), seconds)
             return set(self._seen)
 
     def wait(self, round_: Round) -> None:
         """Returns when all silos of an open round have replied, or its deadline has passed."""
-        replied = self._replied[round_.number]
-        with self.changed:
-            while replied.keys() < round_.mechanisms.keys() and self._clock() < round_.deadline:
-                self.changed.wait(min(LOOK_SECONDS, round_.deadline - self._clock()))
+        replied = self._replied[round_.number].keys()
+        self._wait(round_.mechanisms.keys(), replied, round_.deadline, "silos replied")
+
+    def _wait(self, names: Set[str], arrived: Set[str], deadline: float, what: str) -> None:
+        """Waits for silos, and says which, at the start and every half minute."""
+        while (missing := names - arrived) and (seconds := deadline - self._clock()) > 0.0:
+            some = textwrap.shorten(", ".join(sorted(missing)), MOST_NAMED, placeholder=" ...")
+            self._on_event(f"waiting for {some}: {len(names & arrived)} of {len(names)} {what}")
+            with self.changed:
+                self.changed.wait_for(lambda: names <= arrived, min(LINE_SECONDS, seconds))
 
     def _check(self, silo: str) -> None:
         if silo not in self.names:

@@ -110,28 +110,33 @@ class Policy(Settings):
         ]
         artifacts.write_text(path, TITLE + "".join(lines))
 
-    def objection(self, batch: QueryBatch) -> Reason | None:
+    def objection(self, batch: QueryBatch) -> tuple[Reason, str] | None:
         """Returns why a batch is refused, regardless of earlier charges; None if it is not.
 
         Follows from the policy and the batch alone.
+
+        Returns:
+            The reason, and the line of the policy that says so with what the batch has.
         """
         charge = batch.mechanism
         if charge.name not in self.allowed:
-            return Reason.MECHANISM_NOT_ALLOWED
+            return Reason.MECHANISM_NOT_ALLOWED, self.line("allowed", charge.name)
         if len(batch.queries) > self.most_per_batch:
-            return Reason.MALFORMED
-        least = {  # of a charge, where it has such a field
-            "num_parties": self.least_aggregators,
-            "threshold": self.least_threshold,
-            "least_silos": self.least_silos,
-            "colluding": self.least_colluding,
-        }
-        if isinstance(charge, RandomisedResponse):
-            return Reason.QUERY_TOO_DEAR if charge.epsilon > self.most_epsilon else None
-        if any(getattr(charge, name, bound) < bound for name, bound in least.items()):
-            return Reason.MECHANISM_NOT_ALLOWED
-        is_dear = isinstance(charge, SecureHistogram) and charge.sigma < self.least_sigma
-        return Reason.QUERY_TOO_DEAR if is_dear else None
+            return Reason.MALFORMED, self.line("most_per_batch", len(batch.queries))
+        fields = ("num_parties", "threshold", "least_silos", "colluding")  # of secure aggregation
+        names = ("least_aggregators", "least_threshold", "least_silos", "least_colluding")
+        for field, name in zip(fields, names, strict=True):
+            if getattr(charge, field, inf) < getattr(self, name):
+                return Reason.MECHANISM_NOT_ALLOWED, self.line(name, getattr(charge, field))
+        if isinstance(charge, RandomisedResponse) and charge.epsilon > self.most_epsilon:
+            return Reason.QUERY_TOO_DEAR, self.line("most_epsilon", charge.epsilon)
+        if isinstance(charge, SecureHistogram) and charge.sigma < self.least_sigma:
+            return Reason.QUERY_TOO_DEAR, self.line("least_sigma", charge.sigma)
+        return None
+
+    def line(self, name: str, value: object) -> str:
+        """Returns a line of the policy and the value that it forbids, for messages."""
+        return f"the policy has {name} = {json.dumps(getattr(self, name))}, got {value}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

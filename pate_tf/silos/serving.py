@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import QUIET
@@ -19,7 +20,7 @@ from pate_tf.net.credentials import TlsFiles
 from pate_tf.silos.roster import Policy, SiloRoster
 from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
 
-POLICY, KEYS, JOURNAL = "policy.toml", "keys.json", "journal"
+POLICY, KEYS, JOURNAL, ENDED = "policy.toml", "keys.json", "journal", "ended"
 METHODS = ("pate", "feature_sums")
 DIGITS = 16  # of a digest, for people
 OVER = "the run is over"
@@ -99,13 +100,8 @@ class AggregatorRun(Settings):
     )
 
 
-def serve(
-    run: SiloRun,
-    *,
-    until: Callable[[], bool] = lambda: False,
-    on_event: Callable[[str], None] = lambda event: None,
-) -> None:
-    """Works until the coordinator says that the run is over.
+def serve(run: SiloRun, *, on_event: Callable[[str], None] = lambda event: None) -> None:
+    """Works until the coordinator says that the run is over, which a file of the folder notes.
 
     Raises:
         ValueError: if policy, teacher and roster do not fit each other.
@@ -116,7 +112,12 @@ def serve(
     from pate_tf.silos.protocol import Keys  # needs cryptography
     from pate_tf.silos.transport import SiloConnection  # needs grpcio
 
-    policy = Policy.read(run.folder / POLICY)
+    policy, are_sums = Policy.read(run.folder / POLICY), run.method == "feature_sums"
+    if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
+        other = METHODS[not are_sums]
+        raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
+    (run.folder / ENDED).unlink(missing_ok=True)
+    files = TlsFiles.of(run.certificates, policy.silo)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
     roster = None if run.roster is None else SiloRoster.read(run.roster)
     source, keys = run.named_source, None
@@ -125,7 +126,7 @@ def serve(
     elif source is None and run.files is not None and run.files.private is not None:
         source = source_of(run.files.private, run.files.name)
     content: SiloTeacher | SiloSums
-    if run.method == "feature_sums":
+    if are_sums:
         keys = Keys.load_or_create(folder / KEYS, policy.silo)
         if roster is None or keys.identity not in roster.identities:
             raise ValueError(
@@ -138,9 +139,7 @@ def serve(
         content = make_teacher(run, folder)
         on_event(f"{policy.silo}: the teacher is ready")
     with (
-        SiloConnection(
-            policy.coordinator, files=TlsFiles.of(run.certificates, policy.silo)
-        ) as connection,
+        SiloConnection(policy.coordinator, files=files) as connection,
         Silo(
             policy,
             content,
@@ -155,9 +154,10 @@ def serve(
         silo.serve(
             connection.poll,
             connection.submit,
-            until=lambda: until() or connection.is_over(),
+            until=connection.is_over,
             on_event=lambda event: on_event(f"{silo.name}: {event}"),
         )
+        artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
         on_event(f"{silo.name}: {OVER}")
 
 

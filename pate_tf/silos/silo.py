@@ -294,10 +294,10 @@ class SiloTeacher:
 
 
 class RefusedError(Exception):
-    """A batch is refused, by policy and public values alone."""
+    """A batch is refused, by policy and public values alone; `why` is for the silo's operator."""
 
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.value)
+    def __init__(self, reason: Reason, why: str = "") -> None:
+        super().__init__(f"{reason.value}: {why}" if why else reason.value)
         self.reason = reason
 
 
@@ -311,7 +311,10 @@ class Silo(contextlib.ExitStack):
         name: of the silo.
         policy: what it allows.
         account: its privacy ledger: what it was charged and answered.
+        refusal: why the last batch was refused, in words; None if it was answered.
     """
+
+    refusal: str | None = None
 
     def __init__(
         self,
@@ -380,7 +383,7 @@ class Silo(contextlib.ExitStack):
         Raises LedgerError if the ledger can't be used; nothing is sent.
         """
         names: Any = {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
-        account = self.account
+        account, self.refusal = self.account, None
         try:
             self._check_allowed(batch)
             with account.exclusive():
@@ -393,6 +396,7 @@ class Silo(contextlib.ExitStack):
                 commitment = None if account.folder is None else account.witness()
                 return kind(**names, **values, commitment=commitment)
         except RefusedError as refused:
+            self.refusal = str(refused)
             return Refusal(**names, reason=refused.reason)
 
     def step(
@@ -439,7 +443,8 @@ class Silo(contextlib.ExitStack):
             answer = self.step(poll, submit)
             if answer is None:
                 return None
-            on_event(f"a batch was answered: {answer.value}")
+            outcome = f"refused: {self.refusal}" if self.refusal else f"answered: {answer.value}"
+            on_event(f"a batch was {outcome}")
             return True
 
         with_retries(step, on_event=on_event, **waiting)
@@ -448,17 +453,17 @@ class Silo(contextlib.ExitStack):
         """Raises RefusedError, by public values alone, unless the silo may and can answer."""
         objection = self.policy.objection(batch)
         if objection is not None:
-            raise RefusedError(objection)
+            raise RefusedError(*objection)
         charge, content = batch.mechanism, self._content
         if isinstance(charge, SecureFeatureSums) != isinstance(content, SiloSums):
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED)
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo serves another method")
         if isinstance(content, SiloTeacher) and not content.takes(batch):
-            raise RefusedError(Reason.MALFORMED)
+            raise RefusedError(Reason.MALFORMED, "the teacher takes other inputs or classes")
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
             query = sums_query(content.representation, content.unit)
             shape = charge.shape(batch.num_classes)
             if not np.array_equal(batch.queries, query) or content.values.shape != shape:
-                raise RefusedError(Reason.OTHER_SUMS)
+                raise RefusedError(Reason.OTHER_SUMS, "of another encoder, unit or classes")
 
     def _check_commitment(self, batch: QueryBatch) -> None:
         """Refuses and warns unless the ledger holds the row that the coordinator was sent."""
@@ -522,13 +527,13 @@ class Silo(contextlib.ExitStack):
     def _terms(self, batch: QueryBatch) -> BatchTerms:
         """Returns the terms of a batch with the keys of the silo's own roster."""
         if self._roster is None:
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED)
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo has no roster")
         try:
             terms = BatchTerms.of_batch(batch, self._roster.aggregators, self._roster.identities)
-        except ValueError:
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED) from None
+        except ValueError as error:
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, f"by the roster: {error}") from None
         if terms.are_sums and (self._keys is None or self._keys.identity not in terms.silos):
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED)
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the roster has other keys")
         return terms
 
     def _sealed(self, terms: BatchTerms, batch: QueryBatch) -> tuple[bytes, ...]:
@@ -549,12 +554,12 @@ class Silo(contextlib.ExitStack):
         if not batch.deadline > self._clock():
             raise RefusedError(Reason.TOO_LATE)
         since = time.time() - DAY_SECONDS  # by this machine's clock
-        of_day = sum(charged for when, charged in account.debits if when >= since)
-        if of_day + number > self.policy.queries_per_day:
-            raise RefusedError(Reason.DAILY_LIMIT)
+        of_day = number + sum(charged for when, charged in account.debits if when >= since)
+        if of_day > self.policy.queries_per_day:
+            raise RefusedError(Reason.DAILY_LIMIT, self.policy.line("queries_per_day", of_day))
         if not fits(
             account.charges + Counter({charge: number}), account.delta, account.epsilon_budget
         ):
-            raise RefusedError(Reason.BUDGET_SPENT)
+            raise RefusedError(Reason.BUDGET_SPENT, self.policy.line("epsilon_budget", "more"))
         account.debit(charge, queries, batch=key)
         fault_point("silo_debited")

@@ -5,6 +5,7 @@ A statement of each system is known once this package is imported.
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
 from pate_tf.ledger.journal import Store
+from pate_tf.ledger.ledger import source_facts
 from pate_tf.statement import labels, shared_training, silos
 from pate_tf.statement.labels import LabelsStatement, ledger_facts, sanitised_of
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
 
 __all__ = ["check_statement", "labels", "shared_training", "silos"]
 
@@ -46,29 +48,61 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
 
 
 def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
-    """Verifies a statement in JSON against ledgers, and returns what it agrees with.
+    """Verifies a statement in JSON, and the page beside it, against ledgers.
 
     Args:
         file: the statement.
         ledgers: by file or folder. Default: that of the run whose `released/` holds the file.
 
+    Returns:
+        What it agrees with, and what the source has spent since.
+
     Raises:
-        ValueError: if there is no ledger, or one says otherwise.
-        LedgerError: if one is missing or damaged.
+        ValueError: if there is no ledger, one says otherwise, the page is another, or noise came
+            from a seed.
+        LedgerError: if a ledger is missing or damaged.
     """
     fields = artifacts.read_json(file)
     if not ledgers:
-        parents = file.absolute().parents
-        roots = [path.parent for path in parents if path.name == artifacts.RELEASED]
-        if not roots:
+        runs = [path.parent for path in file.absolute().parents if path.name == artifacts.RELEASED]
+        folders = [run / artifacts.SENSITIVE for run in runs]
+        ledgers = [path for path in folders if (path / f"{Store.name}.sqlite3").exists()][:1]
+        if not ledgers:
             raise ValueError(
-                "statement: expected `ledgers` or `run` to verify it against, or a file below the "
-                "released/ folder of a run, got neither"
+                "statement: expected `ledgers` or `run` to verify it against, got none in its run"
             )
-        ledgers = [roots[0] / artifacts.SENSITIVE]
     with opened_stores(ledgers) as stores:
-        check_statement(fields, *stores)
-    return "agrees with the ledger" if len(ledgers) == 1 else f"agrees with {len(ledgers)} ledgers"
+        statement = check_statement(fields, *stores)
+        since = spent_since(statement, stores)
+    if file.with_suffix(".md").exists() and not has_its_page(file, statement):
+        raise ValueError("statement: expected the words of the JSON on its page, got others")
+    if not statement.secure_noise:
+        raise ValueError("statement: expected secure noise, got noise from a seed: NOT PRIVATE")
+    whose = "the ledger" if len(ledgers) == 1 else f"{len(ledgers)} ledgers"
+    return "; ".join(filter(None, [f"agrees with {whose}", since]))
+
+
+def has_its_page(file: pathlib.Path, statement: PrivacyStatement) -> bool:
+    """Whether the page of a statement lies beside its JSON."""
+    page = file.with_suffix(".md")
+    return page.exists() and page.read_bytes() == statement.to_markdown().encode()
+
+
+def spent_since(statement: PrivacyStatement, stores: Sequence[Store]) -> str:
+    """Returns what sources have spent by now, in words; empty where a statement says as much.
+
+    By this user's registry; nothing of it depends on records.
+    """
+    names = ("epsilon", "epsilon_ledger", "epsilon_source")
+    stated = max(getattr(statement, name, None) or 0.0 for name in names)
+    for store in stores:
+        facts = source_facts(store)
+        epsilon = math.inf if facts["epsilon_source"] is None else facts["epsilon_source"]
+        if facts["num_ledgers"] is not None and epsilon > stated * 1.001:  # as pages show it
+            delta = delta_text(facts["delta_source"] or store.delta)
+            spent = f"have spent epsilon {epsilon_text(epsilon)} at delta {delta}"
+            return f"today the source's ledgers ({facts['num_ledgers']}) together {spent}"
+    return ""
 
 
 @contextlib.contextmanager

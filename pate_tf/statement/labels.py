@@ -199,13 +199,16 @@ class LabelsStatement(PrivacyStatement):
         }
 
     @property
+    def source_in_words(self) -> str:
+        """The private data, by the source's name if it has one."""
+        name = self.source_name
+        return "the private records of this run" if name is None else f"`{cell(name)}`"
+
+    @property
     def protected(self) -> str:  # noqa: D102
-        named = "the private records of this run"
-        if self.source_name is not None:
-            named = f"`{cell(self.source_name)}`"
         if self.unit == "owner":
-            return f"all records of one owner together ({named})"
-        return f"each {'' if self.source_name is None else 'record '}of {named}"
+            return f"all records of one owner together ({self.source_in_words})"
+        return f"each {'' if self.source_name is None else 'record '}of {self.source_in_words}"
 
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
@@ -225,9 +228,7 @@ class LabelsStatement(PrivacyStatement):
         rows.append((ledger, replaced, self.delta, REPLACE_ONE, WORST_CASE))
         plural = "" if self.num_ledgers == 1 else "s"
         number = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
-        words = (
-            f"all releases charged to the source `{cell(self.source_name or '')}` on this machine"
-        )
+        words = f"all releases charged to the source {self.source_in_words} on this machine"
         rows.append((words + number, source, delta_source, neighbors, WORST_CASE))
         if self.sanitised is not None:
             drawn, labels = self.sanitised, "all labels of this ledger"
@@ -255,11 +256,7 @@ class LabelsStatement(PrivacyStatement):
         is_counted = self.epsilon_source is not None or self.num_other_units
         words = self.mechanism.in_words()
         mapped, _, summed = words.partition(". ")
-        source, number = f"`{cell(self.source_name or '')}`", ""
-        if self.source_name is None:
-            source = "the private records of this run"
-        if self.num_records is not None:
-            number = f" ({self.num_records:,} records)"
+        number = "" if self.num_records is None else f" ({self.num_records:,} records)"
         before = [charge.several(number) for charge, number in self.charged_before]
         rows = ", ".join(map(str, self.ledger_rows)) or "none"
         head, digest = self.ledger_head
@@ -275,7 +272,7 @@ class LabelsStatement(PrivacyStatement):
             "registered": is_registered,
             "not counted": self.source_name is not None and is_registered and not is_counted,
             "source_name": self.source_name,
-            "trained_on": f"{source}{number}",
+            "trained_on": f"{self.source_in_words}{number}",
             "num_records": self.num_records,
             "delta_times_records": epsilon_text(self.delta * (self.num_records or 0)),
             "mapped": f"{mapped}.",

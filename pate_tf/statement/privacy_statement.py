@@ -175,14 +175,14 @@ class PrivacyStatement(ABC):
             "holder": cell(self.holder or ""),
             "purpose": cell(self.purpose or ""),
             "protected": self.protected,
-            "pool_name": cell(self.pool_name),
             "table": markdown_table(table),
             "file": self.file,
             "made_with": ", ".join([*made_with, *([self.date] if self.date else [])]),
         }
         if rows:
             first, is_bounded = rows[0], rows[0].epsilon < inf
-            share = largest_share_of_right_guesses(first.epsilon, first.delta)
+            comparable = [row for row in rows if row.relation == first.relation]
+            most = max(comparable, key=lambda row: (row.kind == WORST_CASE, row.epsilon))
             facts |= {
                 "bounded": self.secure_noise and is_bounded,
                 "unbounded": self.secure_noise and not is_bounded,
@@ -190,7 +190,10 @@ class PrivacyStatement(ABC):
                 "epsilon": epsilon_text(first.epsilon),
                 "delta": delta_text(first.delta),
                 "relation": first.relation,
-                "share": epsilon_text(min(100.0, 100.0 * share)),
+                "share": percent_of_right_guesses(first),
+                "other releases": most.epsilon > first.epsilon,
+                "most_epsilon": epsilon_text(most.epsilon),
+                "most_share": percent_of_right_guesses(most),
             }
         facts |= self.facts()
         if self.student_digest:
@@ -319,6 +322,12 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
         delta: from 0 to 1.
     """
     return float(1.0 - (1.0 - delta) * scipy.special.expit(-epsilon))
+
+
+def percent_of_right_guesses(guarantee: Guarantee) -> str:
+    """Returns `largest_share_of_right_guesses` of a row of the table, in percent."""
+    share = largest_share_of_right_guesses(guarantee.epsilon, guarantee.delta)
+    return epsilon_text(min(100.0, 100.0 * share))
 
 
 # Values as JSON and back, driven by the types of fields.

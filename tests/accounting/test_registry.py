@@ -110,6 +110,8 @@ def test_a_toy_is_planned_drawn_and_accounted_for():
     toy = ToyNoisyMax.for_target(TARGET, COUNTS)
     assert 0.99 < toy.data_independent_epsilon(num_queries=2, delta=1e-5)[0] <= 1.0
     check_drawable(toy)
+    law = reference.mp_discrete_laplace_law((9, 3, 2), toy.epsilon / 2.0)
+    np.testing.assert_allclose(toy.outcome_probabilities(COUNTS[:1])[0], [*map(float, law)])
     assert len(toy.draw(COUNTS, SeededNoise(1)).labels) == 2
     assert charge_from_dict(json.loads(json.dumps(toy.to_dict()))) == toy
     assert {"toy_noisy_max", "toy_histogram"} <= set(base.offered())

@@ -13,26 +13,32 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pate_tf.accounting.mechanisms import LATTICE, AdditiveNoisyMax, Mechanism, register
+# From these modules, not from their package, which imports a mechanism in turn.
+from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms.base import (
     Answers,
+    Mechanism,
     NoiseDraws,
     OfSigma,
-    OneScale,
+    OutcomeLaw,
     Target,
     parameter,
+    register,
 )
+from pate_tf.accounting.mechanisms.noisy_max import AdditiveNoisyMax, laplace_tail
+from pate_tf.accounting.noisy_max_costs import discrete_laplace
 from pate_tf.core.validation import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyNoisyMax(OneScale, AdditiveNoisyMax):
+class ToyNoisyMax(AdditiveNoisyMax, OutcomeLaw):
     """Discrete Laplace noise of scale 2 / epsilon: one vote moves two counts by one."""
 
     epsilon: float = parameter(flag="toy_eps", above=0.0, help="Pure epsilon of a toy label.")
     name: ClassVar[str] = "toy_noisy_max"
     words: ClassVar[str] = "Toy noise of epsilon {self.epsilon:g} is added to numbers of votes."
     lacks: ClassVar[Mapping[str, str]] = {"bounds": "none was derived for a toy"}
+    noise_law = ("gamma", discrete_laplace)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,15 +46,28 @@ class ToyNoisyMax(OneScale, AdditiveNoisyMax):
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
+        """Returns the affordable one with the least noise."""
         return target.least_noise(lambda scale: cls(epsilon=2.0 / scale))
 
     @property
+    def gamma(self) -> float:
+        """Inverse scale of the noise, per vote."""
+        return self.epsilon / 2.0
+
+    @property
     def noise_scales(self) -> Mapping[str, float]:
+        """1 / gamma, rounded up."""
         return {"2/epsilon": math.nextafter(2.0 / self.epsilon, math.inf)}
 
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns that of continuous noise (docs/proofs/theory.md, Proposition D1)."""
+        return laplace_tail(gaps, self.gamma)
+
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
+        """Returns the noise, with a random order of the classes that breaks ties."""
         drawn = noise.laplace_integers(self.noise_scales["2/epsilon"], num_queries * num_classes)
-        return drawn.reshape(num_queries, num_classes) * LATTICE
+        order = noise.random_orders(num_queries, num_classes)
+        return drawn.reshape(num_queries, num_classes) * LATTICE + order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,7 +151,11 @@ def test_the_script_states_what_it_released(tmp_path, capsys):
     for more in ([f"--ledger={run.sensitive}"], [f"--train_dir={tmp_path}"], []):
         checked = Script().run(tmp_path, capsys, statement, *more)
         assert "agrees with the ledger" in checked.out
+    path = run.released / "privacy_statement.md"
+    page = path.read_text()
+    path.write_text(page.replace("ε = ", "ε = 0."))
+    assert "on its page, got others" in Script().run(tmp_path, capsys, statement).err
+    path.write_text(page)
     # Asked again, it is the same draw and the same page.
-    page = (run.released / "privacy_statement.md").read_text()
     assert Script().run(tmp_path, capsys, f"--train_dir={tmp_path}").code == 0
-    assert (run.released / "privacy_statement.md").read_text() == page
+    assert path.read_text() == page

@@ -137,6 +137,7 @@ def test_what_may_be_published_does_not_depend_on_votes(succeed, tmp_path):
         ended = succeed(f"--counts_file={file}", "--input_is_counts")
         released.append((tmp_path / "out/released/analysis.json").read_bytes())
         publishable = ended.out.split("SENSITIVE, do not publish")[0]
+        assert "noise: by default --noise_eps=0.1\n" in publishable
         assert rounded_up(ended.report["epsilon_data_dependent"]) not in publishable
     assert released[0] == released[1]
     assert "bounds" not in json.loads(released[0])

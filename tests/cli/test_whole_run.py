@@ -94,7 +94,7 @@ def test_a_private_file_alone_makes_a_published_student(clinic):
     ended = run_script(PATE, "run", *files, *flags, folder=clinic)
     assert ended.code == 0, ended.err
     assert "not measured: there are no public labels" in ended.out
-    assert "95 % interval" in ended.out
+    assert "95 % interval" in ended.out and "\n  queries" not in ended.out
     values = artifacts.read_json(clinic / "alone.json")
     assert values["student_accuracy"] is None and values["estimated_accuracy"][0] > 0.7
     asked = ("--student=alone", "--inputs=public.csv", "--report_file=measured-alone.json")
@@ -138,7 +138,7 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (("run", *FILES), "epsilon: expected what the labels may cost, got none"),
+        (("run", *FILES), "labels may cost, got none; a usual one is --epsilon=1"),
         (("run", "--epsilon=1", "--owner=Station", *FILES), "line "),
         (
             ("run", "--epsilon=1", "--method=pate", "--owners_file=owners.npy", *FILES),

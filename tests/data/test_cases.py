@@ -229,9 +229,10 @@ def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
     ("header", "label", "comment"),
     [
         ("30,100,a,b", None, "the first line has numbers (30, 100): does it name the columns?"),
-        ("age,,smoker,ill", "ill", "1 columns without a name are left out"),
+        ("Unnamed: 0,,smoker,ill", "ill", "2 columns without a name are left out"),
         ("age,a,a,ill", "ill", "left out: 'a' is the name of several columns, or nested"),
-        ("age,a,b,c", "ill", "no column ill: have public records no label?"),
+        ("age,Admitted on,b,c", "admit", "no column admit: have public records no label?"),
+        ("age,a,b,Smoke", "smoker", "no column smoker; there is Smoke: is it the label?"),
         ("pressure,smoker,ill", "ill", "1 columns without a name are left out"),
         ("age,pressure,smoker,ill", "ill", 'do "NO" and "no" mean the same?'),
     ],
@@ -273,9 +274,7 @@ def test_all_faults_of_a_private_file_are_told_at_once_by_place_alone(tmp_path):
     with pytest.raises(ValueError, match=r"private\.csv") as caught:
         bring(tmp_path, table(), private, edit=strict)
     first, *lines = str(caught.value).split("\n")
-    assert first.endswith("(line numbers are sensitive; `on_bad_record` can skip):") and lines[
-        :4
-    ] == [
+    assert first.endswith("sensitive; `on_bad_record=skip` leaves records out):") and lines[:4] == [
         "- line 5: age: expected a finite number",
         "- line 6: ill: expected a class, no, yes",
         "- line 7: expected 4 fields, got 2",

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from pate_tf.data import tables
-from pate_tf.data.data import Data, as_inputs, draft_schema
+from pate_tf.data.data import Data, as_examples, as_inputs, draft_schema
 from pate_tf.data.schema import TableColumn, read_schema, schema_of
 
 SCHEMA = schema_of(
@@ -147,12 +147,13 @@ def test_columns_of_one_name_are_not_looked_at_unless_they_are_used():
 
 
 def test_columns_with_too_many_texts_are_left_out_with_a_warning():
-    many = pyarrow.table(
-        {"text": [f"{n} words" for n in range(40)], "age": range(40), "y": ["a", "b"] * 20}
-    )
-    with pytest.warns(UserWarning, match="columns text have too many values.*text = 2048"):
+    texts, ages = [f"{n} words" for n in range(40)], range(40)
+    many = pyarrow.table({"text": texts, "age": ages, "Unnamed: 0": ages, "y": ["a", "b"] * 20})
+    with pytest.warns(UserWarning, match="columns text have too many values.*text = 2048") as seen:
         data = Data.from_dataframe(many, many, label="y")
+    assert str(seen[0].message) == "public: 1 columns without a name are left out"
     assert [column.name for column in data.schema.columns] == ["age"]
+    assert as_examples(many, data.dataset).labels.tolist() == [0, 1] * 20
 
 
 # Files as people have them.

@@ -57,6 +57,7 @@ def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
     assert np.array_equal(fitted.labels.labels, labels.labels)
     assert fitted.cost == labels.cost and fitted.cost.epsilon <= 20.0
+    assert repr(fitted.cost) == f"Cost({labels.cost.in_words()})"
     assert np.array_equal(
         fitted.student.predict_proba(data.held_out), student.predict_proba(data.held_out)
     )

@@ -67,10 +67,12 @@ def test_files_that_do_not_fit_are_one_line(run, tmp_path):
     for name, told in (("bad.csv", "line 3: sex: expected a category"), ("none.csv", "none.csv")):
         with pytest.raises(ValueError, match=told):
             served.predict(run, tmp_path / name, tmp_path / "out.csv", strict=True)
+    with pytest.raises(ValueError, match="output: expected a file in a folder that is there"):
+        served.predict(run, tmp_path / "bad.csv", tmp_path / "no" / "out.csv")
     with pytest.warns(UserWarning, match="1 records do not fit and are left out: line 3: sex"):
         assert served.predict(run, tmp_path / "bad.csv", tmp_path / "o.csv").values["inputs"] == 1
     (tmp_path / "bad.csv").write_text("age,sex\n0.5,F\n")
-    with pytest.raises(ValueError, match="inputs: expected labels in a column ill, got none"):
+    with pytest.raises(ValueError, match="inputs: expected labels in ill, or `output` to predict"):
         served.evaluate(run, tmp_path / "bad.csv")
     with pytest.raises(ValueError, match="expected labels of no, yes in ill, got 'maybe'"):
         served.evaluate(run, tmp_path / "other.csv")

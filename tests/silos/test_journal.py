@@ -49,6 +49,14 @@ def refusal(silo, number=1):
     return Refusal(**names, reason=Reason.BUDGET_SPENT)
 
 
+def test_who_is_waited_for_is_named():
+    events = []
+    waiting = CoordinatorJournal("r", "abc", on_event=events.append)
+    waiting.poll("b")
+    assert waiting.gather(0.01) == {"b"}
+    assert events == ["waiting for a, c: 1 of 3 silos called"]
+
+
 def test_each_silo_gets_the_queries_until_it_replied(journal):
     assert len(journal.poll("a").queries) == len(journal.poll("b").queries) == 4
     assert journal.poll("c") is None  # asked nothing

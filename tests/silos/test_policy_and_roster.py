@@ -62,7 +62,7 @@ def test_mistakes_in_a_policy_are_one_line(tmp_path, old, new, match):
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        ('name = "b"', 'name = "a"', "different names"),
+        ('name = "b"', 'name = "a"', "different names, got a twice"),
         ('name = "b"', 'name = "aggregator-1"', "other names than those of silos"),
         ("epsilon = 0.5", "epsilon = -1", "epsilon: expected"),
         ('run = "r-1"', 'run = "r 1"', "run"),
@@ -97,4 +97,5 @@ def test_mistakes_in_a_roster_are_one_line(tmp_path, old, new, match):
     ],
 )
 def test_what_a_policy_objects_to(mechanism, changes, reason):
-    assert policy(**changes).objection(batch(0, 3, mechanism=mechanism)) is reason
+    objection = policy(**changes).objection(batch(0, 3, mechanism=mechanism)) or (None, "")
+    assert objection[0] is reason and all(f"has {name} = " in objection[1] for name in changes)

@@ -14,7 +14,7 @@ from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger
 from pate_tf.silos.silo import SiloAccount
-from pate_tf.statement import check_statement, opened_stores
+from pate_tf.statement import check_statement, opened_stores, spent_since, verify
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.statement.shared_training import SharedTrainingStatement
 from pate_tf.statement.silos import SiloSpending, SilosStatement
@@ -78,6 +78,10 @@ def test_the_statement_names_the_sum_over_ledgers_of_a_source(tmp_path):
     assert "all releases charged to the source `customers` on this machine (2 ledgers)" in page
     with pytest.raises(ValueError, match="for all releases of the source"):
         check(ledgers[1][0], {**statement, "epsilon_source": 0.01})
+    release_labels(ledgers[0][0], golden_counts("H3", 9))
+    with opened_stores([ledgers[1][0]]) as stores:
+        since = spent_since(LabelsStatement.from_dict(statement), stores)
+    assert since.startswith("today the source's ledgers (2) together have spent epsilon")
 
 
 def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
@@ -194,6 +198,9 @@ def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
     check(tmp_path, statement)
     with pytest.raises(ValueError, match="secure noise"):
         check(tmp_path, {**statement, "secure_noise": True})
+    (tmp_path / "statement.json").write_text(json.dumps(statement))
+    with pytest.raises(ValueError, match="got noise from a seed: NOT PRIVATE"):
+        verify(tmp_path / "statement.json", [tmp_path])
 
 
 # Shared training and silos.

@@ -242,7 +242,9 @@ def test_the_ledger_has_a_row_of_its_own_where_the_source_has_another_number():
     other = sums(epsilon_source=7.0, delta_source=2e-5, num_ledgers=2, **NAMED)
     assert [row.epsilon for row in same.guarantees] == [2.34561, 5.43211]
     assert [row.epsilon for row in other.guarantees] == [2.34561, 5.43211, 7.0]
-    assert "`customers_2026` on this machine (2 ledgers) | **7.00** | 2e-5 |" in other.to_markdown()
+    page = other.to_markdown()
+    assert "`customers_2026` on this machine (2 ledgers) | **7.00** | 2e-5 |" in page
+    assert "(ε = 7.00) succeeds with probability at most 100 %." in page
 
 
 def test_what_is_purely_private_has_delta_0():
