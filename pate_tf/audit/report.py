@@ -40,7 +40,7 @@ class Check:
     Attributes:
         name: what was checked.
         outcome: "passed", "violation", "not checked" or "out of date".
-        detail: SENSITIVE: what was seen.
+        detail: what was seen, for the holder; of what was not checked why, for everybody.
         blind_spot: what the check can't see.
     """
 

@@ -89,6 +89,9 @@ def test_files_are_refused_before_tensorflow_starts(folder, command, told):
             "-c", HAS_TENSORFLOW, "silo", "init", "--silo_dir=silo", *flags, folder=folder
         )
         assert made.code == 0, made.err
+        (folder / "certificates").mkdir(exist_ok=True)
+        for name in ("authority.pem", "clinic.pem", "clinic.key"):
+            (folder / "certificates" / name).touch()
     before = sorted(folder.iterdir())
     ended = run_fresh("-c", HAS_TENSORFLOW, *command, folder=folder)
     assert ended.code == 1 and ended.err.startswith("error: "), ended.err
