@@ -62,7 +62,7 @@ def test_labels_of_the_pool_choose_the_method(tmp_path):
     ranges = {"num_classes": 10, "value_range": (0.0, 16.0), "kind": "tabular"}
     data = pate_tf.Data.from_arrays(*private, *public, **ranges)
     values = run(WholeRun(epsilon=1.0, folder=tmp_path / "run"), data).values
-    assert values["method"] == "feature_sums" and values["student_accuracy"] > 0.7
+    assert values["method"] == "feature_sums" and values["student_accuracy"] > 0.5
 
 
 FILES = ("--private=private.csv", "--public=public.csv", "--schema=schema.toml")
