@@ -347,7 +347,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         # Labels are not validated here: scikit-learn warns by all of them together.
         targets = None if y is None else "no_validation"
         try:
-            private = validate_data(self, X, targets, dtype=np.float64)
+            private = validate_data(self, X, targets, dtype=np.float64, ensure_min_samples=2)
         except ValueError as error:
             if "could not convert" not in str(error):  # which quotes a private value
                 raise
