@@ -28,7 +28,7 @@ FIGURE4_THEIRS = {
     ("svhn", 1000): (0.9066, 8.19),
 }
 FORESTS_THEIRS = {"adult": (0.83, 2.66, 0.85), "diabetes": (0.9394, 1.44, 0.9381)}
-# Data set, queries asked, mechanism, and what table 1 of Papernot, Song et al. 2018 says of it.
+# Data set, queries, mechanism, and what table 1 of Papernot, Song et al. 2018 says of it.
 GNMAX_THEIRS: tuple[tuple[str, int, Mechanism, str], ...] = (
     ("mnist", 100, LaplaceNoisyMax(gamma=0.05), "98.00%, epsilon 2.04"),
     (
@@ -178,11 +178,11 @@ def _forest_rows(laboratory: Laboratory) -> Iterator[Row]:
 
 def _gnmax_rows(laboratory: Laboratory) -> Iterator[Row]:
     """Mechanisms of 2018 on votes of random forests; the first line has that of 2017."""
-    asked = GNMAX_THEIRS
+    settings = GNMAX_THEIRS
     if laboratory.is_quick:
         quick = ConfidentGaussianNoisyMax(threshold=10.0, sigma_threshold=5.0, sigma=4.0)
-        asked = (("digits", 60, quick, ""),)
-    for dataset, num_queries, mechanism, paper in asked:
+        settings = (("digits", 60, quick, ""),)
+    for dataset, num_queries, mechanism, paper in settings:
         if laboratory.is_missing(dataset):
             continue
         number = numbers_of_teachers(laboratory)[-1]

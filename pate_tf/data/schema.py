@@ -744,7 +744,7 @@ def draft_of_names(
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
-    """Returns what is to be said of columns without a name: nothing if there is none."""
+    """Returns the remark on columns without a name; empty if there is none."""
     number = sum(bool(UNNAMED.fullmatch(name)) for name in names)
     return [f"{number} columns without a name are left out"] if number else []
 

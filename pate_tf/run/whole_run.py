@@ -233,7 +233,7 @@ def chosen_source(
             num_teachers=number,
             has_augmentation=dataset.augmentation != "none",
         )
-        # Of votes one mechanism, calibrated in no time, where sums are chosen whatever votes say.
+        # Of votes one mechanism, calibrated at once, where sums are chosen whatever votes say.
         comparison = planned(mechanism=ExponentialMechanism)
         outlooks = () if comparison.sums is None else comparison.sums.outlooks
         if method == AUTO and outlooks and outlooks[1].accuracy >= ALWAYS_CHOSEN:
