@@ -89,11 +89,10 @@ def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
     images = np.random.default_rng(0).integers(0, 256, (number, 28, 28, 1), np.uint8)
     public = Pool(MNIST, images)
     began = time.process_time()
-    parts = contrastive.parts(public, 0)
-    for part in parts:
-        part.train(public)
+    part = contrastive.ContrastivePart(MNIST, 0)
+    part.train(public)
     trained = time.process_time()
-    encoder = Encoder(MNIST, parts, {})
+    encoder = Encoder(MNIST, [part], {})
     views = encoder.views(encoder.features(public.inputs))
     return {
         f"{STEPS} steps": trained - began,

@@ -237,7 +237,7 @@ def sums(simulation: Simulation) -> Iterator[dict[str, str]]:
             shares = []
             for total, deviation in totals:
                 noisy = NoisySums.of_features(public, total / LATTICE, deviation)
-                labels = labels_of(regress_sums(averages, noisy).means)
+                labels = labels_of(regress_sums(averages, noisy)[0].means)
                 truth = simulation.truth[labels.query_indices]
                 shares.append(float((labels.labels == truth).mean()))
             return {"shares": shares, "noise": totals[0][1]}

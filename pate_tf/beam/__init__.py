@@ -52,7 +52,7 @@ from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.named_function import Named
 from pate_tf.data.schema import Column, texts_of
 from pate_tf.data.tables import PARQUET, named_records, not_text, of_arrow, places_of, text_form
-from pate_tf.models.encoder import record_features
+from pate_tf.models.encoder import record_features, record_vectors
 from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
@@ -618,7 +618,8 @@ def _sum_span(
         sums, receipt = np.zeros((summands.num_rows, summands.num_columns), np.int64), 0
         if owners is None:
             for rows, features in record_features(encoder, block.inputs, digests=records):
-                sums += summands.of_records(features, block.labels[rows])
+                vectors = record_vectors(features, summands.scale)
+                sums += summands.of_records(vectors, block.labels[rows])
         else:
             pairs = (
                 (owners[rows], block.labels[rows], summands.of_owned(features))

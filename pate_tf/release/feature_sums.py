@@ -146,9 +146,8 @@ class Summands:
         """Columns of the table."""
         return self.num_classes + self.has_moments * self.num_rows
 
-    def of_records(self, features: npt.NDArray[np.float32], labels: IntArray) -> IntArray:
-        """Returns the table of single records. SENSITIVE."""
-        vectors = record_vectors(features, self.scale)
+    def of_records(self, vectors: npt.NDArray[np.float64], labels: IntArray) -> IntArray:
+        """Returns the table of single records from their `record_vectors`. SENSITIVE."""
         if self.has_moments:
             return moments_by_class(vectors, labels, num_classes=self.num_classes)
         tables = [sums_by_class(vectors, labels, num_classes=self.num_classes)]
@@ -217,9 +216,10 @@ def sums_of_records(
     with reporting.progress_bar(desc="summing features of records", total=steps, unit=unit) as bar:
         if owners is None:
             for rows, features in record_features(encoder, inputs, digests=digests):
-                total += summands.of_records(features, labels[rows])
+                of_records = record_vectors(features, summands.scale)
+                total += summands.of_records(of_records, labels[rows])
                 if vectors is not None:
-                    vectors[rows] = vector_steps(record_vectors(features, summands.scale))
+                    vectors[rows] = vector_steps(of_records)
                 bar.update(len(rows))
             return total
         parts = owner_partition(owners, num_teachers=PARTS, seed=0)

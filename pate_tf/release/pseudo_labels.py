@@ -36,6 +36,7 @@ from pate_tf.release.noisy_sums import (
 from pate_tf.representations.catalogue import default_of_sums, encoder_of, pool_features_by_name
 from pate_tf.representations.regression import (
     LEAST_VARIANCE,
+    Averages,
     NoisySums,
     Regression,
     class_probabilities,
@@ -151,7 +152,7 @@ def labels_from_sums(
         confidence, weights = linear_model(sums, SHRINKAGES if is_frozen else (LEAST_VARIANCE,))
         return labels_of(confidence), weights
     views = pool_features_by_name(pool, representation, seed)
-    regression = regress_sums(neighbourhood_averages(views), sums)
+    (regression,) = regress_sums(neighbourhood_averages(views), sums)
     return labels_of(class_probabilities(regression)), weights
 
 
@@ -185,11 +186,11 @@ def linear_model(
     for least_variance in least_variances:
         mean, factors = standardisation(features, least_variance)
         rows = ((features - mean) * factors).astype(np.float32)
-        fits.append((regress_sums([(rows, rows)], sums), mean, factors))
+        (fit,) = regress_sums([(rows, rows)], sums)
+        fits.append((fit, mean, factors))
     regression, mean, factors = max(fits, key=lambda fit: fit[0].evidence)
-    assumed = sums.num_of_class / sums.num_records
     weights = factors[:, None] * np.asarray(regression.weights)
-    weights = np.vstack([weights, (assumed - mean @ weights) / constant])
+    weights = np.vstack([weights, (sums.shares - mean @ weights) / constant])
     # Without an upper bound: of two means above 1 the larger one has the label.
     probabilities = np.maximum(regression.means, np.finfo(np.float32).eps)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
@@ -246,7 +247,7 @@ def trial(
         features = encoder.features(pool.inputs)[rows]
     else:
         features = encoder.features(pool.inputs[rows])
-    averages = None
+    averages = list[Averages]()
     if views and mechanism.num_rounds == 1:
         of_samples = [[view[rows] for view in each] for each in views]
         averages = list(neighbourhood_averages(of_samples))
@@ -255,9 +256,10 @@ def trial(
     vectors = record_vectors(features, encoder.scale)
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
-    logits = np.empty((len(labels), num_classes))
+    logits, released = np.empty((len(labels), num_classes)), list[NoisySums]()
+    folds = np.arange(len(labels)) % FOLDS
     for fold in range(FOLDS):
-        is_other = np.arange(len(labels)) % FOLDS != fold
+        is_other = folds != fold
         exact = sums_by_class(vectors[is_other], labels[is_other], num_classes=num_classes)
         values = np.empty((0, *exact.shape), np.int64)
         while len(values) < mechanism.num_rounds:
@@ -267,23 +269,23 @@ def trial(
             # Each sample stands for as many private records.
             drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
             values = np.concatenate([values, drawn[None]])
-        if averages is None:
-            _, of_others = labels_from_sums(
-                pool,
-                vectors,
-                values,
-                deviation,
-                moments=moments,
-                num_records=num_records,
-                is_frozen=encoder.is_frozen,
-            )
-            scores = vectors @ np.asarray(of_others)
-        else:
-            sums = NoisySums.of_features(vectors, values[0] / LATTICE, deviation)
-            scores = class_probabilities(regress_sums(averages, sums))
-        logits[~is_other] = scores[~is_other]
+        if averages:
+            released.append(NoisySums.of_features(vectors, values[0] / LATTICE, deviation))
+            continue
+        _, of_others = labels_from_sums(
+            pool,
+            vectors,
+            values,
+            deviation,
+            moments=moments,
+            num_records=num_records,
+            is_frozen=encoder.is_frozen,
+        )
+        logits[~is_other] = vectors[~is_other] @ np.asarray(of_others)
+    for fold, regression in enumerate(regress_sums(averages, *released) if averages else ()):
+        logits[folds == fold] = class_probabilities(regression)[folds == fold]
     forecast = Forecast.measured(logits.argmax(axis=1), labels, num_labels)
-    if averages is not None:
+    if averages:
         return forecast, 1.0
     is_true = np.arange(len(labels)), labels
 

@@ -26,12 +26,13 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
 from pate_tf.models.encoder import Encoder, Part
-from pate_tf.representations import contrastive, pretrained
+from pate_tf.representations import pretrained
+from pate_tf.representations.contrastive import ContrastivePart
 from pate_tf.representations.images import GradientPart, PatchPart, WaveletPart
 from pate_tf.representations.raw import BinsPart, LsaPart, PairsPart, RawPart
 
 JOIN = "+"  # between names whose features lie side by side
-VERSION = 5  # of the rules by which a pool becomes a representation
+VERSION = 6  # of the rules by which a pool becomes a representation
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
@@ -53,7 +54,9 @@ class Kind:
 IMAGES = ("image",)
 WITHOUT_POOL = ("bins", "raw", "gradients")  # that declared ranges suffice for
 KINDS = {
-    "contrastive": Kind(contrastive.parts, IMAGES, is_trained=True),
+    "contrastive": Kind(
+        lambda pool, seed: [ContrastivePart(pool.dataset, seed)], IMAGES, is_trained=True
+    ),
     "patches": Kind(lambda pool, seed: [PatchPart(pool, seed)], IMAGES, is_trained=True),
     "wavelets": Kind(lambda pool, seed: [WaveletPart(pool)], IMAGES, is_trained=True),
     "gradients": Kind(lambda pool, seed: [GradientPart(pool)], IMAGES),

@@ -5,6 +5,7 @@ copies of an image, the other one among copies of other images.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -17,7 +18,6 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.models import catalogue, encoder
 from pate_tf.representations.raw import with_norm_one
 from pate_tf.students.batches import (
-    Batch,
     ShuffledItems,
     augment_strongly,
     derived_seeds,
@@ -27,7 +27,7 @@ from pate_tf.students.batches import (
 from pate_tf.students.kinds import StudentConfig, kind_of
 from pate_tf.students.training import TrainingDivergedError
 
-# Two networks of half the steps each err less than one.
+# Two networks, each of half the steps, err less than one.
 NETWORKS = 2
 # Chosen by labels of public pools, never by held-out samples (docs/how-to/small_teachers.md):
 STEPS, FEWEST_STEPS = 450, 100
@@ -39,33 +39,34 @@ PROJECTION = (256, 64)  # units of the layers between the features and the loss
 MOST_DIRECTIONS = 256  # of a view
 
 
-def parts(pool: Pool, seed: int) -> list["ContrastivePart"]:
-    """Returns a part for each of `NETWORKS`, with initial weights: they err on different inputs."""
-    return [ContrastivePart(pool.dataset, each) for each in derived_seeds(seed, NETWORKS)]
-
-
 class ContrastivePart(encoder.Part):
-    """Two views of an image: a network's last hidden layer, and what contrastive learning compares.
+    """Two views of each network: its last hidden layer, and what contrastive learning compares.
 
-    Each along at most `MOST_DIRECTIONS` directions in which the pool's images differ most.
+    Each along at most `MOST_DIRECTIONS` directions in which the pool's images differ most. Initial
+    weights differ from network to network, hence they err on different inputs.
     """
 
     def __init__(self, dataset: Dataset, seed: int) -> None:
         """Builds a data set's default architecture with weights of a seed."""
         super().__init__()
-        network_seed, projection_seed, self._order_seed = derived_seeds(seed, 3)
-        network = catalogue.build(catalogue.default_model(dataset), dataset, seed=network_seed)
-        self.body = keras.Model(network.inputs, network.layers[-2].output)
-        (num_hidden,) = self.body.output_shape[1:]
-        self.projection = keras.Sequential([keras.Input((num_hidden,))])
-        for place, units in enumerate(PROJECTION, start=1):
-            initializer = keras.initializers.GlorotUniform(seed=projection_seed + place)
-            activation = "relu" if place < len(PROJECTION) else None
-            self.projection.add(
-                keras.layers.Dense(units, activation=activation, kernel_initializer=initializer)
-            )
+        seeds = derived_seeds(seed, 1 + 2 * NETWORKS)
+        self._order_seed, *seeds = seeds
+        self.networks = list[tuple[keras.Model, keras.Model]]()
+        for network_seed, projection_seed in zip(seeds[::2], seeds[1::2], strict=True):
+            network = catalogue.build(catalogue.default_model(dataset), dataset, seed=network_seed)
+            body = keras.Model(network.inputs, network.layers[-2].output)
+            projection = keras.Sequential([keras.Input(body.output_shape[1:])])
+            for place, units in enumerate(PROJECTION, start=1):
+                initializer = keras.initializers.GlorotUniform(seed=projection_seed + place)
+                activation = "relu" if place < len(PROJECTION) else None
+                projection.add(
+                    keras.layers.Dense(units, activation=activation, kernel_initializer=initializer)
+                )
+            self.networks.append((body, projection))
+        (num_hidden,) = self.networks[0][0].output_shape[1:]
         self.along = [
-            encoder.Directions(number, MOST_DIRECTIONS) for number in (num_hidden, PROJECTION[-1])
+            encoder.Directions(number, MOST_DIRECTIONS)
+            for number in (num_hidden, PROJECTION[-1]) * NETWORKS
         ]
         self.widths = tuple(directions.width for directions in self.along)
 
@@ -76,20 +77,23 @@ class ContrastivePart(encoder.Part):
 
     @property
     def learnt(self) -> list[Any]:
-        """Weights of the network, of the projection, means, directions and variances."""
+        """Weights of the networks and projections, means, directions and variances."""
+        models = [model for network in self.networks for model in network]
         names = ("mean", "directions", "variances")
         directions = [getattr(along, name) for name in names for along in self.along]
-        return [*self.body.variables, *self.projection.variables, *directions]
+        return [variable for model in models for variable in model.variables] + directions
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns both views float32 `[batch, width]`."""
+        """Returns the views float32 `[batch, width]`."""
         views = zip(self.along, self._with_norm_one(inputs), strict=True)
         return [along(view) for along, view in views]
 
     def _with_norm_one(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        hidden = self.body(inputs, training=False)
-        projected = self.projection(hidden, training=False)
-        return [tf.math.l2_normalize(view, axis=1) for view in (hidden, projected)]
+        views = list[tf.Tensor]()
+        for body, projection in self.networks:
+            hidden = body(inputs, training=False)
+            views += [hidden, projection(hidden, training=False)]
+        return [tf.math.l2_normalize(view, axis=1) for view in views]
 
     def train(self, pool: Pool) -> None:
         """Learns from a pool's images, and takes mean and directions from them.
@@ -98,23 +102,21 @@ class ContrastivePart(encoder.Part):
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         dataset, seed = pool.dataset, self._order_seed
-        model = ContrastiveModel(self.body, self.projection)
+        model = ContrastiveModel(self.networks)
         num_steps = min(STEPS, max(FEWEST_STEPS, PASSES * len(pool) // BATCH_SIZE))
         schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
         model.compile(optimizer=keras.optimizers.Adam(schedule))
+        model.optimizer.build(model.trainable_weights)  # or the first step is traced twice
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
         # The changes that two copies may differ by: small shifts keep the label of any image.
         is_unknown = dataset.augmentation == "none"
         changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
 
-        def batch_at(step: tf.Tensor) -> Batch:
+        def batch_at(step: tf.Tensor) -> tf.Tensor:
             (drawn,) = images.at(step)
             drawn = tf.cast(drawn, tf.float32)
             seeds = step_seeds(seed, step, 2)
-            return {
-                name: augment_strongly(drawn, changes, each)
-                for name, each in zip(("first", "second"), seeds, strict=True)
-            }
+            return tf.concat([augment_strongly(drawn, changes, each) for each in seeds], axis=0)
 
         batches = tf.data.Dataset.range(num_steps).map(
             tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1
@@ -141,37 +143,39 @@ class ContrastivePart(encoder.Part):
 
 
 class ContrastiveModel(keras.Model):
-    """Learns to match two changed copies of every input of a batch.
+    """Learns, by each of several networks, to match two changed copies of every input of a batch.
 
-    A batch is a dictionary: `first` and `second`, float32 `[batch, *input_shape]`, raw.
+    A batch is float32 `[2 * batch, *input_shape]`, raw: the first copies before the second ones.
     """
 
-    def __init__(self, body: keras.Model, projection: keras.Model) -> None:
-        """Takes a network from raw inputs to features, and one from these to what is compared."""
+    def __init__(self, networks: Sequence[tuple[keras.Model, keras.Model]]) -> None:
+        """Takes pairs of a network from raw inputs to features, and one from these on."""
         super().__init__()
-        self.body = body
-        self.projection = projection
+        self.networks = list(networks)
         self.tracker = keras.metrics.Mean("loss")
         self.built = True
 
-    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Returns what is compared, `[batch, num_dimensions]`."""
-        return self.projection(self.body(inputs, training=training), training=training)
+    def call(self, inputs: tf.Tensor, training: bool = False) -> list[tf.Tensor]:
+        """Returns what is compared, `[batch, num_dimensions]` of each network."""
+        return [
+            projection(body(inputs, training=training), training=training)
+            for body, projection in self.networks
+        ]
 
-    def train_step(self, data: Batch) -> dict[str, Any]:
+    def train_step(self, data: tf.Tensor) -> dict[str, Any]:
         """One step."""
-        weights = self.trainable_weights
+        weights, num_copies = self.trainable_weights, tf.shape(data)[0]
+        itself = tf.eye(num_copies, dtype=tf.bool)
+        partners = tf.roll(tf.range(num_copies), num_copies // 2, axis=0)
         with tf.GradientTape() as tape:
-            copies = self(tf.concat([data["first"], data["second"]], 0), training=True)
-            # Mean cross-entropy of finding each input's other copy among all copies.
-            directions = tf.math.l2_normalize(copies, axis=1)
-            logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
-            num_copies = tf.shape(copies)[0]
-            itself = tf.eye(num_copies, dtype=tf.bool)
-            logits = tf.where(itself, logits.dtype.min, logits)
-            partners = tf.roll(tf.range(num_copies), num_copies // 2, axis=0)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=partners, logits=logits)
-            loss = tf.reduce_mean(losses)
+            loss = 0.0
+            for copies in self(data, training=True):
+                # Mean cross-entropy of finding each input's other copy among all copies.
+                directions = tf.math.l2_normalize(copies, axis=1)
+                logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
+                logits = tf.where(itself, logits.dtype.min, logits)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(partners, logits)
+                loss += tf.reduce_mean(losses)
         self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         self.tracker.update_state(loss)
         return {"loss": self.tracker.result()}
@@ -205,7 +209,7 @@ def student_features(
         batch_size=defaults.batch_size,
         learning_rate=defaults.learning_rate,
         # Another one than those that the features without labels come from.
-        seed=derived_seeds(seed, NETWORKS + 1)[-1],
+        seed=derived_seeds(seed, 2 + 2 * NETWORKS)[-1],
     )
     student = defaults.train(config, labels, pool)
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 import sklearn.cluster
+import sklearn.decomposition
 import sklearn.neighbors
 
 from pate_tf.core.public import PoolLabels
@@ -154,15 +155,28 @@ MOST_PASSES = 30  # of k-means; later ones move next to nothing
 def cluster_centres(
     vectors: npt.NDArray[np.floating], numbers: Sequence[int]
 ) -> list[npt.NDArray[np.float64]]:
-    """Returns k-means centers of a pool's vectors, `[num_clusters, width]` for each resolution.
+    """Returns centers of a pool's clusters, `[num_clusters, width]` for each resolution.
+
+    Clusters are of k-means along the principal components, one less than clusters, which span the
+    subspace of the best centers (Ding and He 2004, "K-means Clustering via Principal Component
+    Analysis").
 
     Args:
         vectors: of norm at most 1, `[num_inputs, width]`.
         numbers: of clusters, one for each resolution; at most one for each input.
     """
     rows = np.asarray(vectors, np.float32)
+    most = max(1, min(max(numbers) - 1, *rows.shape))
+    along = sklearn.decomposition.PCA(most, random_state=0).fit_transform(rows)
     centres = []
     for number in numbers:
         means = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=0)
-        centres.append(np.rint(means.fit(rows).cluster_centers_ / CENTRE_STEP) * CENTRE_STEP)
+        clusters = means.fit_predict(along[:, : max(1, number - 1)])
+        is_in = scipy.sparse.csr_array(
+            (np.ones(len(rows), np.float32), clusters, np.arange(len(rows) + 1)),
+            shape=(len(rows), number),
+        )
+        sizes = np.maximum(is_in.sum(axis=0), 1.0)  # equal inputs leave clusters empty
+        of_clusters = (is_in.T @ rows) / sizes[:, None]
+        centres.append(np.rint(of_clusters / CENTRE_STEP) * CENTRE_STEP)
     return centres

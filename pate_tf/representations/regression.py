@@ -9,6 +9,7 @@ neighbors is found in the same way: each weighs as much as it makes the released
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -55,9 +56,8 @@ class Regression:
 def regress(
     features: npt.NDArray[np.floating],
     measured: npt.NDArray[np.floating],
-    values_there: FloatArray,
-    noise: float,
-) -> Regression:
+    measurements: Sequence[tuple[FloatArray, float]],
+) -> list[Regression]:
     """Returns linear functions of features, likeliest where they are 0, after noisy values.
 
     The amplitude is the one with most evidence.
@@ -65,32 +65,35 @@ def regress(
     Args:
         features: of all inputs, `[num_inputs, num_features]`, of about norm 1.
         measured: what the functions were measured at, `[num_values, num_features]`.
-        values_there: noisy, `[num_values, num_classes]`.
-        noise: their standard deviation, in the same unit.
+        measurements: noisy values `[num_values, num_classes]` and their standard deviation, in the
+            same unit; a regression follows from each.
     """
     rows = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(rows @ rows.T)
-    values = np.maximum(values, 0.0)
-    num_classes = values_there.shape[1]
-    rotated = vectors.T @ (values_there / noise)
-    squares = np.square(rotated).sum(axis=1)
-
-    def evidence(amplitude: float) -> float:
-        total = amplitude**2 * values + 1.0
-        return -0.5 * float((squares / total).sum() + num_classes * np.log(total).sum())
-
-    amplitude = float(max(AMPLITUDES, key=evidence))
-    precisions = values + amplitude**-2.0
-    along = features @ (rows.T @ vectors)  # [num_inputs, num_values]
-    left = np.square(features).sum(axis=1, dtype=np.float64) - np.square(along) @ (1.0 / precisions)
-    least = np.finfo(np.float32).eps  # where rounding left nothing
-    solved = noise * (rotated / precisions[:, None])
-    return Regression(
-        means=along @ solved,
-        deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
-        evidence=evidence(amplitude),
-        weights=rows.T @ (vectors @ solved),
-    )
+    values, turned = np.maximum(values, 0.0), rows.T @ vectors
+    along = features @ turned  # [num_inputs, num_values]
+    lengths = np.square(features).sum(axis=1, dtype=np.float64)
+    totals = np.square(AMPLITUDES)[:, None] * values + 1.0  # [num_amplitudes, num_values]
+    logarithms = np.log(totals).sum(axis=1)
+    regressions = []
+    for values_there, noise in measurements:
+        rotated = vectors.T @ (values_there / noise)
+        by_amplitude = (np.square(rotated).sum(axis=1) / totals).sum(axis=1)
+        evidence = -0.5 * (by_amplitude + values_there.shape[1] * logarithms)
+        amplitude = float(AMPLITUDES[evidence.argmax()])
+        precisions = values + amplitude**-2.0
+        left = lengths - np.square(along) @ (1.0 / precisions)
+        least = np.finfo(np.float32).eps  # where rounding left nothing
+        solved = noise * (rotated / precisions[:, None])
+        regressions.append(
+            Regression(
+                means=along @ solved,
+                deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
+                evidence=float(evidence.max()),
+                weights=turned @ solved,
+            )
+        )
+    return regressions
 
 
 def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:
@@ -198,8 +201,9 @@ def regress_counts(
     """
     noisy = np.asarray(counts, np.float64)
     middle = noisy.mean()
-    mean = _regress_each(
-        averages, lambda features, of_all: regress(features, of_all[queries], noisy - middle, noise)
+    measurements = [(noisy - middle, noise)]
+    (mean,) = _regress_each(
+        averages, lambda features, of_all: regress(features, of_all[queries], measurements)
     )
     return dataclasses.replace(mean, means=middle + mean.means)
 
@@ -240,6 +244,11 @@ class NoisySums:
         return max(float(self.num_of_class.sum()), 1.0)
 
     @property
+    def shares(self) -> FloatArray:
+        """Of each class, among the records, `[num_classes]`."""
+        return self.num_of_class / self.num_records
+
+    @functools.cached_property
     def deviation(self) -> float:
         """Standard deviation of a value from what an endless pool would make it.
 
@@ -247,15 +256,15 @@ class NoisySums:
         all classes have in common is left out: it changes no label.
         """
         number, spread = self.num_records, float(np.square(self.vectors, dtype=np.float64).mean())
-        shares = self.num_of_class / number
+        shares = self.shares
         drawn = (
             number * (1.0 + number / len(self.vectors)) * spread * (shares * (1 - shares)).mean()
         )
         return float(np.sqrt(self.noise**2 + drawn))
 
 
-def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
-    """Returns how probable each class is at all inputs, after noisy sums.
+def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
+    """Returns how probable each class is at all inputs, after noisy sums; after each of several.
 
     A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
     number of records times the mean of a vector and a class's probability: a linear function of
@@ -263,43 +272,52 @@ def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
 
     Args:
         averages: as of `regress_counts`.
-        sums: of records.
+        *released: of records, at least one, all with the same vectors.
     """
-    vectors, values = sums.vectors, sums.values
-    if sums.is_constant:
-        vectors, values = vectors[:, :-1], values[:-1]
-    num_records, noise = sums.num_records, sums.deviation
-    shares = sums.num_of_class / num_records
-    beyond = values - num_records * np.outer(vectors.mean(axis=0, dtype=np.float64), shares)
-    if vectors.shape[1] > len(vectors):
+    vectors = released[0].vectors
+    if released[0].is_constant:
+        vectors = vectors[:, :-1]
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    beyond = [
+        sums.values[: len(mean)] / sums.num_records - np.outer(mean, sums.shares)
+        for sums in released
+    ]
+    if len(mean) > len(vectors):
         # What lies beyond all inputs says nothing of them; noise is as large in all directions.
         turn = np.linalg.qr(vectors.T)[0]
-        vectors, beyond = vectors @ turn, turn.T @ beyond
+        vectors, beyond = vectors @ turn, [turn.T @ each for each in beyond]
 
-    def linear(features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]) -> Regression:
-        measured = (num_records / len(vectors)) * (vectors.T @ of_all).astype(np.float64)
+    def linear(
+        features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]
+    ) -> list[Regression]:
+        measured = (vectors.T @ of_all).astype(np.float64) / len(vectors)
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
-        return regress(features, measured / unit, beyond / unit, noise / unit)
+        noises = [sums.deviation / sums.num_records / unit for sums in released]
+        values = [each / unit for each in beyond]
+        return regress(features, measured / unit, list(zip(values, noises, strict=True)))
 
-    mean = _regress_each(averages, linear)
-    return dataclasses.replace(mean, means=mean.means + shares)
+    return [
+        dataclasses.replace(each, means=each.means + sums.shares)
+        for each, sums in zip(_regress_each(averages, linear), released, strict=True)
+    ]
 
 
 def _regress_each(
-    averages: Iterable[Averages], regress_at: Callable[..., Regression]
-) -> Regression:
+    averages: Iterable[Averages], regress_at: Callable[..., list[Regression]]
+) -> list[Regression]:
     """Averages regressions at all inputs, weighed by the evidence of each one's neighborhoods.
 
     `regress_at` takes features of the inputs to answer for, and of all inputs.
     """
-    regressions, evidence = [], []
+    regressions, judged = [], []
     for of_all, of_first in averages:
         regressions.append(regress_at(of_all, of_all))
-        judged = regressions[-1]
-        if of_first is not of_all:
-            judged = regress_at(of_first[:1], of_first)
-        evidence.append(judged.evidence)
-    return averaged(regressions, scipy.special.softmax(evidence))
+        is_same = of_first is of_all
+        judged.append(regressions[-1] if is_same else regress_at(of_first[:1], of_first))
+    return [
+        averaged(each, scipy.special.softmax([regression.evidence for regression in by]))
+        for each, by in zip(zip(*regressions, strict=True), zip(*judged, strict=True), strict=True)
+    ]
 
 
 def labels_of(probabilities: npt.NDArray[np.floating]) -> PoolLabels:

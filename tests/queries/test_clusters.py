@@ -36,8 +36,9 @@ def forget():
     catalogue.pool_features_by_name.cache_clear()
 
 
-def pool_views(pool):
-    return [view for views in catalogue.pool_features_by_name(pool, None, 1) for view in views]
+def pool_views(pool, seed=1):
+    groups = catalogue.pool_features_by_name(pool, None, seed)
+    return [view for views in groups for view in views]
 
 
 def test_features_are_directions_of_the_inputs_alone():
@@ -76,12 +77,12 @@ def test_as_many_distinct_queries_as_wanted_of_copies_too(choose):
 
 def test_labels_propagate_further_over_features_that_labels_taught():
     labels = PUBLIC.labels[: len(POOL)]
-    queries = choose_medoids(POOL, 30, seed=1)
+    queries = choose_medoids(POOL, 30, seed=2)
     answers = released_labels(queries, labels[queries])
     once = label_propagation.propagate_labels(
-        label_propagation.neighbour_graph(pool_views(POOL)), answers
+        label_propagation.neighbour_graph(pool_views(POOL, seed=2)), answers
     )
-    twice = propagation.infer_from_labels(POOL, answers, 1)
+    twice = propagation.infer_from_labels(POOL, answers, 2)
     right_once, right_twice = (
         (actual.labels == labels[actual.query_indices]).sum() for actual in (once, twice)
     )
@@ -156,10 +157,10 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
     monkeypatch.setattr(
         propagation, "propagate_labels", noted("graph", propagation.propagate_labels)
     )
-    view = pool_views(POOL)[0]
-    monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, view))
-    labels = PUBLIC.labels[: len(POOL)]
-    queries = DENSE(POOL, 40, seed=1)
+    labels, queries = PUBLIC.labels[: len(POOL)], np.arange(60)
+    view = np.random.default_rng(0).normal(np.eye(10)[labels], 0.1).astype(np.float32)
+    monkeypatch.setattr(propagation, "pool_features_by_name", lambda *_: [[view]])
+    monkeypatch.setattr(propagation, "student_features", lambda *_: (None, view))
     cost = Cost(charge=charge, number=number, epsilon=1.0, delta=1e-5)
     released = dataclasses.replace(released_labels(queries, labels[queries]), cost=cost)
     inferred = propagation.infer_from_labels(POOL, released, 1)

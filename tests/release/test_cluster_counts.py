@@ -13,7 +13,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import LaplaceClusterCounts
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import Ledger
-from pate_tf.models.encoder import CENTRE_STEP
+from pate_tf.models.encoder import CENTRE_STEP, record_vectors
 from pate_tf.release.feature_sums import Summands
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import release_sums
@@ -27,7 +27,7 @@ def table(records, owners=None):
     clusters, labels = np.array(records, np.int64).reshape(-1, 2).T
     features = np.eye(3, dtype=np.float32)[clusters]
     if owners is None:
-        return SUMMANDS.of_records(features, labels)[-3:]
+        return SUMMANDS.of_records(record_vectors(features, SUMMANDS.scale), labels)[-3:]
     _, owner = np.unique(owners, return_inverse=True)
     pairs, place = np.unique(owner * 2 + labels, return_inverse=True)
     totals = np.zeros((len(pairs), SUMMANDS.num_rows), np.int64)

@@ -62,7 +62,7 @@ def test_of_two_means_above_one_the_larger_has_the_label(monkeypatch):
     """As where the pool lies farther out than the records."""
     means = np.tile([1.2, 1.5, *[0.0] * 8], (NUM_INPUTS, 1))
     fit = types.SimpleNamespace(means=means, evidence=0.0)
-    monkeypatch.setattr(pseudo_labels, "regress_sums", lambda *_: fit)
+    monkeypatch.setattr(pseudo_labels, "regress_sums", lambda *_: [fit])
     vectors, values = problem(np.arange(NUM_RECORDS) % 10)
     fit.weights = np.zeros((vectors.shape[1] - 1, 10))
     labels, _ = labels_from_sums(TABLE, vectors, values, NOISE)

@@ -40,7 +40,8 @@ def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise):
     features, _, queries, counts = problem(seed)
     rows = slowly_scaled(features)
     np.testing.assert_allclose(regression.standardised(features), rows, atol=1e-5)
-    estimates = regression.regress(rows, rows[queries], counts - counts.mean(), noise)
+    measurements = [(counts - counts.mean(), noise), (counts, 2.0 * noise)]
+    estimates, _ = regression.regress(rows, rows[queries], measurements)
     kernel = rows @ rows.T
     residuals = counts - counts.mean()
 
@@ -129,7 +130,7 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
     _, pool, vectors, sums = sums_problem(seed)
     sums = sums + np.random.default_rng(seed).normal(0.0, noise, sums.shape)
     noisy = of(vectors, sums, noise)
-    estimates = regression.regress_sums([alone(pool)], noisy)
+    (estimates,) = regression.regress_sums([alone(pool)], noisy)
     noise = noisy.deviation
     rows = regression.standardised(pool).astype(np.float64)
     numbers = np.maximum(sums[-1] / vectors[0, -1], 0.0)
@@ -170,9 +171,11 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     _, pool, vectors, sums = sums_problem(2, (0.8, 0.1, 0.1))
     loud = np.zeros_like(sums)
     loud[-1] = sums[-1]
-    estimates = regression.regress_sums([alone(pool)], of(vectors, loud, 1e3))
+    silent = np.zeros_like(sums)
+    estimates, nothing = regression.regress_sums(
+        [alone(pool)], of(vectors, loud, 1e3), of(vectors, silent, 1e3)
+    )
     np.testing.assert_allclose(estimates.means, np.tile([0.8, 0.1, 0.1], (400, 1)), atol=0.05)
-    nothing = regression.regress_sums([alone(pool)], of(vectors, np.zeros_like(sums), 1e3))
     assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
     weights = regression.labels_of(regression.class_probabilities(nothing)).weights
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)

@@ -133,7 +133,7 @@ def encoder() -> Encoder:
     """Of a network whose rounding could depend on the batch."""
     generator = np.random.default_rng(0)
     pool = Pool(helpers.BLOBS, generator.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8))
-    part = contrastive.parts(pool, 0)[0]
+    part = contrastive.ContrastivePart(helpers.BLOBS, 0)
     views = part._with_norm_one(tf.constant(pool.inputs, tf.float32))
     for along, view in zip(part.along, views, strict=True):
         along.find(view.numpy().mean(axis=0), np.cov(view.numpy().T, bias=True))
