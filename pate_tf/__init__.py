@@ -110,7 +110,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'pate_tf' has no attribute {name!r}")
     if _HOMES.get(name, "").partition(".")[0] in _NEED_TENSORFLOW:
         _environment.check_environment()
-        _environment.show_start_of_tensorflow(os.environ["TF_CPP_MIN_LOG_LEVEL"] != "3")
+        _environment.prepare_start_of_tensorflow(is_shown=os.environ["TF_CPP_MIN_LOG_LEVEL"] != "3")
     module = importlib.import_module(f"pate_tf.{_MODULES.get(name) or _HOMES[name]}")
     globals()[name] = value = module if name in _MODULES else getattr(module, name)
     return value

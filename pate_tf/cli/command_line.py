@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from pate_tf.accounting.planning import ForecastError
 from pate_tf.core import artifacts
-from pate_tf.core.environment import check_environment, show_start_of_tensorflow
+from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
 from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
 from pate_tf.core.validation import ITEM
 from pate_tf.ledger import LedgerError
@@ -169,7 +169,7 @@ def guarded(
         del arguments
         if not flag_values["verbosity"].present:
             flag_values["verbosity"].value = -1  # absl.logging.WARNING
-        show_start_of_tensorflow(flag_values.verbosity >= 0)
+        prepare_start_of_tensorflow(is_shown=flag_values.verbosity >= 0, is_command=True)
         message, code = "", USER_ERROR
         try:
             check_environment()

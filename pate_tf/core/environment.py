@@ -1,10 +1,14 @@
 """The environment in which TensorFlow and Keras start; imports neither."""
 
+import atexit
+import contextlib
+import gc
 import importlib.util
 import logging
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, Final
 
 # Variables of the environment, with the value that is needed where one is set.
@@ -20,40 +24,55 @@ def check_environment() -> None:
             )
 
 
-def _find_spec(name: str, *_: Any) -> Any:
-    """Finds TensorFlow, once, and hides what its libraries write to the terminal as they start.
+class _Finder:
+    """Finds TensorFlow, once, and loads it without what costs its users time or lines.
 
-    They do so before any log level applies, wherever TensorFlow is imported first.
+    Its libraries write to the terminal as they start, before any log level applies. The collector
+    of garbage would look through a million new objects again and again, all of which stay.
+
+    Attributes:
+        is_shown: whether the lines are shown.
+        is_command: whether the process is a command's, whose collector leaves out for good what is
+            there by then.
     """
-    if name != "tensorflow":
-        return None
-    sys.meta_path.remove(_FINDER)
-    spec: Any = importlib.util.find_spec(name)
-    if spec is None or sys.stderr is None:
+
+    is_shown = is_command = False
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        """Returns the specification of TensorFlow; None of all else, which others find."""
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(_FINDER)
+        spec: Any = importlib.util.find_spec(name)
+        if spec is not None:
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: self._load(load, module)
         return spec
-    load = spec.loader.exec_module
 
-    def load_quietly(module: types.ModuleType) -> None:
-        sys.stderr.flush()
-        terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, 2)
+    def _load(self, load: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
+        with contextlib.ExitStack() as stack:
+            if gc.isenabled():
+                stack.callback(gc.enable)
+                gc.disable()
+            if not self.is_shown and sys.stderr is not None:
+                sys.stderr.flush()
+                terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+                stack.callback(os.close, terminal)
+                stack.callback(os.close, nowhere)
+                stack.callback(os.dup2, terminal, 2)
+                os.dup2(nowhere, 2)
             load(module)
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            os.close(nowhere)
-
-    spec.loader.exec_module = load_quietly
-    return spec
+            if self.is_command:
+                gc.freeze()
+                atexit.register(gc.freeze)  # or the interpreter's end looks through all, too
 
 
-_FINDER: Any = types.SimpleNamespace(find_spec=_find_spec)
+_FINDER: Any = _Finder()
 
 
-def show_start_of_tensorflow(is_shown: bool) -> None:
-    """Sets whether TensorFlow's warnings, and what its libraries write as they start, are shown."""
+def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> None:
+    """Sets how TensorFlow starts, where it has not yet, and whether its warnings are shown."""
     logging.getLogger("tensorflow").setLevel(logging.NOTSET if is_shown else logging.ERROR)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _FINDER]
-    if not (is_shown or "tensorflow" in sys.modules):
+    _FINDER.is_shown, _FINDER.is_command = is_shown, is_command or _FINDER.is_command
+    if not ("tensorflow" in sys.modules or _FINDER in sys.meta_path):
         sys.meta_path.insert(0, _FINDER)

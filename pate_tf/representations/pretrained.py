@@ -34,7 +34,9 @@ LARGEST_FACTOR = 4  # by which small images are enlarged
 LEAST_SIDE = 75  # that each of these networks takes
 ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # widths of MobileNets
 ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of the colors of ImageNet
-TOGETHER = 64  # inputs of one forward pass
+# Inputs of one forward pass. The fewer, the fewer places of private batches stay empty; a GPU is
+# hardly busy with few.
+TOGETHER, TOGETHER_ON_GPU = 16, 64
 MOST_DIRECTIONS = 256  # each gets as much noise
 MOST_PROJECTED = 256  # numbers that stand for an output where there is no pool
 
@@ -159,12 +161,12 @@ class ModelPart(Part):
     """
 
     is_frozen = True
-    places = TOGETHER
     least_variance = 30.0
 
     def __init__(self, outputs: Outputs, variables: Sequence[Any], pool: Pool) -> None:
         """Takes a model; ValueError unless it maps raw inputs to numbers, as many for each."""
         super().__init__()
+        self.places = TOGETHER_ON_GPU if tf.config.list_physical_devices("GPU") else TOGETHER
         self._outputs, self._variables = outputs, list(variables)
         spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
         graph = tf.function(self.raw, autograph=False, input_signature=[spec])
@@ -213,8 +215,8 @@ class ModelPart(Part):
         outputs = list[npt.NDArray[np.float32]]()
         # `None`: a bar on a terminal alone.
         with tqdm(total=len(pool), desc="encoding the pool", unit="input", disable=None) as bar:
-            for start in range(0, len(pool), TOGETHER):
-                batch = pool.inputs[start : start + TOGETHER]
+            for start in range(0, len(pool), self.places):
+                batch = pool.inputs[start : start + self.places]
                 outputs.append(self._graph(tf.constant(batch, tf.float32)).numpy())
                 bar.update(len(batch))
         raw = np.concatenate(outputs)
@@ -246,7 +248,7 @@ class ModelPart(Part):
         return tf.reshape(outputs, [-1, width])
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`, computed for `TOGETHER` inputs at a time."""
+        """Returns the view float32 `[batch, width]`, computed for `places` inputs at a time."""
         number, width = tf.shape(inputs)[0], self.view.mean.shape[0]
         parts = tf.TensorArray(
             tf.float32, 0, dynamic_size=True, infer_shape=False, element_shape=[None, width]
@@ -254,8 +256,8 @@ class ModelPart(Part):
         _, parts = tf.while_loop(
             lambda start, _: start < number,
             lambda start, parts: (
-                start + TOGETHER,
-                parts.write(start // TOGETHER, self.raw(inputs[start : start + TOGETHER])),
+                start + self.places,
+                parts.write(start // self.places, self._graph(inputs[start : start + self.places])),
             ),
             (0, parts),
             parallel_iterations=1,

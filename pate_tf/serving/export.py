@@ -60,6 +60,10 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     `decoded_images`. `serialized_examples` takes `examples` string `[batch]`; one that can't be
     parsed, lacks the feature or has another size is an error for the whole batch.
     """
+    schema: Any = dataset.schema
+    # Traced once for all signatures.
+    answer_of = tf.function(lambda inputs: answer(model, inputs), autograph=False)
+    features_of = tf.function(lambda columns: table_features(columns, schema), autograph=False)
 
     def serve(
         raw_inputs: Callable[[dict[str, tf.Tensor]], tf.Tensor], specs: dict[str, tf.TensorSpec]
@@ -73,7 +77,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
             size = tf.shape(inputs)[0]
             paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
-            padded = answer(model, tf.pad(inputs, paddings))
+            padded = answer_of(tf.pad(inputs, paddings))
             answers = {key: part[:size] for key, part in padded.items()}
             if dataset.class_names:
                 names = tf.constant(dataset.class_names)
@@ -82,10 +86,11 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
         return answered.get_concrete_function(**specs)
 
-    schema: Schema | None = dataset.schema
     strings, raw = tf.TensorSpec([None], tf.string), input_spec(dataset)
     arrays = serve(lambda inputs: tf.ensure_shape(inputs[raw.name], raw.shape), {raw.name: raw})
-    examples = serve(lambda inputs: parse_examples(inputs[EXAMPLES], dataset), {EXAMPLES: strings})
+    examples = serve(
+        lambda inputs: parse_examples(inputs[EXAMPLES], dataset, features_of), {EXAMPLES: strings}
+    )
     if dataset.kind == "text":
         default = serve(lambda inputs: text_inputs(inputs[TEXT], dataset), {TEXT: strings})
     elif schema is not None:
@@ -94,7 +99,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             names[column.name]: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string)
             for column in schema.columns
         }
-        default = serve(lambda inputs: table_features(inputs, schema), specs)
+        default = serve(features_of, specs)
     else:
         by_name = {SERVING_DEFAULT: arrays, SERIALIZED_EXAMPLES: examples}
         if dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
@@ -183,7 +188,9 @@ def _ordinal(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
     return 365 * year + year // 4 - year // 100 + year // 400 + of_year - 306
 
 
-def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
+def parse_examples(
+    examples: tf.Tensor, dataset: Dataset, features_of: Callable[[dict[str, tf.Tensor]], tf.Tensor]
+) -> tf.Tensor:
     """Returns the raw inputs `[batch, *input_shape]` of serialized `tf.train.Example`s `[batch]`.
 
     An example holds one feature, named as the data set names its input: `image`, a bytes list of
@@ -207,7 +214,7 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
         }
         parsed = tf.io.parse_example(examples, specs)
         named = {name: parsed[column] for column, name in columns.input_names().items()}
-        return table_features(named, columns)
+        return features_of(named)
     if dataset.input_type != "uint8":
         return tf.io.parse_example(examples, {name: tf.io.FixedLenFeature(shape, tf.float32)})[name]
     pixels = tf.io.parse_example(examples, {name: tf.io.FixedLenFeature([], tf.string)})[name]
@@ -272,7 +279,7 @@ def warm_up_inputs(dataset: Dataset) -> dict[str, dict[str, Any]]:
     if dataset.input_type == "uint8":
         content = {dataset.input_name: content[dataset.input_name].tobytes()}
     by_name: dict[str, dict[str, Any]] = {SERVING_DEFAULT: raw}
-    schema: Schema | None = dataset.schema
+    schema: Any = dataset.schema
     if dataset.kind == "text":
         content = {TEXT: b""}
         by_name = {SERVING_DEFAULT: {TEXT: [""]}, FEATURES: raw}
