@@ -25,15 +25,16 @@ def check_environment() -> None:
 
 
 class _Finder:
-    """Finds TensorFlow, once, and loads it without what costs its users time or lines.
+    """Finds TensorFlow, once, and loads it quickly and in silence.
 
-    Its libraries write to the terminal as they start, before any log level applies. The collector
-    of garbage would look through a million new objects again and again, all of which stay.
+    Its libraries write to the terminal as they start, before any log level applies. It creates a
+    million objects, all of which stay, and the garbage collector would look through them again and
+    again.
 
     Attributes:
-        is_shown: whether the lines are shown.
-        is_command: whether the process is a command's, whose collector leaves out for good what is
-            there by then.
+        is_shown: whether what they write is shown.
+        is_command: whether the process is a command's: its garbage collector looks at none of these
+            objects later either.
     """
 
     is_shown = is_command = False
@@ -64,14 +65,19 @@ class _Finder:
             load(module)
             if self.is_command:
                 gc.freeze()
-                atexit.register(gc.freeze)  # or the interpreter's end looks through all, too
+                atexit.register(gc.freeze)  # the interpreter collects once more as it ends
 
 
 _FINDER: Any = _Finder()
 
 
 def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> None:
-    """Sets how TensorFlow starts, where it has not yet, and whether its warnings are shown."""
+    """Sets how TensorFlow starts, where it has not yet, and whether its warnings are shown.
+
+    Args:
+        is_shown: whether warnings, and what its libraries write as they start, are shown.
+        is_command: whether the process is a command's; never again False once True.
+    """
     logging.getLogger("tensorflow").setLevel(logging.NOTSET if is_shown else logging.ERROR)
     _FINDER.is_shown, _FINDER.is_command = is_shown, is_command or _FINDER.is_command
     if not ("tensorflow" in sys.modules or _FINDER in sys.meta_path):

@@ -216,10 +216,10 @@ def sums_of_records(
     with reporting.progress_bar(desc="summing features of records", total=steps, unit=unit) as bar:
         if owners is None:
             for rows, features in record_features(encoder, inputs, digests=digests):
-                of_records = record_vectors(features, summands.scale)
-                total += summands.of_records(of_records, labels[rows])
+                some = record_vectors(features, summands.scale)
+                total += summands.of_records(some, labels[rows])
                 if vectors is not None:
-                    vectors[rows] = vector_steps(of_records)
+                    vectors[rows] = vector_steps(some)
                 bar.update(len(rows))
             return total
         parts = owner_partition(owners, num_teachers=PARTS, seed=0)

@@ -49,8 +49,7 @@ class ContrastivePart(encoder.Part):
     def __init__(self, dataset: Dataset, seed: int) -> None:
         """Builds a data set's default architecture with weights of a seed."""
         super().__init__()
-        seeds = derived_seeds(seed, 1 + 2 * NETWORKS)
-        self._order_seed, *seeds = seeds
+        self._order_seed, *seeds = derived_seeds(seed, 1 + 2 * NETWORKS)
         self.networks = list[tuple[keras.Model, keras.Model]]()
         for network_seed, projection_seed in zip(seeds[::2], seeds[1::2], strict=True):
             network = catalogue.build(catalogue.default_model(dataset), dataset, seed=network_seed)

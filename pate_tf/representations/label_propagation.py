@@ -157,9 +157,8 @@ def cluster_centres(
 ) -> list[npt.NDArray[np.float64]]:
     """Returns centers of a pool's clusters, `[num_clusters, width]` for each resolution.
 
-    Clusters are of k-means along the principal components, one less than clusters, which span the
-    subspace of the best centers (Ding and He 2004, "K-means Clustering via Principal Component
-    Analysis").
+    Clusters are of k-means along the principal components, one less than clusters: these are what
+    k-means relaxes to (Ding and He 2004, "K-means Clustering via Principal Component Analysis").
 
     Args:
         vectors: of norm at most 1, `[num_inputs, width]`.
@@ -167,16 +166,17 @@ def cluster_centres(
     """
     rows = np.asarray(vectors, np.float32)
     most = max(1, min(max(numbers) - 1, *rows.shape))
-    along = sklearn.decomposition.PCA(most, random_state=0).fit_transform(rows)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of equal inputs, shares of variance
+        along = sklearn.decomposition.PCA(most, random_state=0).fit_transform(rows)
     centres = []
     for number in numbers:
         means = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=0)
         clusters = means.fit_predict(along[:, : max(1, number - 1)])
         is_in = scipy.sparse.csr_array(
-            (np.ones(len(rows), np.float32), clusters, np.arange(len(rows) + 1)),
-            shape=(len(rows), number),
+            (np.ones(len(rows)), clusters, np.arange(len(rows) + 1)), shape=(len(rows), number)
         )
-        sizes = np.maximum(is_in.sum(axis=0), 1.0)  # equal inputs leave clusters empty
-        of_clusters = (is_in.T @ rows) / sizes[:, None]
-        centres.append(np.rint(of_clusters / CENTRE_STEP) * CENTRE_STEP)
+        sizes = is_in.sum(axis=0)
+        means_of = (is_in.T @ rows) / np.maximum(sizes, 1.0)[:, None]
+        means_of[sizes == 0] = means_of[clusters[0]]  # of equal inputs, fewer than clusters
+        centres.append(np.rint(means_of / CENTRE_STEP) * CENTRE_STEP)
     return centres

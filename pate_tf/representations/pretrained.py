@@ -249,7 +249,7 @@ class ModelPart(Part):
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`, computed for `places` inputs at a time."""
-        number, width = tf.shape(inputs)[0], self.view.mean.shape[0]
+        number, (width,) = tf.shape(inputs)[0], self.widths
         parts = tf.TensorArray(
             tf.float32, 0, dynamic_size=True, infer_shape=False, element_shape=[None, width]
         )
@@ -257,18 +257,21 @@ class ModelPart(Part):
             lambda start, _: start < number,
             lambda start, parts: (
                 start + self.places,
-                parts.write(start // self.places, self._graph(inputs[start : start + self.places])),
+                parts.write(start // self.places, self._view(inputs[start : start + self.places])),
             ),
             (0, parts),
             parallel_iterations=1,
         )
-        raw = tf.reshape(parts.concat(), [-1, width])
+        return [tf.reshape(parts.concat(), [-1, width])]
+
+    def _view(self, inputs: tf.Tensor) -> tf.Tensor:
+        raw = self._graph(inputs)
         if self._projection is None:
-            return [self.view(raw)]
+            return self.view(raw)
         largest = tf.reduce_max(tf.abs(raw), axis=1, keepdims=True)
         projected = tf.matmul(tf.math.divide_no_nan(raw, largest), self._projection)
         signs = tf.concat([tf.nn.relu(projected), tf.nn.relu(-projected)], axis=1)
-        return [tf.math.l2_normalize(signs, axis=1)]
+        return tf.math.l2_normalize(signs, axis=1)
 
 
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:

@@ -264,7 +264,7 @@ class NoisySums:
 
 
 def regress_sums(averages: Iterable[Averages], *released: NoisySums) -> list[Regression]:
-    """Returns how probable each class is at all inputs, after noisy sums; after each of several.
+    """Returns how probable each class is at all inputs, for each of several noisy sums.
 
     A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
     number of records times the mean of a vector and a class's probability: a linear function of

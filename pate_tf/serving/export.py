@@ -197,6 +197,11 @@ def parse_examples(
     one string with the pixels in row-major order, one byte each, where they are uint8; `text`, a
     bytes list of one string, for texts; else a float list. Of a table with a schema it holds a
     feature for each column by its own name, one number or one string; what is not there is missing.
+
+    Args:
+        examples: serialized.
+        dataset: that they are of.
+        features_of: `table_features` of a table with a schema.
     """
     name, shape = dataset.input_name, dataset.input_shape
     if dataset.kind == "text":

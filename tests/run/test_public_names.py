@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from script_processes import REPOSITORY, modules_after
+from script_processes import REPOSITORY, modules_after, run_fresh
 
 import pate_tf
 
@@ -34,6 +34,16 @@ def test_the_import_asks_tensorflow_for_onednn_unless_the_environment_says(given
         check=True,
     )
     assert ended.stdout.split() == [found]
+
+
+def test_a_command_starts_tensorflow_in_silence_and_collects_no_garbage_of_it():
+    program = (
+        "import gc; from pate_tf.core.environment import prepare_start_of_tensorflow as prepare; "
+        "prepare(is_shown=False, is_command=True); import tensorflow; "
+        "print(gc.isenabled(), gc.get_freeze_count() > 10**5)"
+    )
+    ended = run_fresh("-c", program, folder=REPOSITORY)
+    assert (ended.out, ended.err) == ("True True\n", "")
 
 
 def test_the_types_that_a_checker_sees_are_the_names_that_there_are():
