@@ -193,6 +193,7 @@ class PlanSettings(Settings):
         "feature_sums count records in clusters of the pool.",
     )
     adaptive: bool = False
+    may_agree: bool = True
     strategy: str = "medoids"
     purpose: str = ""
 
@@ -516,20 +517,31 @@ class Forecast(NamedTuple):
     lead: float | None = None
 
     @classmethod
-    def measured(cls, predictions: IntArray, truth: IntArray, num_labels: int) -> Forecast:
+    def measured(
+        cls, predictions: IntArray, truth: IntArray, num_labels: int, folds: IntArray | None = None
+    ) -> Forecast:
         """Returns the forecast by predictions for samples: two standard errors to each side.
 
+        These are of which samples there are, and of a single draw of the noise.
+
         Args:
-            predictions: `[num_samples]`.
+            predictions: `[num_samples]`, or `[num_draws, num_samples]`.
             truth: true labels, `[num_samples]`.
             num_labels: expected labels.
+            folds: of each sample, from 0; each fold of each draw has noise of its own. None for
+                predictions without noise.
         """
-        is_correct, number = predictions == truth, len(truth)
-        accuracy = float(is_correct.mean())
-        error = 2.0 * sqrt(max(accuracy * (1.0 - accuracy), 1.0 / number) / number)
+        is_correct, number = np.atleast_2d(predictions == truth), len(truth)
+        accuracy, between = float(is_correct.mean()), 0.0
+        variance = max(accuracy * (1.0 - accuracy), 1.0 / number)
+        if folds is not None:
+            sizes = np.bincount(folds)
+            of_noise = np.array([np.bincount(folds, each) / sizes for each in is_correct])
+            between = max(float(of_noise.var(ddof=1)) - variance / float(sizes.mean()), 0.0)
+        error = 2.0 * sqrt(variance / number + between)
         low, high = max(accuracy - error, 0.0), min(accuracy + error, 1.0)
-        leads = is_correct.astype(float) - (truth == np.bincount(truth).argmax())
-        lead = float(leads.mean() - 2.0 * leads.std() / sqrt(number))
+        leads = is_correct.mean(axis=0) - (truth == np.bincount(truth).argmax())
+        lead = float(leads.mean() - 2.0 * sqrt(leads.var() / number + between))
         return cls(low, high, num_labels, is_measured=True, lead=lead)
 
     @property
@@ -555,10 +567,10 @@ class Forecast(NamedTuple):
             ForecastError: if the planned labels are noise, or are not expected to be more often
                 correct than the most frequent class.
         """
-        lead = self.lead
-        if majority is not None and lead is None:
-            lead = (self.low if self.is_measured else self.accuracy) - majority
-        if not self.is_noise and (majority is None or cast(float, lead) > 0.0):
+        lead = -inf if self.lead is None else self.lead
+        if majority is not None:
+            lead = max(lead, (self.low if self.is_measured else self.accuracy) - majority)
+        if not self.is_noise and (majority is None or lead > 0.0):
             return
         why = NOISE if self.is_noise else "a constant answer is expected to be as good"
         raise ForecastError(
@@ -685,14 +697,24 @@ class Plan:
         if measured is not None:
             lowest, highest, worst = measured.low, measured.high, accuracies[1]
         low = max(chance, lowest * worst)
+        # Fewer than one of each class for a teacher: most have never seen the class they name.
+        is_known = (settings.num_records or inf) >= settings.num_teachers * settings.num_classes
         return Forecast(
             low=low,
             high=max(low, highest * max(accuracies)),
             num_labels=candidate.outlooks[1].expected_labels,
             is_measured=measured is not None,
             is_noise=candidate.outlooks[1].is_noise(settings.num_classes)
-            or self.expected_share < LEAST_ACCURACY,
+            or self.expected_share < LEAST_ACCURACY
+            or not is_known,
         )
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether labels of the recommended method are expected to be noise."""
+        # Of counts that are learned from together no label needs to be correct by itself.
+        forecast = None if self.settings.purpose else self.forecast(self.method)
+        return forecast is not None and forecast.is_noise
 
     def commands(self, method: str) -> tuple[str, ...]:
         """Returns what to type for a method, a line for each command."""
@@ -826,8 +848,9 @@ def plan(epsilon: float, **settings: Any) -> Plan:
             epsilon), unit ("record" or "owner"), num_classes, num_records, pool_size, num_teachers,
             num_queries (default: planned), mechanism (the only one to compare, by name or class),
             margin (by how many of the teachers, as a fraction, the first class is assumed to lead
-            the second on every query), has_augmentation, and adaptive (whether queries
-            will be chosen by earlier noisy labels).
+            the second on every query), has_augmentation, adaptive (whether queries
+            will be chosen by earlier noisy labels), and may_agree (whether teachers may agree on
+            all of a batch; else no gate is compared).
 
     Raises:
         ValueError: if a number is out of range, or no mechanism can be planned for.
@@ -839,14 +862,16 @@ def plan(epsilon: float, **settings: Any) -> Plan:
     kinds = [kind for _, kind in sorted(MECHANISMS.items()) if not lacking & set(kind.lacks)]
     if kind is not None:
         kinds = [MECHANISMS[kind] if isinstance(kind, str) else kind]
-    kinds = [kind for kind in kinds if not (stated.adaptive and kind.charged_per_batch)]
+    if stated.adaptive or (kind is None and not stated.may_agree):
+        kinds = [each for each in kinds if not each.charged_per_batch]
     if not kinds:
         raise ValueError(
             "mechanism: expected one that answers queries chosen by earlier labels, got one whose "
             "batch must be fixed in advance"
         )
     num_in_batch = number or max(LARGE_BATCH, QUERIES_A_CLASS * stated.num_classes)
-    number = number or planned_num_queries(stated, kinds if kind is not None else _QUICK)
+    quick = [each for each in _QUICK if each in kinds] if kind is None else kinds
+    number = number or planned_num_queries(stated, quick)
     candidates, refusal = list[Candidate](), ""
     for kind in kinds:
         try:

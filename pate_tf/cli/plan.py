@@ -7,7 +7,7 @@ nothing is spent.
 
 from absl import flags
 
-from pate_tf.accounting.planning import PlanSettings, plan
+from pate_tf.accounting.planning import HELPS, NOTHING_CHARGED, ForecastError, PlanSettings, plan
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 
@@ -23,10 +23,15 @@ def define() -> None:
 
 
 def main() -> None:
-    """Reads the flags, plans, prints."""
+    """Reads the flags, plans, prints; exit code 4 where labels are not worth their cost."""
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.epsilon is None:
         raise command_line.FlagValueError("epsilon: expected what the release may cost, got none")
-    planned = plan(**own_flags.values_of(PlanSettings))
+    try:
+        planned = plan(**own_flags.values_of(PlanSettings))
+    except ForecastError as error:  # a plan charges nothing in any case
+        raise ForecastError(str(error).replace(NOTHING_CHARGED, HELPS)) from None
     print(planned)
     command_line.write_report(FLAGS.report_file, planned.to_dict())
+    if planned.is_noise:
+        raise SystemExit(command_line.NOT_WORTH_ITS_COST)

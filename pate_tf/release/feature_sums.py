@@ -53,7 +53,7 @@ from pate_tf.release.noisy_sums import (
     vector_steps,
     weights_of_rounds,
 )
-from pate_tf.release.pseudo_labels import FEWEST_LABELED, trial
+from pate_tf.release.pseudo_labels import DRAWS, FEWEST_LABELED, trial
 from pate_tf.representations.catalogue import (
     Representation,
     check_representation,
@@ -362,23 +362,20 @@ class FeatureSums:
             encoders = {name: encoder_of(pool, name, self._seed) for name in names}
         if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
+
+        def tried(name: Any, num_draws: int) -> tuple[Forecast, float]:
+            has_views = pool.dataset.augmentation != "none" and not encoders[name].is_frozen
+            views = pool_features_by_name(pool, name, self._seed) if has_views else ()
+            return trial(pool, encoders[name], mechanism, num_records, views, num_draws)
+
         with self.reporting.clock("trying representations on labeled samples of the pool"):
-            trials = {
-                name: trial(
-                    pool,
-                    encoder,
-                    mechanism,
-                    num_records,
-                    pool_features_by_name(pool, name, self._seed)
-                    if pool.dataset.augmentation != "none" and not encoder.is_frozen
-                    else (),
-                )
-                for name, encoder in encoders.items()
-            }
-        self._name = max(encoders, key=lambda name: trials[name][0].low)
-        self.forecast, self.logit_factor = trials[self._name]
-        shown = ", ".join(f"{name_of(name)} {of.accuracy:.1%}" for name, (of, _) in trials.items())
-        self.reporting.note(f"Representation, by labels of the pool: {shown}.")
+            (self._name, *others) = encoders
+            if others:
+                trials = {name: tried(name, 1)[0] for name in encoders}
+                self._name = max(encoders, key=lambda name: trials[name].accuracy)
+                shown = ", ".join(f"{name} {of.accuracy:.1%}" for name, of in trials.items())
+                self.reporting.note(f"Representation, by labels of the pool: {shown}.")
+            self.forecast, self.logit_factor = tried(self._name, DRAWS)
 
     def _settle(self, dataset: Dataset) -> None:
         """Takes the default folder, and the representation of sums stored there, unless named."""

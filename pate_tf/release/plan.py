@@ -341,7 +341,7 @@ def _plan_of_votes(
     settings: LabelSettings, teachers: Voter, pool: Pool, *, delta: float
 ) -> LabelPlan:
     """Returns the best plan of votes within an epsilon, or that of the mechanism named."""
-    from pate_tf.release.pseudo_labels import accuracy_without_noise
+    from pate_tf.release.pseudo_labels import accuracy_without_noise, may_agree
 
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit)
     size: dict[str, Any] = {
@@ -363,6 +363,7 @@ def _plan_of_votes(
         delta=delta,
         unit=teachers.unit,
         margin=settings.margin,
+        may_agree=may_agree(pool),
         adaptive=settings.strategy is not None and find_strategy(settings.strategy).is_adaptive,
         **size,
         **(joint or {"num_queries": settings.num_queries, "mechanism": kind}),

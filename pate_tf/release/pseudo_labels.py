@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
-from pate_tf.accounting.planning import Forecast
+from pate_tf.accounting.planning import LARGE_BATCH, LEAST_ACCURACY, Forecast
 from pate_tf.core.public import UNKNOWN, Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
@@ -51,8 +52,8 @@ from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 SHRINKAGES = (LEAST_VARIANCE, 10.0 * LEAST_VARIANCE, 1e6)  # of a frozen encoder's directions
 MOST_LABELED = 3_000  # public samples, in the trial of a representation
-FEWEST_LABELED: Final = 50
-FOLDS = 3  # of these
+FEWEST_LABELED: Final = 20  # from which on n p (1 - p) reaches 5, and a binomial law is near normal
+FOLDS, DRAWS = 3, 3  # of these; of the noise, for each fold
 WITHOUT_NOISE: Final = 10**6  # records whose sums outweigh the noise
 
 
@@ -204,6 +205,15 @@ def linear_model(
     return probabilities, np.exp(factor) * weights
 
 
+def may_agree(pool: Pool) -> bool:
+    """Whether teachers may agree on all of a batch of a pool's inputs, as far as its labels say.
+
+    They do as often as not where each is right on all of `LARGE_BATCH` with that probability.
+    """
+    measured = accuracy_without_noise(pool)
+    return measured is None or measured.high**LARGE_BATCH >= LEAST_ACCURACY
+
+
 @functools.lru_cache(maxsize=2)
 def accuracy_without_noise(pool: Pool) -> Forecast | None:
     """Returns the accuracy of a linear model of a pool's labels, on others of them.
@@ -213,7 +223,7 @@ def accuracy_without_noise(pool: Pool) -> Forecast | None:
     if pool.num_labeled < FEWEST_LABELED or pool.dataset.kind == "image":
         return None
     encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
-    return trial(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE)[0]
+    return trial(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE, num_draws=1)[0]
 
 
 def trial(
@@ -222,6 +232,7 @@ def trial(
     mechanism: ReleasesFeatureSums,
     num_records: int,
     views: Sequence[Sequence[npt.NDArray[np.floating]]] = (),
+    num_draws: int = DRAWS,
 ) -> tuple[Forecast, float]:
     """Returns what to expect of labels, each fold's from sums of the others.
 
@@ -234,6 +245,7 @@ def trial(
         mechanism: that will release sums of the private records' vectors.
         num_records: private records; public.
         views: of the pool, as of `pool_features_by_name`, where labels follow from neighborhoods.
+        num_draws: of the noise, for each fold.
 
     Returns:
         The forecast of labels of all of the pool, and the factor of a linear model's logits with
@@ -242,7 +254,8 @@ def trial(
     """
     true_labels = np.asarray(pool.true_labels)
     rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
-    labels, noise, num_labels = true_labels[rows], SeededNoise(0), len(pool)
+    # After a choice by other numbers of draws, noise that chose nothing.
+    labels, noise, num_labels = true_labels[rows], SeededNoise(num_draws), len(pool)
     if encoder.is_frozen or pool.dataset.kind == "image":  # all of the pool's are needed anyway
         features = encoder.features(pool.inputs)[rows]
     else:
@@ -256,9 +269,10 @@ def trial(
     vectors = record_vectors(features, encoder.scale)
     steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
     num_classes, deviation = pool.dataset.num_classes, mechanism.standard_deviation
-    logits, released = np.empty((len(labels), num_classes)), list[NoisySums]()
+    logits, released = np.empty((num_draws, len(labels), num_classes)), list[NoisySums]()
     folds = np.arange(len(labels)) % FOLDS
-    for fold in range(FOLDS):
+    cells = list(itertools.product(range(num_draws), range(FOLDS)))
+    for draw, fold in cells:
         is_other = folds != fold
         exact = sums_by_class(vectors[is_other], labels[is_other], num_classes=num_classes)
         values = np.empty((0, *exact.shape), np.int64)
@@ -281,16 +295,17 @@ def trial(
             num_records=num_records,
             is_frozen=encoder.is_frozen,
         )
-        logits[~is_other] = vectors[~is_other] @ np.asarray(of_others)
-    for fold, regression in enumerate(regress_sums(averages, *released) if averages else ()):
-        logits[folds == fold] = class_probabilities(regression)[folds == fold]
-    forecast = Forecast.measured(logits.argmax(axis=1), labels, num_labels)
+        logits[draw, ~is_other] = vectors[~is_other] @ np.asarray(of_others)
+    if averages:
+        for (draw, fold), regression in zip(cells, regress_sums(averages, *released), strict=True):
+            logits[draw, folds == fold] = class_probabilities(regression)[folds == fold]
+    forecast = Forecast.measured(logits.argmax(axis=2), labels, num_labels, folds)
     if averages:
         return forecast, 1.0
-    is_true = np.arange(len(labels)), labels
+    is_true = slice(None), np.arange(len(labels)), labels
 
     def cross_entropy(logarithm: float) -> float:
-        scaled = scipy.special.log_softmax(np.exp(logarithm) * logits, axis=1)
+        scaled = scipy.special.log_softmax(np.exp(logarithm) * logits, axis=2)
         return -float(scaled[is_true].mean())
 
     best = scipy.optimize.minimize_scalar(cross_entropy, bounds=LOG_FACTORS, method="bounded").x

@@ -54,7 +54,7 @@ from pate_tf.students.kinds.linear_head import LinearHead, weights_of_labels
 
 REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
 CONSTANT: Final = "constant"  # the kind of a student whose labels all are of one class
-UNEVEN: Final = 1.5  # times its share under balanced classes has the most frequent class
+UNEVEN: Final = 1.25  # times its share under balanced classes has the most frequent class
 MOST_NAMED: Final = 12  # classes
 
 

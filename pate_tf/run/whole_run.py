@@ -200,7 +200,7 @@ def chosen_source(
         ValueError: if method, number of teachers and data do not fit each other.
     """
     from pate_tf.release import feature_sums
-    from pate_tf.release.pseudo_labels import accuracy_without_noise
+    from pate_tf.release.pseudo_labels import accuracy_without_noise, may_agree
     from pate_tf.teachers import run_folder
     from pate_tf.teachers.teachers import Teachers
 
@@ -239,7 +239,7 @@ def chosen_source(
         if method == AUTO and outlooks and outlooks[1].accuracy >= ALWAYS_CHOSEN:
             method = FEATURE_SUMS
         if method != FEATURE_SUMS:
-            comparison = planned()
+            comparison = planned(may_agree=may_agree(data.pool))
     if method == AUTO:
         method = PATE if comparison is None else comparison.method
     sums = feature_sums.FeatureSums(
@@ -284,4 +284,7 @@ def chosen_source(
         # Of pictures the labeller may plan counts that are learned from together.
         if not (accept_forecast or (method == PATE and dataset.kind == "image")):
             forecast.check(majority)
+    elif epsilon is not None:
+        why = "how many owners there are is private" if data.pool else "there is no public pool"
+        reporting.note(f"Forecast: none, as {why}. No comparison with the most frequent class.")
     return source, forecast

@@ -176,7 +176,7 @@ def test_what_is_wrong_is_one_line(changes, message):
         ((), 2, "error: epsilon: expected what the release may cost, got none\n"),
         (("--epsilon=1", "--nb_records=9"), 1, "error: nb_teachers: expected at most --nb_records"),
         (("--epsilon=1", "--mechanism=gaussian_histogram"), 0, "Recommended: pate, gaussian_"),
-        (("--epsilon=0.1", "--nb_labels=2"), 0, "Not worth its cost: the noise leaves"),
+        (("--epsilon=0.1", "--nb_labels=2"), 4, "Not worth its cost: the noise leaves"),
     ],
 )
 def test_the_command(tmp_path, flags, code, text):
@@ -184,4 +184,4 @@ def test_the_command(tmp_path, flags, code, text):
         "pate_tf/cli/main.py", "plan", *flags, "--report_file=report.json", folder=tmp_path
     )
     assert (ended.code, text in ended.out + ended.err) == (code, True), ended
-    assert (tmp_path / "report.json").exists() == (code == 0)
+    assert (tmp_path / "report.json").exists() == (code in (0, 4))
