@@ -440,6 +440,8 @@ def _plan_of_sums(
         candidate = planning.sums_candidate(stated, mechanism)
         width = len(sums.summands.scale)
         forecast = forecast or planning.forecast_of_sums(candidate, stated, width)
+        if not pool and of_class < sigma * width**0.5:  # more noise than the longest sum of a class
+            forecast = forecast._replace(is_noise=True)
     expected = ""
     if forecast is not None and pool:
         expected = f" Expected: {forecast.in_words(pool.majority_share)}"
