@@ -249,7 +249,9 @@ class LabelsStatement(PrivacyStatement):
             return ""
         accuracy, low, high, epsilon = self.estimated_accuracy
         interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
-        return f"{100 * accuracy:.1f} % ({interval}), for a pure ε of {epsilon_text(epsilon)}"
+        compared = "what a constant answer would reach on them is private"
+        cost = f"for a pure ε of {epsilon_text(epsilon)}"
+        return f"{100 * accuracy:.1f} % ({interval}; {compared}), {cost}"
 
     def facts(self) -> Mapping[str, object]:  # noqa: D102
         is_registered = self.num_ledgers is not None or self.epsilon_source is not None
