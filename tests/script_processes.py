@@ -126,15 +126,10 @@ def run_fresh(*arguments: str, folder: pathlib.Path) -> Ended:
 
 def modules_after(program: str) -> set[str]:
     """Returns the modules that a fresh Python has imported at the end of a program."""
-    ended = subprocess.run(
-        [sys.executable, "-c", f"{program}\nimport sys\nprint()\nprint(*sys.modules)"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
-    return set(ended.stdout.splitlines()[-1].split())
+    listed = f"{program}\nimport sys\nprint()\nprint(*sys.modules)"
+    ended = run_fresh("-c", listed, folder=REPOSITORY)
+    assert ended.code == 0, ended
+    return set(ended.out.splitlines()[-1].split())
 
 
 def _run(

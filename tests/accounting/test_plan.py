@@ -33,6 +33,7 @@ from pate_tf.release.noise import SeededNoise
 # How many labels of one that uses a student are correct is not known in advance.
 OFFERED = [kind for kind in base.offered().values() if not kind.uses_student_predictions]
 SMALL = {"num_teachers": 60, "num_classes": 4, "num_queries": 20}
+QUICK = {"mechanism": "exponential_mechanism"}
 
 
 @functools.cache
@@ -90,7 +91,15 @@ def test_a_gate_is_recommended_only_where_it_opens_in_the_worst_case_and_nothing
     assert actual.mechanism == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
     assert actual.candidates[0].outlooks[-1].expected_labels > 0.95 * 500
     assert not pate_tf.plan(2.0, num_teachers=20).mechanism.charged_per_batch
-    assert StabilityGate not in {type(each.mechanism) for each in plan(adaptive=True).candidates}
+    for changes in ({"adaptive": True}, {"may_agree": False}):
+        assert StabilityGate not in {type(each.mechanism) for each in plan(**changes).candidates}
+
+
+def test_teachers_that_have_fewer_records_than_classes_answer_with_noise():
+    is_noise = [
+        plan(num_records=each, pool_size=99).forecast("pate").is_noise for each in (239, 240)
+    ]
+    assert is_noise == [True, False]
 
 
 @pytest.mark.parametrize("kind", [GaussianHistogram, LaplaceNoisyMax])
@@ -117,9 +126,7 @@ def test_accuracies_of_sums_and_counts_are_simulated_ones():
         scores = random.normal(0.0, actual.sums.mechanism.sigma, (num_inputs, 4))
         scores[:, 0] += share * FEATURE_MARGIN * 1000  # records of a class
         assert outlook.accuracy == pytest.approx(np.mean(scores.argmax(axis=1) == 0), abs=0.02)
-    counted = plan(
-        epsilon=0.02, num_records=4000, pool_size=500, mechanism="exponential_mechanism"
-    ).sums
+    counted = plan(epsilon=0.02, num_records=4000, pool_size=500, **QUICK).sums
     assert counted.epsilon <= counted.mechanism.pure_epsilon <= 0.02
     for share, outlook in zip(MARGINS, counted.outlooks, strict=True):
         counts = random.laplace(0.0, counted.mechanism.scale, (num_inputs, 4))
@@ -131,11 +138,10 @@ def test_rounds_clusters_and_refusals():
     stated = {"num_records": 60_000, "pool_size": 500}
     rounds = plan(epsilon=8.0, **stated)
     assert (rounds.sums.mechanism.num_rounds, rounds.method) == (16, "feature_sums")
-    quick = {"mechanism": "exponential_mechanism"}
-    assert plan(epsilon=8.0, pool_size=500, **quick).sums.mechanism.num_rounds == 1
-    table = plan(epsilon=0.05, num_records=4000, has_augmentation=False, **quick)
+    assert plan(epsilon=8.0, pool_size=500, **QUICK).sums.mechanism.num_rounds == 1
+    table = plan(epsilon=0.05, num_records=4000, has_augmentation=False, **QUICK)
     assert isinstance(table.sums.mechanism, GaussianFeatureSums)
-    refused = plan(epsilon=1e-4, num_records=4000, **quick)
+    refused = plan(epsilon=1e-4, num_records=4000, **QUICK)
     assert (refused.sums, refused.method) == (None, "pate")
     assert "expected one at which records" in refused.refusal
 

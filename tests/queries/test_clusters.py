@@ -37,8 +37,7 @@ def forget():
 
 
 def pool_views(pool, seed=1):
-    groups = catalogue.pool_features_by_name(pool, None, seed)
-    return [view for views in groups for view in views]
+    return [each for views in catalogue.pool_features_by_name(pool, None, seed) for each in views]
 
 
 def test_features_are_directions_of_the_inputs_alone():

@@ -44,6 +44,11 @@ def data_of(fields, owner=None):
     )
 
 
+def test_noise_longer_than_any_sum_of_a_class_is_refused_before_it_is_charged(tmp_path):
+    with pytest.raises(pate_tf.ForecastError, match="the noise leaves too few correct labels"):
+        pate_tf.fit(data_of(table(300)), epsilon=0.05, delta=1e-5, directory=tmp_path)
+
+
 def stored_table(folder, fields, owner=None):
     sums = FeatureSums(directory=folder).fit(data_of(fields, owner).private, data_of(fields).pool)
     return sums.table / 2.0**20

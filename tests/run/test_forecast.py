@@ -57,3 +57,6 @@ def test_a_rare_class_is_compared_on_the_same_samples():
     for useless in (0 * truth, np.roll(right, 1)):
         with pytest.raises(pate_tf.ForecastError, match="a constant answer"):
             Forecast.measured(useless, truth, 1_000).check(0.95)
+    # Noise of one draw that decides all.
+    predictions = np.where(place % 2, truth, 1 - truth)
+    assert Forecast.measured(predictions, truth, 1_000, place % 2)[:2] == (0.0, 1.0)
