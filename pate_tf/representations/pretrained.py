@@ -71,14 +71,14 @@ def resolved(name: str) -> str:
     """Returns a name with an absolute path.
 
     Raises:
-        ValueError: if there is no such file, or a side is no number. No file is opened.
+        ValueError: if there is no such file, or a side is no such number. No file is opened.
     """
     head, side, where = _parts(name)
     path = pathlib.Path(where)
-    if side and (head in (PREFIX, HUB) or not (side.isdecimal() and int(side) > 0)):
+    if side and (head in (PREFIX, HUB) or not (side.isdecimal() and int(side) >= LEAST_SIDE)):
         raise ValueError(
-            f"representation: expected NAME@SIDE, a side of images in pixels after the name of a "
-            f"network of Keras Applications, got {name!r}"
+            f"representation: expected NAME@SIDE, a side of images in pixels, {LEAST_SIDE} or "
+            f"more, after the name of a network of Keras Applications, got {name!r}"
         )
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
         raise ValueError(
@@ -170,8 +170,16 @@ class ModelPart(Part):
         self._outputs, self._variables = outputs, list(variables)
         spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
         graph = tf.function(self.raw, autograph=False, input_signature=[spec])
-        self._graph = graph.get_concrete_function()
-        self._check_rows(pool.dataset)
+        try:
+            self._graph = graph.get_concrete_function()
+            self._check_rows(pool)
+        except Exception as error:  # of any kind, from the model
+            if str(error).startswith("representation"):
+                raise
+            raise ValueError(
+                f"representation: expected a model that takes a batch of {self.places} inputs, got "
+                f"{type(error).__name__} ({_reason(error)})"
+            ) from None
         width = self._graph.structured_outputs.shape[1]
         self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))
         self._projection = None
@@ -182,21 +190,40 @@ class ModelPart(Part):
             self._projection = tf.constant(np.linalg.qr(drawn)[0], tf.float32)
             self.widths = (2 * number,)
 
-    def _check_rows(self, dataset: Dataset) -> None:
+    def _check_rows(self, pool: Pool) -> None:
         """Checks that an input's outputs do not depend on its batch, which would be other records.
 
         Raises:
-            ValueError: if they do, as with batch statistics, or are drawn at random.
+            ValueError: if they do, as with batch statistics, or are drawn at random; or if they do
+                not depend on the input either.
         """
-        low, high = dataset.value_range
-        rows = np.random.default_rng(0).uniform(low, high, (4, *dataset.input_shape))
-        first, again = (
-            self._graph(tf.constant(each, tf.float32))[0].numpy() for each in (rows, rows[[0] * 4])
-        )
-        if not np.allclose(first, again, rtol=1e-3, equal_nan=True):
+        low, high = (np.asarray(values, np.float32) for values in pool.dataset.value_range)
+        shape, number = pool.dataset.input_shape, np.arange(self.places)
+        random = np.random.default_rng(0)
+        rows, noise = random.uniform(low, high, (2, self.places, *shape)).astype(np.float32)
+        if pool:
+            rows[::2] = pool.inputs[np.linspace(0, len(pool) - 1, self.places // 2).astype(int)]
+        # What stands for a row: 0 for itself, then the lowest values, the highest, noise. Any two
+        # rows differ in a bit of their numbers, by which one stays there and the other does not.
+        bits = range((self.places - 1).bit_length())
+        sides = [number >> bit & 1 == side for bit in bits for side in (0, 1)]
+        of_several = [side * random.integers(1, 4, self.places) for side in sides]
+        of_one = [side * kind for side in sides[:2] for kind in (1, 2, 3)]
+        kinds = np.stack([0 * number, 0 * number, *of_several, *of_one])
+        choices = kinds.reshape(*kinds.shape, *np.ones_like(shape))
+        batches = (np.choose(each, [rows, low, high, noise]) for each in choices)
+        outputs = np.stack([self._graph(tf.constant(batch)) for batch in batches])
+        first = np.broadcast_to(outputs[0], outputs.shape)
+        faults = {
+            "others; a layer takes statistics of the batch or draws at random": not np.array_equal(
+                outputs[kinds == 0], first[kinds == 0], equal_nan=True
+            ),
+            "none that are finite": not np.isfinite(first).all(axis=2).any(),
+            "the same of different inputs": (outputs == outputs[0, 0]).all(),
+        }
+        if got := [fault for fault, is_there in faults.items() if is_there]:
             raise ValueError(
-                "representation: expected outputs that depend on their input alone, got others; "
-                "a layer takes statistics of the batch or draws at random"
+                f"representation: expected outputs that depend on their input alone, got {got[0]}"
             )
 
     @property
@@ -222,17 +249,19 @@ class ModelPart(Part):
         raw = np.concatenate(outputs)
         is_finite = np.isfinite(raw).all(axis=1)
         if not is_finite.all():
-            warnings.warn(
+            message = (
                 f"representation: outputs of {(~is_finite).sum():,} of {len(raw):,} public inputs "
-                f"are not finite and count for nothing",
-                stacklevel=3,
+                f"are not finite and count for nothing"
             )
+            if not is_finite.any():
+                raise ValueError(message)
+            warnings.warn(message, stacklevel=3)
         raw[~is_finite] = 0.0
         mean = raw.mean(axis=0, dtype=np.float64)
         centered = raw - mean
         unit = max(float(np.abs(centered).max()), float(np.finfo(np.float32).tiny))
-        centered = (centered / unit).astype(np.float32)
-        self.view.find(mean, (centered.T @ centered) / len(raw))
+        self.view.find_in((centered / unit).astype(np.float32))
+        self.view.mean.assign(mean.astype(np.float32))
         self.view.directions.assign(self.view.directions / unit)  # however small outputs are
         return np.asarray(self.view(tf.constant(raw)))
 
@@ -272,6 +301,14 @@ class ModelPart(Part):
         projected = tf.matmul(tf.math.divide_no_nan(raw, largest), self._projection)
         signs = tf.concat([tf.nn.relu(projected), tf.nn.relu(-projected)], axis=1)
         return tf.math.l2_normalize(signs, axis=1)
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first line of an error, from a model, that says what is wrong."""
+    # Of TensorFlow and Keras, the lines before it say where.
+    where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
+    lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
+    return " ".join(lines[:1]).removeprefix("\x1b[1m").removesuffix("\x1b[0m")
 
 
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
@@ -341,11 +378,10 @@ def _application(
         try:
             model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
         except Exception as error:  # of any kind, from the network
-            reason = str(error).strip().partition("\n")[0]
             raise ValueError(
                 f"representation {name}: expected weights that Keras can download, got "
-                f"{type(error).__name__} ({reason}); without a network take {name}:FILE, a file of "
-                f"its weights"
+                f"{type(error).__name__} ({_reason(error)}); without a network take {name}:FILE, a "
+                f"file of its weights"
             ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
