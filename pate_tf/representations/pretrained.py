@@ -92,9 +92,8 @@ def resolved(name: str) -> str:
             f"representation: expected a file of weights of {head}, .keras, .weights.h5 or .h5, at "
             f"{path}, got none"
         )
-    return (
-        f"{name.removesuffix(where)}{os.path.abspath(where)}" if path.exists() and where else name
-    )
+    absolute = os.path.abspath(where) if where and path.exists() else where
+    return f"{name.removesuffix(where)}{absolute}"
 
 
 def public_name(name: Named) -> str:
@@ -132,15 +131,14 @@ def encoder(name: Named, pool: Pool) -> Encoder:
     shown, description = name_of(name), dict[str, Any]()
     if not is_pretrained(name):
         model = call_function(name, dataset, flag="representation")
-        outputs, variables = _raw_outputs(model, shown, dataset), model.variables
+        outputs, variables = _raw_outputs(model, shown, dataset)
     else:
         name = resolved(str(name))
         shown = public_name(name)
         if head == HUB:
             outputs, variables = hub.outputs(where, dataset)
         elif head == PREFIX:
-            model = load_keras_file(pathlib.Path(where))
-            outputs, variables = _raw_outputs(model, shown, dataset), model.variables
+            outputs, variables = _raw_outputs(load_keras_file(pathlib.Path(where)), shown, dataset)
         else:
             outputs, variables = _application(head, side, where, dataset)
         if pathlib.Path(where).is_file():
@@ -169,16 +167,14 @@ class ModelPart(Part):
         self.places = TOGETHER_ON_GPU if tf.config.list_physical_devices("GPU") else TOGETHER
         self._outputs, self._variables = outputs, list(variables)
         spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
-        graph = tf.function(self.raw, autograph=False, input_signature=[spec])
         try:
-            self._graph = graph.get_concrete_function()
+            self._graph = tf.function(self.raw, autograph=False).get_concrete_function(spec)
             self._check_rows(pool)
         except Exception as error:  # of any kind, from the model
             if str(error).startswith("representation"):
                 raise
             raise ValueError(
-                f"representation: expected a model that takes a batch of {self.places} inputs, got "
-                f"{type(error).__name__} ({_reason(error)})"
+                f"representation: expected a model of {self.places} inputs, got {_reason(error)}"
             ) from None
         width = self._graph.structured_outputs.shape[1]
         self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))
@@ -214,17 +210,14 @@ class ModelPart(Part):
         batches = (np.choose(each, [rows, low, high, noise]) for each in choices)
         outputs = np.stack([self._graph(tf.constant(batch)) for batch in batches])
         first = np.broadcast_to(outputs[0], outputs.shape)
+        is_own = np.array_equal(outputs[kinds == 0], first[kinds == 0], equal_nan=True)
         faults = {
-            "others; a layer takes statistics of the batch or draws at random": not np.array_equal(
-                outputs[kinds == 0], first[kinds == 0], equal_nan=True
-            ),
+            "others; a layer takes statistics of the batch or draws at random": not is_own,
             "none that are finite": not np.isfinite(first).all(axis=2).any(),
             "the same of different inputs": (outputs == outputs[0, 0]).all(),
         }
         if got := [fault for fault, is_there in faults.items() if is_there]:
-            raise ValueError(
-                f"representation: expected outputs that depend on their input alone, got {got[0]}"
-            )
+            raise ValueError(f"representation: expected outputs of each input alone, got {got[0]}")
 
     @property
     def variances(self) -> list[Any] | None:
@@ -258,9 +251,8 @@ class ModelPart(Part):
             warnings.warn(message, stacklevel=3)
         raw[~is_finite] = 0.0
         mean = raw.mean(axis=0, dtype=np.float64)
-        centered = raw - mean
-        unit = max(float(np.abs(centered).max()), float(np.finfo(np.float32).tiny))
-        self.view.find_in((centered / unit).astype(np.float32))
+        unit = max(float(np.abs(raw - mean).max()), float(np.finfo(np.float32).tiny))
+        self.view.find_in(((raw - mean) / unit).astype(np.float32))
         self.view.mean.assign(mean.astype(np.float32))
         self.view.directions.assign(self.view.directions / unit)  # however small outputs are
         return np.asarray(self.view(tf.constant(raw)))
@@ -304,17 +296,20 @@ class ModelPart(Part):
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first line of an error, from a model, that says what is wrong."""
+    """Returns an error's kind, and its first line that says what is wrong."""
     # Of TensorFlow and Keras, the lines before it say where.
     where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
     lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
-    return " ".join(lines[:1]).removeprefix("\x1b[1m").removesuffix("\x1b[0m")
+    return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"
 
 
-def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
-    """Returns the call of a Keras model that takes raw inputs; ValueError if it does not.
+def _raw_outputs(model: Any, what: str, dataset: Dataset) -> tuple[Outputs, Sequence[Any]]:
+    """Returns the call of a Keras model that takes raw inputs, and its variables.
 
     Images are brought to the model's size (bilinear) and colors, where it has fixed ones.
+
+    Raises:
+        ValueError: if it takes others.
     """
     shape, output = (getattr(model, f"{side}_shape", None) for side in ("input", "output"))
     if not (
@@ -340,7 +335,7 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
             inputs = tf.repeat(inputs, size[2] // expected[2], axis=3)
         return tf.nest.flatten(model(inputs, training=False))[0]
 
-    return outputs
+    return outputs, model.variables
 
 
 # Networks of Keras Applications.
@@ -380,8 +375,7 @@ def _application(
         except Exception as error:  # of any kind, from the network
             raise ValueError(
                 f"representation {name}: expected weights that Keras can download, got "
-                f"{type(error).__name__} ({_reason(error)}); without a network take {name}:FILE, a "
-                f"file of its weights"
+                f"{_reason(error)}; without a network take {name}:FILE, a file of its weights"
             ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
@@ -402,8 +396,7 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
     """Returns a network with the weights of a file, `.weights.h5` or `.h5`, with or without top."""
     build = applications()[name]
     takes_alpha = "alpha" in inspect.signature(build).parameters
-    for alpha in ALPHAS if takes_alpha else (None,):
-        width = {} if alpha is None else {"alpha": alpha}
+    for width in [{"alpha": alpha} for alpha in ALPHAS] if takes_alpha else [{}]:
         for has_top in (False, True):
             top: dict[str, Any] = {} if has_top else {"pooling": "avg"}
             try:
