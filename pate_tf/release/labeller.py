@@ -442,7 +442,8 @@ class Labeller:
         if isinstance(source, FeatureSums):
             labels = self._label_by_sums(plan, pool, source, ledger)
         else:
-            _check_encoder(source, pool)
+            if source.encoder_weights:
+                _check_encoder(source, pool)
             number = queries.num_neighbours
             if number is None:
                 # Where one query decides about all, agreement is worth more than that each label is
@@ -650,7 +651,4 @@ def _check_encoder(teachers: Voter, pool: Pool) -> None:
         known.append(tuple(catalogue.encoder_of(pool, name).learnt))
     # The last three follow from the pool, which may be another.
     if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
-        shown = name_of(name)
-        raise ValueError(
-            f"representation: expected {shown} as it was for teachers, got other weights"
-        )
+        raise ValueError(f"representation: expected {name_of(name)} as teachers had it, got others")
