@@ -421,15 +421,16 @@ def _without_top(model: Any, name: str) -> keras.Model:
     """Returns a network up to the averages of its last feature maps."""
     shape, layers = getattr(model, "input_shape", None), getattr(model, "layers", ())
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
-        raise ValueError(
-            f"representation {name}: expected a network of images in three colors, got another "
-            f"model"
+        raise ValueError(f"representation {name}: expected a network of color images, got another")
+    own, given = ("".join(filter(str.isalnum, each.lower())) for each in (name, model.name))
+    if not given.startswith(own) and given != own[:6]:  # both NASNets have one name
+        warnings.warn(
+            f"representation {name}: expected this network, got {model.name!r}, which gets inputs "
+            f"as {name} does; of other models take {PREFIX}:FILE",
+            stacklevel=4,
         )
-    pooling = [
-        number
-        for number, layer in enumerate(layers)
-        if isinstance(layer, keras.layers.GlobalAveragePooling2D)
-    ]
+    average = keras.layers.GlobalAveragePooling2D
+    pooling = [number for number, layer in enumerate(layers) if isinstance(layer, average)]
     if len(model.output_shape) == 4:
         maps = model.output
     elif pooling:
@@ -440,4 +441,4 @@ def _without_top(model: Any, name: str) -> keras.Model:
         maps = last.input
     else:
         maps = [layer.output for layer in layers if len(layer.output.shape) == 4][-1]
-    return keras.Model(model.inputs, keras.layers.GlobalAveragePooling2D()(maps))
+    return keras.Model(model.inputs, average()(maps))
