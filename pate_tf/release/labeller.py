@@ -26,6 +26,7 @@ from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
+from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger, LedgerError, Spending
 from pate_tf.ledger.journal import DATABASE
 from pate_tf.queries import propagation
@@ -441,6 +442,8 @@ class Labeller:
         if isinstance(source, FeatureSums):
             labels = self._label_by_sums(plan, pool, source, ledger)
         else:
+            if source.encoder_weights:
+                _check_encoder(source, pool)
             number = queries.num_neighbours
             if number is None:
                 # Where one query decides about all, agreement is worth more than that each label is
@@ -634,3 +637,18 @@ class Labeller:
         if mechanism is not None and not isinstance(mechanism, type):
             what = mechanism.summary()
         return f"Labeller({self.source!r}, {what})"
+
+
+def _check_encoder(teachers: Voter, pool: Pool) -> None:
+    """Raises ValueError if the frozen encoder that teachers learned from has changed since.
+
+    A student would contain what it is now, and its statement name what it was.
+    """
+    name, known = teachers.representation, [teachers.encoder_weights]
+    if name is None or catalogue.is_known(name):
+        return
+    with contextlib.suppress(ValueError):  # without an encoder a student learns from raw inputs
+        known.append(tuple(catalogue.encoder_of(pool, name).learnt))
+    # The last three follow from the pool, which may be another.
+    if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
+        raise ValueError(f"representation: expected {name_of(name)} as teachers had it, got others")

@@ -108,7 +108,7 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
     if pretrained.is_pretrained(name):
         pretrained.resolved(str(name))
         return
-    if not has_pool and name not in WITHOUT_POOL:
+    if not (has_pool or name in WITHOUT_POOL or is_named_function(name)):
         raise ValueError(
             f"representation: expected {', '.join(WITHOUT_POOL)} or a pre-trained encoder without "
             f"public inputs, got {name_of(name)!r}{pretrained.suggestion(name)}"

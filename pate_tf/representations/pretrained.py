@@ -71,14 +71,14 @@ def resolved(name: str) -> str:
     """Returns a name with an absolute path.
 
     Raises:
-        ValueError: if there is no such file, or a side is no number. No file is opened.
+        ValueError: if there is no such file, or a side is no such number. No file is opened.
     """
     head, side, where = _parts(name)
     path = pathlib.Path(where)
-    if side and (head in (PREFIX, HUB) or not (side.isdecimal() and int(side) > 0)):
+    if side and (head in (PREFIX, HUB) or not (side.isdecimal() and int(side) >= LEAST_SIDE)):
         raise ValueError(
-            f"representation: expected NAME@SIDE, a side of images in pixels after the name of a "
-            f"network of Keras Applications, got {name!r}"
+            f"representation: expected NAME@SIDE, a side of images in pixels, {LEAST_SIDE} or "
+            f"more, after the name of a network of Keras Applications, got {name!r}"
         )
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
         raise ValueError(
@@ -92,9 +92,8 @@ def resolved(name: str) -> str:
             f"representation: expected a file of weights of {head}, .keras, .weights.h5 or .h5, at "
             f"{path}, got none"
         )
-    return (
-        f"{name.removesuffix(where)}{os.path.abspath(where)}" if path.exists() and where else name
-    )
+    absolute = os.path.abspath(where) if where and path.exists() else where
+    return f"{name.removesuffix(where)}{absolute}"
 
 
 def public_name(name: Named) -> str:
@@ -132,15 +131,14 @@ def encoder(name: Named, pool: Pool) -> Encoder:
     shown, description = name_of(name), dict[str, Any]()
     if not is_pretrained(name):
         model = call_function(name, dataset, flag="representation")
-        outputs, variables = _raw_outputs(model, shown, dataset), model.variables
+        outputs, variables = _raw_outputs(model, shown, dataset)
     else:
         name = resolved(str(name))
         shown = public_name(name)
         if head == HUB:
             outputs, variables = hub.outputs(where, dataset)
         elif head == PREFIX:
-            model = load_keras_file(pathlib.Path(where))
-            outputs, variables = _raw_outputs(model, shown, dataset), model.variables
+            outputs, variables = _raw_outputs(load_keras_file(pathlib.Path(where)), shown, dataset)
         else:
             outputs, variables = _application(head, side, where, dataset)
         if pathlib.Path(where).is_file():
@@ -169,9 +167,15 @@ class ModelPart(Part):
         self.places = TOGETHER_ON_GPU if tf.config.list_physical_devices("GPU") else TOGETHER
         self._outputs, self._variables = outputs, list(variables)
         spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
-        graph = tf.function(self.raw, autograph=False, input_signature=[spec])
-        self._graph = graph.get_concrete_function()
-        self._check_rows(pool.dataset)
+        try:
+            self._graph = tf.function(self.raw, autograph=False).get_concrete_function(spec)
+            self._check_rows(pool)
+        except Exception as error:  # of any kind, from the model
+            if str(error).startswith("representation"):
+                raise
+            raise ValueError(
+                f"representation: expected a model of {self.places} inputs, got {_reason(error)}"
+            ) from None
         width = self._graph.structured_outputs.shape[1]
         self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))
         self._projection = None
@@ -182,22 +186,38 @@ class ModelPart(Part):
             self._projection = tf.constant(np.linalg.qr(drawn)[0], tf.float32)
             self.widths = (2 * number,)
 
-    def _check_rows(self, dataset: Dataset) -> None:
+    def _check_rows(self, pool: Pool) -> None:
         """Checks that an input's outputs do not depend on its batch, which would be other records.
 
         Raises:
-            ValueError: if they do, as with batch statistics, or are drawn at random.
+            ValueError: if they do, as with batch statistics, or are drawn at random; or if they do
+                not depend on the input either.
         """
-        low, high = dataset.value_range
-        rows = np.random.default_rng(0).uniform(low, high, (4, *dataset.input_shape))
-        first, again = (
-            self._graph(tf.constant(each, tf.float32))[0].numpy() for each in (rows, rows[[0] * 4])
-        )
-        if not np.allclose(first, again, rtol=1e-3, equal_nan=True):
-            raise ValueError(
-                "representation: expected outputs that depend on their input alone, got others; "
-                "a layer takes statistics of the batch or draws at random"
-            )
+        low, high = (np.asarray(values, np.float32) for values in pool.dataset.value_range)
+        shape, number = pool.dataset.input_shape, np.arange(self.places)
+        random = np.random.default_rng(0)
+        rows, noise = random.uniform(low, high, (2, self.places, *shape)).astype(np.float32)
+        if pool:
+            rows[::2] = pool.inputs[np.linspace(0, len(pool) - 1, self.places // 2).astype(int)]
+        # What stands for a row: 0 for itself, then the lowest values, the highest, noise. Any two
+        # rows differ in a bit of their numbers, by which one stays there and the other does not.
+        bits = range((self.places - 1).bit_length())
+        sides = [number >> bit & 1 == side for bit in bits for side in (0, 1)]
+        of_several = [side * random.integers(1, 4, self.places) for side in sides]
+        of_one = [side * kind for side in sides[:2] for kind in (1, 2, 3)]
+        kinds = np.stack([0 * number, 0 * number, *of_several, *of_one])
+        choices = kinds.reshape(*kinds.shape, *np.ones_like(shape))
+        batches = (np.choose(each, [rows, low, high, noise]) for each in choices)
+        outputs = np.stack([self._graph(tf.constant(batch)) for batch in batches])
+        first = np.broadcast_to(outputs[0], outputs.shape)
+        is_own = np.array_equal(outputs[kinds == 0], first[kinds == 0], equal_nan=True)
+        faults = {
+            "others; a layer takes statistics of the batch or draws at random": not is_own,
+            "none that are finite": not np.isfinite(first).all(axis=2).any(),
+            "the same of different inputs": (outputs == outputs[0, 0]).all(),
+        }
+        if got := [fault for fault, is_there in faults.items() if is_there]:
+            raise ValueError(f"representation: expected outputs of each input alone, got {got[0]}")
 
     @property
     def variances(self) -> list[Any] | None:
@@ -222,17 +242,18 @@ class ModelPart(Part):
         raw = np.concatenate(outputs)
         is_finite = np.isfinite(raw).all(axis=1)
         if not is_finite.all():
-            warnings.warn(
+            message = (
                 f"representation: outputs of {(~is_finite).sum():,} of {len(raw):,} public inputs "
-                f"are not finite and count for nothing",
-                stacklevel=3,
+                f"are not finite and count for nothing"
             )
+            if not is_finite.any():
+                raise ValueError(message)
+            warnings.warn(message, stacklevel=3)
         raw[~is_finite] = 0.0
         mean = raw.mean(axis=0, dtype=np.float64)
-        centered = raw - mean
-        unit = max(float(np.abs(centered).max()), float(np.finfo(np.float32).tiny))
-        centered = (centered / unit).astype(np.float32)
-        self.view.find(mean, (centered.T @ centered) / len(raw))
+        unit = max(float(np.abs(raw - mean).max()), float(np.finfo(np.float32).tiny))
+        self.view.find_in(((raw - mean) / unit).astype(np.float32))
+        self.view.mean.assign(mean.astype(np.float32))
         self.view.directions.assign(self.view.directions / unit)  # however small outputs are
         return np.asarray(self.view(tf.constant(raw)))
 
@@ -274,10 +295,21 @@ class ModelPart(Part):
         return tf.math.l2_normalize(signs, axis=1)
 
 
-def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
-    """Returns the call of a Keras model that takes raw inputs; ValueError if it does not.
+def _reason(error: Exception) -> str:
+    """Returns an error's kind, and its first line that says what is wrong."""
+    # Of TensorFlow and Keras, the lines before it say where.
+    where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
+    lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
+    return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"
+
+
+def _raw_outputs(model: Any, what: str, dataset: Dataset) -> tuple[Outputs, Sequence[Any]]:
+    """Returns the call of a Keras model that takes raw inputs, and its variables.
 
     Images are brought to the model's size (bilinear) and colors, where it has fixed ones.
+
+    Raises:
+        ValueError: if it takes others.
     """
     shape, output = (getattr(model, f"{side}_shape", None) for side in ("input", "output"))
     if not (
@@ -303,7 +335,7 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Outputs:
             inputs = tf.repeat(inputs, size[2] // expected[2], axis=3)
         return tf.nest.flatten(model(inputs, training=False))[0]
 
-    return outputs
+    return outputs, model.variables
 
 
 # Networks of Keras Applications.
@@ -341,11 +373,9 @@ def _application(
         try:
             model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
         except Exception as error:  # of any kind, from the network
-            reason = str(error).strip().partition("\n")[0]
             raise ValueError(
                 f"representation {name}: expected weights that Keras can download, got "
-                f"{type(error).__name__} ({reason}); without a network take {name}:FILE, a file of "
-                f"its weights"
+                f"{_reason(error)}; without a network take {name}:FILE, a file of its weights"
             ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
@@ -366,8 +396,7 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
     """Returns a network with the weights of a file, `.weights.h5` or `.h5`, with or without top."""
     build = applications()[name]
     takes_alpha = "alpha" in inspect.signature(build).parameters
-    for alpha in ALPHAS if takes_alpha else (None,):
-        width = {} if alpha is None else {"alpha": alpha}
+    for width in [{"alpha": alpha} for alpha in ALPHAS] if takes_alpha else [{}]:
         for has_top in (False, True):
             top: dict[str, Any] = {} if has_top else {"pooling": "avg"}
             try:
@@ -392,15 +421,16 @@ def _without_top(model: Any, name: str) -> keras.Model:
     """Returns a network up to the averages of its last feature maps."""
     shape, layers = getattr(model, "input_shape", None), getattr(model, "layers", ())
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
-        raise ValueError(
-            f"representation {name}: expected a network of images in three colors, got another "
-            f"model"
+        raise ValueError(f"representation {name}: expected a network of color images, got another")
+    own, given = ("".join(filter(str.isalnum, each.lower())) for each in (name, model.name))
+    if not given.startswith(own) and given != own[:6]:  # both NASNets have one name
+        warnings.warn(
+            f"representation {name}: expected this network, got {model.name!r}, which gets inputs "
+            f"as {name} does; of other models take {PREFIX}:FILE",
+            stacklevel=4,
         )
-    pooling = [
-        number
-        for number, layer in enumerate(layers)
-        if isinstance(layer, keras.layers.GlobalAveragePooling2D)
-    ]
+    average = keras.layers.GlobalAveragePooling2D
+    pooling = [number for number, layer in enumerate(layers) if isinstance(layer, average)]
     if len(model.output_shape) == 4:
         maps = model.output
     elif pooling:
@@ -411,4 +441,4 @@ def _without_top(model: Any, name: str) -> keras.Model:
         maps = last.input
     else:
         maps = [layer.output for layer in layers if len(layer.output.shape) == 4][-1]
-    return keras.Model(model.inputs, keras.layers.GlobalAveragePooling2D()(maps))
+    return keras.Model(model.inputs, average()(maps))

@@ -43,6 +43,7 @@ class Voter:
         num_records: how many private records they learned from; None where that is not known.
         source: of the private data; None where it is not known.
         encoder_digest: of the public encoder's weights, for teachers on features; else None.
+        encoder_weights: the same weights, in the order of `Encoder.learnt`.
         representation: whose features they learned from, by its name; None of raw inputs.
     """
 
@@ -54,6 +55,7 @@ class Voter:
     num_records: int | None = None
     source: PrivateSource | None = None
     encoder_digest: str | None = None
+    encoder_weights: tuple[Any, ...] = ()
     representation: Named | None = None
 
     def for_pool(self, pool: Pool) -> "Voter":
@@ -244,6 +246,7 @@ class SavedModelEnsemble(Ensemble):
         super().__init__(config, artifacts.digest_arrays(weights))
         if public:
             self.encoder_digest = artifacts.digest_arrays(public)
+            self.encoder_weights = tuple(public)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """See `Voter.votes`."""

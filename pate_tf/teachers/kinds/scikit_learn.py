@@ -57,6 +57,7 @@ class ClassifierEnsemble(Ensemble):
             self._encoder = ensemble.SavedEncoder(folder / ENCODER, config.dataset)
             learnt += self._encoder.digest
             self.encoder_digest = self._encoder.digest
+            self.encoder_weights = tuple(self._encoder.loaded.learnt)
         super().__init__(config, learnt)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
