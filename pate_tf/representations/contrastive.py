@@ -106,8 +106,7 @@ class ContrastivePart(encoder.Part):
         schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
         model.compile(optimizer=keras.optimizers.Adam(schedule))
         model.optimizer.build(model.trainable_weights)  # or the first step is traced twice
-        number = NETWORKS * min(BATCH_SIZE, len(pool))  # each network has images of its own
-        images = ShuffledItems(pool.inputs, batch_size=number, seed=seed)
+        images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
         # The changes that two copies may differ by: small shifts keep the label of any image.
         is_unknown = dataset.augmentation == "none"
         changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
@@ -115,9 +114,8 @@ class ContrastivePart(encoder.Part):
         def batch_at(step: tf.Tensor) -> tf.Tensor:
             (drawn,) = images.at(step)
             drawn = tf.cast(drawn, tf.float32)
-            return tf.stack(
-                [augment_strongly(drawn, changes, each) for each in step_seeds(seed, step, 2)]
-            )
+            seeds = step_seeds(seed, step, 2)
+            return tf.concat([augment_strongly(drawn, changes, each) for each in seeds], axis=0)
 
         batches = tf.data.Dataset.range(num_steps).map(
             tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1
@@ -146,8 +144,7 @@ class ContrastivePart(encoder.Part):
 class ContrastiveModel(keras.Model):
     """Learns, by each of several networks, to match two changed copies of every input of a batch.
 
-    A batch is float32 `[2, num_networks * batch, *input_shape]`, raw: two copies of all inputs, of
-    which the first ones are the first network's.
+    A batch is float32 `[2 * batch, *input_shape]`, raw: the first copies before the second ones.
     """
 
     def __init__(self, networks: Sequence[tuple[keras.Model, keras.Model]]) -> None:
@@ -157,17 +154,21 @@ class ContrastiveModel(keras.Model):
         self.tracker = keras.metrics.Mean("loss")
         self.built = True
 
+    def call(self, inputs: tf.Tensor, training: bool = False) -> list[tf.Tensor]:
+        """Returns what is compared, `[batch, num_dimensions]` of each network."""
+        return [
+            projection(body(inputs, training=training), training=training)
+            for body, projection in self.networks
+        ]
+
     def train_step(self, data: tf.Tensor) -> dict[str, Any]:
         """One step."""
-        weights, parts = self.trainable_weights, tf.split(data, len(self.networks), axis=1)
-        num_copies = 2 * tf.shape(parts[0])[1]
+        weights, num_copies = self.trainable_weights, tf.shape(data)[0]
         itself = tf.eye(num_copies, dtype=tf.bool)
         partners = tf.roll(tf.range(num_copies), num_copies // 2, axis=0)
         with tf.GradientTape() as tape:
             loss = 0.0
-            for (body, projection), part in zip(self.networks, parts, strict=True):
-                inputs = tf.reshape(part, [num_copies, *part.shape[2:]])
-                copies = projection(body(inputs, training=True), training=True)
+            for copies in self(data, training=True):
                 # Mean cross-entropy of finding each input's other copy among all copies.
                 directions = tf.math.l2_normalize(copies, axis=1)
                 logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
