@@ -438,7 +438,8 @@ def _delimiter(lines: Sequence[str]) -> str:
     best = max(DELIMITERS, key=widths)
     if widths(best)[0] < CONSISTENT:
         best = max(DELIMITERS, key=lambda delimiter: widths(delimiter)[2])
-        share, width, num_names = widths(BLANK)  # one name less where rows are numbered
+        # One name above many words heads a column of texts; above two, a column of numbered rows.
+        share, width, num_names = widths(BLANK)
         is_blank = share >= CONSISTENT and (num_names != 1 or width == 2)
         if is_blank and (len(lines) > 1 or widths(best)[1] < 2):
             return BLANK

@@ -174,7 +174,8 @@ class ModelPart(Part):
             if str(error).startswith("representation"):
                 raise
             raise ValueError(
-                f"representation: expected a model of {self.places} inputs, got {_reason(error)}"
+                f"representation: expected a model that takes {self.places} inputs together, got "
+                f"{_reason(error)}"
             ) from None
         width = self._graph.structured_outputs.shape[1]
         self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))

@@ -284,7 +284,7 @@ def warm_up_inputs(dataset: Dataset) -> dict[str, dict[str, Any]]:
     if dataset.input_type == "uint8":
         content = {dataset.input_name: content[dataset.input_name].tobytes()}
     by_name: dict[str, dict[str, Any]] = {SERVING_DEFAULT: raw}
-    schema: Any = dataset.schema
+    schema: Schema | None = dataset.schema
     if dataset.kind == "text":
         content = {TEXT: b""}
         by_name = {SERVING_DEFAULT: {TEXT: [""]}, FEATURES: raw}
