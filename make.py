@@ -18,8 +18,8 @@ VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
 
 # Each line is a step: commands that run side by side.
-DEMO = [("-m pate_tf.cli.demo",)]
-DEMO_SILOS = [("-m pate_tf.cli.demo --silos",)]
+DEMO = [("tools/demo.py",)]
+DEMO_SILOS = [("tools/demo.py --silos",)]
 DEMO_HOSTS = [("tests/network_hosts.py",)]
 DEMO_CLUSTER = [("tools/cluster.py",)]
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m codespell_lib")

@@ -80,7 +80,7 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
 def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Learns a little from images, and computes their features."""
     from pate_tf.core.public import Pool
-    from pate_tf.data.tfds_source import MNIST
+    from pate_tf.data.datasets import MNIST
     from pate_tf.models.encoder import Encoder
     from pate_tf.representations import contrastive
 
@@ -103,7 +103,7 @@ def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
 
 def neighbors(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Builds the graph of nearest neighbors, in views as wide as those of MNIST."""
-    from pate_tf.representations.label_propagation import neighbour_graph
+    from pate_tf.postprocessing.label_propagation import neighbour_graph
 
     del folder
     random = np.random.default_rng(0)

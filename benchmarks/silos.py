@@ -34,18 +34,18 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
 from pate_tf.core.sensitive import random_partition
-from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import record_vectors
-from pate_tf.release.noise import SystemNoise
-from pate_tf.release.noisy_sums import sums_by_class
-from pate_tf.representations.catalogue import default_of_sums, encoder_of, pool_features_by_name
-from pate_tf.representations.regression import (
+from pate_tf.postprocessing.regression import (
     NoisySums,
     labels_of,
     neighbourhood_averages,
     regress_sums,
 )
+from pate_tf.release.exact_sums import sums_by_class
+from pate_tf.release.noise import SystemNoise
+from pate_tf.representations.catalogue import default_of_sums, encoder_of, pool_features_by_name
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloTeacher
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.messages import Mechanism
@@ -77,9 +77,9 @@ class Simulation:
     @property
     def truth(self) -> IntArray:
         """True labels of the pool."""
-        if self.data.public.pool_labels is None:
+        if self.data.public.pool.true_labels is None:
             raise ValueError("data set: expected labels of the pool, got none")
-        return self.data.public.pool_labels
+        return self.data.public.pool.true_labels
 
     @functools.cached_property
     def votes(self) -> IntArray:

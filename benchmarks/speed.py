@@ -34,15 +34,15 @@ import pate_tf
 from benchmarks.harness import data_dir_of, markdown_table, separate_registry
 from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.accounting.moments import DEFAULT_MOMENTS, data_dependent_alphas
-from pate_tf.core.validation import IntArray
+from pate_tf.core.checks import IntArray
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
 GAMMA, NUM_TEACHERS, NUM_CLASSES = 0.05, 250, 10
 NAIVE_STEPS, NAIVE_MEASURED = 3_000, 100
 NAIVE_TEACHER = """
 import sys, time, keras, numpy as np
-from pate_tf.models.catalogue import paper_mnist
-from pate_tf.data.tfds_source import MNIST
+from pate_tf.models.architectures import paper_mnist
+from pate_tf.data.datasets import MNIST
 with np.load(sys.argv[1]) as arrays:
     inputs, labels = arrays["inputs"].astype("float32"), arrays["labels"]
 steps = int(sys.argv[2])
@@ -264,12 +264,12 @@ def serving(is_quick: bool) -> Iterator[dict[str, str]]:
     """An exported student against its Keras model, request by request in turn."""
     import tensorflow as tf
 
-    from pate_tf.models import catalogue
+    from pate_tf.models import architectures
     from pate_tf.serving.export import export_student, student_digest
 
     dataset = "digits" if is_quick else "mnist"
     data = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None))
-    model = catalogue.build("cnn", data.dataset, seed=1)
+    model = architectures.build("cnn", data.dataset, seed=1)
     with separate_registry() as folder:
         statement = {"student_digest": student_digest(model)}
         exported = export_student(model, data.dataset, folder, statement)
@@ -299,10 +299,10 @@ def shared(is_quick: bool) -> Iterator[dict[str, str]]:
     import keras
 
     from pate_tf.core.sensitive import PrivateExamples
-    from pate_tf.selective_sgd import training as models
+    from pate_tf.selective_sgd import local_training as models
+    from pate_tf.selective_sgd.local_training import FlatView, Participants, SharedTraining, largest
     from pate_tf.selective_sgd.server import ParameterServer
-    from pate_tf.selective_sgd.settings import TrainingSettings
-    from pate_tf.selective_sgd.training import FlatView, Participants, SharedTraining, largest
+    from pate_tf.selective_sgd.training_settings import TrainingSettings
 
     dataset, number, records = ("digits", 3, 50) if is_quick else ("mnist", 30, 600)
     private = pate_tf.Data.load(dataset, data_dir=data_dir_of(dataset, None)).private
@@ -340,7 +340,7 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
     from pate_tf.accounting.local import SecureFeatureSums
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool
-    from pate_tf.net.messages import encode
+    from pate_tf.net.wire_values import encode
     from pate_tf.silos import Asking, Coordinator, Member, Policy, Silo, SiloRoster, SiloSums
     from pate_tf.silos.aggregator import Aggregator
     from pate_tf.silos.protocol import Keys
@@ -379,7 +379,7 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
         members = [
             Silo(
                 Policy(silo=name, epsilon_budget=1e9, delta=1e-6, allowed=(release.name,)),
-                SiloSums(values=sums, representation=encoder.digest),
+                SiloSums(values=sums, encoder_digest=encoder.digest, num_records=10**6),
                 folder=folder / name,
                 roster=roster,
                 keys=keys[name],
@@ -395,8 +395,7 @@ def silos(is_quick: bool) -> Iterator[dict[str, str]]:
         ) as coordinator:
             public = Pool(dataset, np.zeros((10, 2), np.float32))
             spent = seconds_of(lambda: coordinator.open_total(public, encoder))
-            replies = coordinator.journal.replies(coordinator.journal.rounds()[-1].number)
-            size = len(encode(replies[names[0]]))
+            size = len(encode(coordinator.journal.rounds[-1].replies[names[0]]))
     yield row("secure total of five silos", spent, bytes_from_a_silo=float(size))
 
 

@@ -51,25 +51,25 @@ if TYPE_CHECKING:
     from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax
     from pate_tf.accounting.mechanisms import GaussianNoisyMax as GaussianNoisyMax
     from pate_tf.accounting.mechanisms import LaplaceNoisyMax as LaplaceNoisyMax
-    from pate_tf.accounting.planning import ForecastError as ForecastError
-    from pate_tf.accounting.planning import Plan as Plan
-    from pate_tf.accounting.planning import plan as plan
     from pate_tf.core.dataset import Dataset as Dataset
-    from pate_tf.data.data import Data as Data
+    from pate_tf.data.loaded_data import Data as Data
     from pate_tf.ledger import BudgetExceeded as BudgetExceeded
     from pate_tf.ledger import LedgerError as LedgerError
     from pate_tf.ledger import Spending as Spending
+    from pate_tf.planning.comparison import Plan as Plan
+    from pate_tf.planning.comparison import plan as plan
+    from pate_tf.planning.forecast import ForecastError as ForecastError
     from pate_tf.queries.labels import Labels as Labels
     from pate_tf.release.feature_sums import FeatureSums as FeatureSums
-    from pate_tf.release.labeller import Labeller as Labeller
     from pate_tf.representations.catalogue import Representation as Representation
-    from pate_tf.run.classifier import Fitted as Fitted
     from pate_tf.run.classifier import PateClassifier as PateClassifier
     from pate_tf.run.classifier import fit as fit
+    from pate_tf.run.labeller import Labeller as Labeller
+    from pate_tf.run.pipeline import Fitted as Fitted
     from pate_tf.run.student import Student as Student
     from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
     from pate_tf.statement.publishing import Published as Published
-    from pate_tf.teachers.teachers import Teachers as Teachers
+    from pate_tf.teachers.teacher_set import Teachers as Teachers
 
 __version__ = "0.1.0"
 
@@ -83,14 +83,16 @@ _NEED_TENSORFLOW = ("data", "release", "representations", "run", "teachers")  # 
 _NAMES = {
     "accounting.charge": ["Cost"],
     "accounting.mechanisms": ["ConfidentGaussianNoisyMax", "GaussianNoisyMax", "LaplaceNoisyMax"],
-    "accounting.planning": ["ForecastError", "Plan", "plan"],
-    "data.data": ["Data"],
+    "planning.comparison": ["Plan", "plan"],
+    "planning.forecast": ["ForecastError"],
+    "data.loaded_data": ["Data"],
     "release.feature_sums": ["FeatureSums"],
-    "run.classifier": ["Fitted", "PateClassifier", "fit"],
-    "release.labeller": ["Labeller"],
+    "run.classifier": ["PateClassifier", "fit"],
+    "run.pipeline": ["Fitted"],
+    "run.labeller": ["Labeller"],
     "statement.publishing": ["Published"],
     "run.student": ["Student"],
-    "teachers.teachers": ["Teachers"],
+    "teachers.teacher_set": ["Teachers"],
     "core.dataset": ["Dataset"],
     "ledger": ["BudgetExceeded", "LedgerError", "Spending"],
     "queries.labels": ["Labels"],

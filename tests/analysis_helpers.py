@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from pate_tf.accounting.mechanisms import PermuteAndFlip
-from pate_tf.analysis.votes import read_ledgers
-from pate_tf.cli import analysis, command_line
+from pate_tf.analysis.vote_sources import read_ledgers
+from pate_tf.cli import analysis_command, command_line
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
 from pate_tf.release.noise import SystemNoise
@@ -91,9 +91,9 @@ class Script:
     """analysis.py, its flags read anew on every call."""
 
     def __init__(self) -> None:
-        self.module = analysis
-        if "counts_file" not in analysis.FLAGS:
-            analysis.define()
+        self.module = analysis_command
+        if "counts_file" not in analysis_command.FLAGS:
+            analysis_command.define()
 
     def run(self, folder, capsys, *arguments):
         """Runs it with a report and an output folder below `folder`, unless told otherwise."""

@@ -2,7 +2,7 @@
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.core.validation import IntArray
+from pate_tf.core.checks import IntArray
 
 
 def released_labels(indices: IntArray, labels: IntArray, num_classes: int = 10) -> ReleasedLabels:

@@ -23,7 +23,8 @@ import sys
 import threading
 import time
 
-from pate_tf.cli import demo
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))
+import demo
 
 TUNSETIFF, TUNSETCARRIER, TAP_WITHOUT_HEADER = 0x400454CA, 0x400454E2, 0x1002
 DELAY, LOSS, PULLED = 0.1, 0.01, 20.0

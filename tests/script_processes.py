@@ -29,8 +29,13 @@ _CONTEXT.set_forkserver_preload(
     # Of pate_tf what the scripts need as well: importing starts nothing.
     [
         *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude", "hypothesis"),
-        *("pate_tf.teachers.teachers", "pate_tf.run.student", "pate_tf.analysis.run", "pytest"),
-        *("pate_tf.silos.serving", "pate_tf.silos.transport", "pate_tf.cli.command_line"),
+        *(
+            "pate_tf.teachers.teacher_set",
+            "pate_tf.run.student",
+            "pate_tf.analysis.analyse_run",
+            "pytest",
+        ),
+        *("pate_tf.silos.silo_server", "pate_tf.silos.transport", "pate_tf.cli.command_line"),
     ]
 )
 _numbers = itertools.count()
@@ -161,7 +166,7 @@ def _run_script(script: str, flags: tuple[str, ...], setup: Setup | None) -> Non
 def learn_little() -> None:
     """A setup: what is learned of the pool, and between labels and a student, takes few steps."""
     from pate_tf.representations import contrastive
-    from pate_tf.students.kinds import consistency, supervised
+    from pate_tf.students.student_kinds import consistency, supervised
 
     contrastive.NETWORKS = 1
     contrastive.STEPS = 20
@@ -202,10 +207,10 @@ def die_at_rename(number: int, *, before: bool) -> None:
 
 def forbid_private_data() -> None:
     """Any attempt to load the private side of a data set ends the script."""
-    from pate_tf.data import catalogue
+    from pate_tf.data import datasets
 
     def load_private(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("private data were opened")
 
-    assert callable(catalogue.load_private)
-    catalogue.load_private = load_private
+    assert callable(datasets.load_private)
+    datasets.load_private = load_private

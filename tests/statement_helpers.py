@@ -4,7 +4,7 @@ import dataclasses
 
 from pate_tf.ledger import Ledger
 from pate_tf.statement import check_statement
-from pate_tf.statement.labels import LabelsStatement
+from pate_tf.statement.labels_statement import LabelsStatement
 
 
 def state(folder, released, unit="record", **changes):

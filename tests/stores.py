@@ -6,6 +6,7 @@ import secrets
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.mechanisms import PermuteAndFlip
 from pate_tf.ledger import Ledger
+from pate_tf.silos.roster import Policy
 from pate_tf.silos.silo import SiloAccount
 
 LABEL_BITS = 62  # so that an answer that is drawn again is another one
@@ -40,11 +41,10 @@ class AccountStore:
     charge = RandomisedResponse(num_classes=1_000, epsilon=1.0)
 
     def open(self, folder, **settings):
-        return SiloAccount(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)
+        policy = Policy(silo="clinic", epsilon_budget=1e6, delta=1e-5)
+        return SiloAccount(folder, policy, **settings)
 
-    def answers(self, store, numbers):
-        queries = {query(number): number for number in numbers}
-        return {queries[one]: label for one, label in store.labels([*queries]).items()}
+    answers = LedgerStore.answers
 
     def answer(self, store, number):
         store.debit(self.charge, [query(number)])

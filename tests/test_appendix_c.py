@@ -20,7 +20,7 @@ def raw(shared_data, tmp_path) -> pathlib.Path:
 
 
 def run_both(folder: pathlib.Path, dataset: str) -> tuple[dict, dict]:
-    common = (f"--dataset={dataset}", "--nb_teachers=250", "--data_dir=data")
+    common = (f"--dataset=benchmarks.uci:{dataset}", "--nb_teachers=250", "--data_dir=data")
     for script, flags in (
         ("train_teachers.py", ("--model=random_forest", "--report_file=teachers.json")),
         (

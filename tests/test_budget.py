@@ -22,14 +22,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGET, FROZEN = ROOT / "tests" / "budget.json", ROOT / "tests" / "frozen.json"
 CEILINGS = {
     "pate_tf": {
-        **{"code": 27_500, "functions": 1_950, "forwarders": 120},
-        **{"classes": 270, "twins": 0, "files": 170},
+        **{"code": 28_500, "functions": 1_900, "forwarders": 125},
+        **{"classes": 290, "twins": 0, "files": 175},
+        **{"branchy": 0, "module_twins": 0, "parallel": 25, "starred": 3},
     },
-    "tests": {"code": 26_000},
+    "tests": {"code": 28_000},
     "benchmarks": {"code": 4_000},
-    "tools": {"code": 150},
+    "tools": {"code": 300},
 }
 MOST = {"names": 28, "commands": 12, "flags": 110}
+BRANCHES = (
+    *(ast.If, ast.For, ast.While, ast.IfExp, ast.BoolOp),
+    *(ast.ExceptHandler, ast.comprehension, ast.With),
+)
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 QUIET = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -37,8 +42,8 @@ QUIET = {
 }
 REGISTRIES = {
     "mechanisms": ("pate_tf.accounting.mechanisms.base", "MECHANISMS"),
-    "students": ("pate_tf.students.kinds", "CHOICES"),
-    "teachers": ("pate_tf.teachers.kinds", "KINDS"),
+    "students": ("pate_tf.students.student_kinds", "CHOICES"),
+    "teachers": ("pate_tf.teachers.teacher_kinds", "KINDS"),
     "strategies": ("pate_tf.queries.strategies", "STRATEGIES"),
     "representations": ("pate_tf.representations.catalogue", "KINDS"),
 }
@@ -62,25 +67,38 @@ def code_lines(text, tree):
 
 
 def figures_of(folder):
-    """Code lines, files, functions, forwarders, classes, twins."""
+    """Code lines, files, functions, forwarders, classes, twins, long functions, packed lines."""
     figures, names = collections.Counter(), collections.defaultdict(set)
+    modules, assignments = collections.Counter(), 0
     for path in sorted((ROOT / folder).rglob("*.py")):
         if "_pb2" in path.name:
             continue
         text = path.read_text()
         tree = ast.parse(text)
         figures.update(code=code_lines(text, tree), files=1)
+        modules[path.parent.name if path.stem == "__init__" else path.stem] += 1
         for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                assignments += 1
+                sides = node.targets[0], node.value
+                figures["parallel"] += all(isinstance(side, ast.Tuple) for side in sides)
+            elif isinstance(node, ast.Starred):
+                is_literal = isinstance(node.value, ast.Tuple | ast.List) and node.value.elts
+                figures["starred"] += bool(is_literal)
             if isinstance(node, ast.ClassDef):
                 figures["classes"] += 1
                 if not node.name.startswith("_"):
                     names[node.name].add(path)
             elif isinstance(node, DEFINITIONS[2:]):
                 figures["functions"] += 1
+                branches = sum(isinstance(one, BRANCHES) for one in ast.walk(node))
+                figures["branchy"] += branches >= 20
                 body = node.body[is_docstring(node.body[0]) :]
                 if len(body) == 1 and isinstance(body[0], ast.Return | ast.Expr):
                     figures["forwarders"] += isinstance(body[0].value, ast.Call)
     figures["twins"] = sum(len(paths) > 1 for paths in names.values())
+    figures["module_twins"] = sum(number > 1 for number in modules.values())
+    figures["parallel"] = round(1_000 * figures["parallel"] / max(assignments, 1))
     return dict(figures)
 
 

@@ -23,9 +23,9 @@ import tensorflow as tf
 from benchmarks.harness import DELTA
 from benchmarks.instead.problem import Problem
 from pate_tf.accounting.noisy_training import noise_for
+from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.validation import IntArray
-from pate_tf.students.batches import outputs
+from pate_tf.students.student_training import outputs
 
 layers = keras.layers
 CHUNK = 512  # examples whose gradients are in memory together

@@ -26,10 +26,10 @@ from pate_tf.accounting.mechanisms import (
     StabilityGate,
 )
 from pate_tf.accounting.noisy_training import noise_for
+from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.core.validation import IntArray
-from pate_tf.students.batches import outputs
-from pate_tf.students.kinds import StudentSettings, complete, kind_of
+from pate_tf.students.student_kinds import StudentSettings, complete, kind_of
+from pate_tf.students.student_training import outputs
 
 Result = dict[str, object]
 Run = Callable[[Problem, float, int, pathlib.Path], Result]
@@ -250,8 +250,8 @@ def library(
         }
         if not len(labels):
             return {**result, "accuracy": None}
-        if data.public.pool_labels is not None:
-            truth = data.public.pool_labels[labels.query_indices]
+        if data.public.pool.true_labels is not None:
+            truth = data.public.pool.true_labels[labels.query_indices]
             result["labels_right"] = float((labels.labels == truth).mean())
         student = pate_tf.Student(steps=20 if problem.is_quick else None, seed=seed)
         student.fit(data.pool, labels)

@@ -9,14 +9,15 @@ import numpy.typing as npt
 import tensorflow as tf
 
 import pate_tf
+from benchmarks import uci
 from benchmarks.harness import DELTA
+from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
-from pate_tf.core.validation import IntArray
-from pate_tf.models.encoder import TOGETHER, Encoder
+from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_sums, encoder_of
-from pate_tf.representations.images import transform
-from pate_tf.students.batches import outputs
-from pate_tf.students.kinds import StudentSettings, complete, kind_of
+from pate_tf.representations.images import TOGETHER, transform
+from pate_tf.students.student_kinds import StudentSettings, complete, kind_of
+from pate_tf.students.student_training import outputs
 
 Array = npt.NDArray[np.floating]
 LEAST_DEVIATION = 1e-3  # of a feature in the pool, as a fraction of the largest one
@@ -63,7 +64,8 @@ class Problem:
     @functools.cached_property
     def data(self) -> pate_tf.Data:
         """The private records, and the public split."""
-        data = pate_tf.Data.load(self.name, data_dir=self.data_dir)
+        name = uci.FUNCTIONS.get(self.name, self.name)
+        data = pate_tf.Data.load(name, data_dir=self.data_dir)
         public = data.public
         if self.split:
             inputs = np.concatenate([data.pool.inputs, data.held_out.inputs])
@@ -151,7 +153,7 @@ class Problem:
             "accuracy": self.accuracy(outputs(model, data.held_out.inputs).argmax(axis=1)),
             "labels": len(labels.labels),
         }
-        if data.public.pool_labels is not None:
-            truth = data.public.pool_labels[labels.query_indices]
+        if data.public.pool.true_labels is not None:
+            truth = data.public.pool.true_labels[labels.query_indices]
             result["labels_right"] = float((labels.labels == truth).mean())
         return result

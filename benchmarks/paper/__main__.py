@@ -27,7 +27,6 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "figure3": votes.FIGURE3,
     "figure4": students.FIGURE4,
     "pate_g": students.PATE_G,
-    "active": students.ACTIVE,
     "forests": students.FORESTS,
     "gnmax": students.GNMAX,
     "data_independent": votes.DATA_INDEPENDENT,

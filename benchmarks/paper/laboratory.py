@@ -12,14 +12,14 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 import pate_tf
+from benchmarks import uci
 from benchmarks.harness import Measurement, Measurements, data_dir_of, separate_registry
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.analysis.accounting import analyse
-from pate_tf.analysis.release import log_cost_epsilon, plan_release, prepare_draw
+from pate_tf.analysis.sanitised_epsilon import log_cost_epsilon, plan_release, prepare_draw
+from pate_tf.analysis.vote_sources import analyse
 from pate_tf.core import artifacts
-from pate_tf.core.validation import IntArray
-from pate_tf.data.tfds_source import SOURCES
-from pate_tf.queries.strategies import find_strategy
+from pate_tf.core.checks import IntArray
+from pate_tf.data.datasets import SOURCES
 from pate_tf.release.noise import SystemNoise
 
 PAPER, OURS = "the paper", "ours"
@@ -115,9 +115,9 @@ class Laboratory:
     def truth(self, dataset: str) -> IntArray:
         """Returns the true labels of the public samples: pool, then held-out ones."""
         public = self.data(dataset).public
-        if public.pool_labels is None or public.held_out.labels is None:
+        if public.pool.true_labels is None or public.held_out.labels is None:
             raise ValueError(f"{dataset}: expected labels of the public samples, got none")
-        return np.concatenate([public.pool_labels, public.held_out.labels])
+        return np.concatenate([public.pool.true_labels, public.held_out.labels])
 
     def votes(self, ensemble: Ensemble) -> IntArray:
         """SENSITIVE: returns all votes on the public samples, `[num_teachers, num_samples]`."""
@@ -168,7 +168,7 @@ class Laboratory:
         accuracy of the released labels and of all that the student learns from. `paper`, `exact`,
         `sanitised`, `worst_case`: as of `costs`.
         """
-        dataset, strategy = queries.ensemble.dataset, find_strategy(queries.strategy)
+        dataset = queries.ensemble.dataset
 
         def measure() -> dict[str, Any]:
             data, truth = self.data(dataset), self.truth(dataset)
@@ -181,11 +181,7 @@ class Laboratory:
                 delta = delta_of(dataset)
                 with pate_tf.Labeller(teachers, queries.mechanism, delta=delta) as labeller:
                     labels = labeller.label(
-                        data.pool,
-                        queries.num_queries,
-                        strategy=queries.strategy,
-                        rounds=2 if self.is_quick and strategy.is_adaptive else None,
-                        seed=seed,
+                        data.pool, queries.num_queries, strategy=queries.strategy, seed=seed
                     )
             training = labels.training_labels
             result = {
@@ -198,10 +194,7 @@ class Laboratory:
                 if len(labels)
                 else 0.0,
                 **costs(
-                    self.counts(queries.ensemble)[labels.queries],
-                    queries.mechanism,
-                    delta=delta,
-                    is_adaptive=strategy.is_adaptive,
+                    self.counts(queries.ensemble)[labels.queries], queries.mechanism, delta=delta
                 ),
             }
             if not len(labels):
@@ -250,7 +243,7 @@ class Experiment:
 
 @functools.cache
 def _loaded(dataset: str, data_dir: pathlib.Path | None) -> pate_tf.Data:
-    return pate_tf.Data.load(dataset, data_dir=data_dir)
+    return pate_tf.Data.load(uci.FUNCTIONS.get(dataset, dataset), data_dir=data_dir)
 
 
 def delta_of(dataset: str) -> float:
@@ -259,7 +252,7 @@ def delta_of(dataset: str) -> float:
 
 
 def costs(
-    counts: npt.NDArray[np.int64], mechanism: Mechanism, *, delta: float, is_adaptive: bool
+    counts: npt.NDArray[np.int64], mechanism: Mechanism, *, delta: float
 ) -> dict[str, float | None]:
     """Returns epsilons of labels by kind of accounting; None where there is none.
 
@@ -271,7 +264,6 @@ def costs(
         counts: votes for each class, `[num_queries, num_classes]`.
         mechanism: draws the labels.
         delta: of all epsilons.
-        is_adaptive: whether queries depend on earlier labels; then only the worst case is known.
     """
     worst_case = analyse(counts, mechanism, delta=delta, bounds=()).epsilon
     epsilons: dict[str, float | None] = dict.fromkeys(("paper", "exact", "sanitised"))
@@ -280,7 +272,7 @@ def costs(
         as_published = {"num_moments": 8, "conversion": "classic", "bounds": ("paper",)}
         paper = analyse(counts, mechanism, delta=delta, **as_published)
         epsilons["paper"] = paper.bounds["paper"][0]
-    if is_adaptive or not mechanism.bounds:
+    if not mechanism.bounds:
         return epsilons
     exact = analyse(counts, mechanism, delta=delta, bounds=("exact",)).bounds["exact"][0]
     epsilons["exact"] = min(exact, worst_case)

@@ -15,8 +15,8 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.selective_sgd.server import upload_bytes
-from pate_tf.selective_sgd.settings import TrainingSettings
 from pate_tf.selective_sgd.shared_training import learn_encoder, train
+from pate_tf.selective_sgd.training_settings import TrainingSettings
 
 THEIRS = {"centralized": 0.9917, "theta_u 0.1": 0.9914, "theta_u 0.01": 0.9871}
 ALONE_THEIRS = 0.9316  # of 600 records

@@ -40,12 +40,6 @@ GNMAX_THEIRS: tuple[tuple[str, int, Mechanism, str], ...] = (
         "83.70%, epsilon 1.90, 524 answered",
     ),
 )
-GAINS = {
-    "random": "",
-    "uncertain": "4 to 10 points",
-    "binary_experts": "1.5 to 2.5 points",
-    "siamese": "no gain",
-}
 
 
 def _main_queries(laboratory: Laboratory, dataset: str, num_queries: int) -> Queries:
@@ -124,31 +118,6 @@ def _gan_rows(laboratory: Laboratory) -> Iterator[Row]:
         yield _student_row(laboratory, queries, 3, what=f"{dataset}, gan, 30,000 steps")
 
 
-def _active_rows(laboratory: Laboratory) -> Iterator[Row]:
-    for dataset in laboratory.available_images():
-        for num_queries in (60,) if laboratory.is_quick else (250, 500, 1_000):
-            baseline = 0.0
-            for strategy, paper in GAINS.items():
-                queries = dataclasses.replace(
-                    _main_queries(laboratory, dataset, num_queries), strategy=strategy
-                )
-                results = laboratory.repeated(queries, 2 if laboratory.is_quick else 3)
-                mean = float(np.mean([result["held_out"] for result in results]))
-                baseline = mean if strategy == "random" else baseline
-                yield Row(
-                    cells={
-                        "": f"{dataset}, {num_queries} queries, {strategy}",
-                        PAPER: paper,
-                        OURS: median_and_range([result["held_out"] for result in results]),
-                        "mean gain in points": f"{100 * (mean - baseline):+.2f}" if paper else "",
-                        "labels correct": percent(
-                            float(np.mean([result["labels"] for result in results]))
-                        ),
-                        "worst case": _epsilon(results, "worst_case"),
-                    }
-                )
-
-
 def _forest_rows(laboratory: Laboratory) -> Iterator[Row]:
     for dataset in ("digits",) if laboratory.is_quick else ("adult", "diabetes"):
         if laboratory.is_missing(dataset):
@@ -219,18 +188,10 @@ PATE_G = Experiment(
     rows=_gan_rows,
     page=REPRODUCED,
 )
-ACTIVE = Experiment(
-    title="Appendix B.2: choosing queries",
-    about="Supervised students, queries asked in rounds; median and range of three repetitions, "
-    "held-out samples. The paper's gains are over arbitrary queries of SVHN. Adaptive queries have "
-    "a worst-case epsilon alone.",
-    rows=_active_rows,
-    page=REPRODUCED,
-)
 FORESTS = Experiment(
     title="Appendix C: random forests",
     about="250 forests of 100 trees, Laplace noise of scale 20, 500 queries, five draws; held-out "
-    "samples. `pate_tf/data/uci.py` says why Diabetes differs from the paper.",
+    "samples. `benchmarks/uci.py` says why Diabetes differs from the paper.",
     rows=_forest_rows,
     page=REPRODUCED,
 )

@@ -21,10 +21,8 @@ from pate_tf.accounting import conversions, moments
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     ConfidentGaussianNoisyMax,
-    ExponentialMechanism,
     GaussianHistogram,
     GaussianNoisyMax,
-    InteractiveGaussianNoisyMax,
     LaplaceNoisyMax,
     Mechanism,
     PermuteAndFlip,
@@ -40,11 +38,9 @@ NUM_QUERIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 MECHANISMS: Sequence[Mechanism] = (
     PermuteAndFlip(scale=20.0),
     LaplaceNoisyMax(scale=20.0),
-    ExponentialMechanism(scale=20.0),
     GaussianHistogram(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
     GaussianNoisyMax(sigma=40.0),
-    InteractiveGaussianNoisyMax(threshold=50.0, sigma_threshold=150.0, sigma=40.0, label_share=0.1),
     StabilityGate(epsilon=0.25, delta=DELTA / 3),
 )
 
@@ -176,7 +172,7 @@ def _data_independent_rows(laboratory: Laboratory) -> Iterator[Row]:
             "strong composition": f"{strong:.2f}",
             "Theorem 2, all moments": f"{theorem_2:.2f}",
         }
-        for kind in (LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism):
+        for kind in (LaplaceNoisyMax, PermuteAndFlip):
             epsilon, _ = kind(gamma=GAMMA).data_independent_epsilon(
                 num_queries=num_queries, delta=delta
             )

@@ -1,7 +1,7 @@
 """What can be charged, and what charges cost together: by moments, and by other theorems.
 
 A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
-data-dependent cost is another one (`pate_tf.accounting.charges`). Whatever composes costs, the
+data-dependent cost is another one (`pate_tf.accounting.charge`). Whatever composes costs, the
 ledger first of all, asks a charge alone and never what kind it is.
 
 Charges with moments add up at each moment; those that are only (epsilon, delta) differentially
@@ -29,12 +29,14 @@ from pate_tf.accounting.conversions import (
     SAFETY_MARGIN,
     FloatArray,
     epsilon_from_alphas,
-    gaussian_dp_epsilon,
+    gaussian_dp_delta,
     least,
     pure_alpha,
     pure_composition_epsilon,
 )
-from pate_tf.core import validation
+from pate_tf.core import checks
+
+Result = TypeVar("Result")
 
 
 class Charge(ABC):
@@ -56,6 +58,13 @@ class Charge(ABC):
         approximate: the (epsilon, delta) of the part that has no finite moments; None without one.
         pure_epsilon: at which one is differentially private with delta 0; None without one.
         most_queries: of a batch, which its cost is for; None for any number.
+        unit: what one costs is for: "record" for a record replaced, or for whatever changes one
+            teacher; "owner" for an owner added or removed.
+        replaced_steps: how many times as far as one neighbor an owner replaced by another moves
+            what Gaussian noise is added to.
+        chosen_by_answers: whether somebody may choose among several kinds by earlier answers, as
+            a coordinator of silos. Then only moments hold for several kinds together.
+        noise_fields: the fields that are scales of noise it draws, in votes.
         lacks: what it can't do, and why, in words that end a sentence. Every member of a family
             has all that the family asks for, or says here why not; a test holds it to that.
     """
@@ -68,9 +77,13 @@ class Charge(ABC):
     counted: ClassVar[tuple[str, str]]
     labels_in_words: ClassVar[str] = "noisy labels"
     lacks: ClassVar[Mapping[str, str]] = {}
+    noise_fields: ClassVar[tuple[str, ...]] = ()
     approximate: tuple[float, float] | None = None
     pure_epsilon: float | None = None
     most_queries: int | None = None
+    unit: str = "record"
+    replaced_steps: float = 2.0
+    chosen_by_answers: ClassVar[bool] = False
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the largest cost of one, [num_moments], natural logarithm, whatever the data.
@@ -85,11 +98,6 @@ class Charge(ABC):
         return pure_alpha(self.pure_epsilon, moments)
 
     @property
-    def bounded_range(self) -> float | None:
-        """How far the log ratios of its outcomes span at most; None if not known."""
-        return None
-
-    @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """Of Gaussian mechanisms that cost no less than one of this together; none if empty.
 
@@ -100,7 +108,7 @@ class Charge(ABC):
     @property
     def noise_scales(self) -> Mapping[str, float]:
         """Scales of the noise that it draws, in votes, by what they are called."""
-        return {}
+        return {name: getattr(self, name) for name in self.noise_fields}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon of `number` of these alone, by another theorem than moments.
@@ -123,13 +131,25 @@ class Charge(ABC):
         return min(num_queries, 1) if is_once else num_queries
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields; see `pate_tf.accounting.charges.charge_from_dict`."""
-        return {"name": self.name, **dataclasses.asdict(cast(Any, self))}
+        """Returns the JSON-able fields; see `pate_tf.accounting.charge.charge_from_dict`.
+
+        Of feature sums without a unit of "record", as those of earlier versions.
+        """
+        fields = {"name": self.name, **dataclasses.asdict(cast(Any, self))}
+        unit = fields.pop("unit", None)  # stands last
+        if unit is not None and not (self.releases_feature_sums and unit == "record"):
+            fields["unit"] = unit
+        return fields
 
     def summary(self) -> str:
         """Returns name and parameters, such as `gaussian_noisy_max, sigma 40`."""
-        parameters = dataclasses.asdict(cast(Any, self)).items()
-        return ", ".join([self.name, *(f"{name} {value:g}" for name, value in parameters)])
+        parameters = Charge.to_dict(self)
+        parameters.pop("name")
+        parts = [
+            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
+            for name, value in parameters.items()
+        ]
+        return ", ".join([self.name, *parts])
 
     def several(self, number: int) -> str:
         """Returns so many of it in words, such as `20 queries of laplace_noisy_max, gamma 0.1`."""
@@ -138,6 +158,22 @@ class Charge(ABC):
     @abstractmethod
     def in_words(self) -> str:
         """Returns what is done with the votes, in sentences for a privacy statement."""
+
+
+def from_fields(kind: Callable[..., Result], values: Mapping[str, Any]) -> Result:
+    """Returns the value of a dataclass that has exactly the given fields.
+
+    Raises:
+        ValueError: if they are not exactly its fields, or not valid.
+    """
+    expected = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if "unit" in expected and getattr(kind, "releases_feature_sums", False):
+        values = {"unit": "record", **values}  # see `Charge.to_dict`
+    if set(values) != expected:
+        raise ValueError(
+            f"{kind.__name__}: expected fields {sorted(expected)}, got {sorted(values)}"
+        )
+    return kind(**values)
 
 
 def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueError:
@@ -170,9 +206,13 @@ Guarantee = tuple[float, float]
 
 
 def composed_epsilon(
-    guarantees: Sequence[Guarantee], *, delta: float, alphas: FloatArray | None = None
+    guarantees: Sequence[Guarantee],
+    *,
+    delta: float,
+    alphas: FloatArray | None = None,
+    mu: float = 0.0,
 ) -> float:
-    """Returns the epsilon at delta of all guarantees and all moments together, rounded up.
+    """Returns the epsilon at delta of all guarantees and everything else together, rounded up.
 
     The mechanisms may be interleaved, and each may depend on what the others gave out; their
     guarantees and total alphas must have been fixed in advance. Never above the basic composition
@@ -186,15 +226,21 @@ def composed_epsilon(
         delta: in [0, 1).
         alphas: total costs of everything else at `DEFAULT_MOMENTS`, in both directions; None if
             there is nothing else. Infinite or NaN rules a moment out.
+        mu: of Gaussian differential privacy of everything else, instead of `alphas`; 0 if there is
+            nothing else.
     """
-    validation.between(0, 1, ends="[)", delta=delta)
+    checks.between(0, 1, ends="[)", delta=delta)
     basic = inf
-    if alphas is None and sum((Fraction(used) for _, used in guarantees), Fraction(0)) <= delta:
+    if (
+        alphas is None
+        and not mu
+        and sum((Fraction(used) for _, used in guarantees), Fraction(0)) <= delta
+    ):
         basic = fsum(epsilon for epsilon, _ in guarantees)
         if basic == 0.0:
             return 0.0
         basic = nextafter(basic, inf)
-    profile = privacy_profile(guarantees, alphas)
+    profile = privacy_profile(guarantees, alphas, mu)
 
     def holds(epsilon: float) -> bool:
         return profile(epsilon) * (1.0 + SAFETY_MARGIN) <= delta
@@ -213,12 +259,13 @@ def composed_epsilon(
 
 
 def privacy_profile(
-    guarantees: Sequence[Guarantee], alphas: FloatArray | None
+    guarantees: Sequence[Guarantee], alphas: FloatArray | None, mu: float = 0.0
 ) -> Callable[[float], float]:
-    """Returns delta as a function of epsilon, of all guarantees and all moments together.
+    """Returns delta as a function of epsilon, of all guarantees and everything else together.
 
     From the losses of the guarantees (Theorem G4: finite ones, their probabilities given that one
-    occurs, and that of infinity) and the moments of everything else (Theorem G5). Where there are
+    occurs, and that of infinity) and the moments of everything else (Theorem G5), or its Gaussian
+    differential privacy, exactly (docs/proofs/theory.md, Proposition S5). Where there are
     too many losses, those that lie close together count as the largest of them, which can only
     raise delta. Arguments as of `composed_epsilon`.
     """
@@ -229,7 +276,8 @@ def privacy_profile(
 
     def merged(losses: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         possible = weights > 0.0
-        losses, weights = losses[possible], weights[possible]
+        losses = losses[possible]
+        weights = weights[possible]
         if len(losses) <= MOST_LOSSES:
             return losses, weights
         lowest = float(losses.min())
@@ -243,7 +291,8 @@ def privacy_profile(
         used = total > 0.0
         return largest[used], total[used]
 
-    losses, weights = np.zeros(1), np.ones(1)
+    losses = np.zeros(1)
+    weights = np.ones(1)
     for epsilon, number in sorted(Counter(epsilon for epsilon, _ in guarantees).items()):
         wins = np.arange(number + 1)
         new_losses: FloatArray = np.asarray(epsilon * (2.0 * wins - number), np.float64)
@@ -260,12 +309,15 @@ def privacy_profile(
         above = epsilon - losses
         if epsilon == inf:
             return certain_loss
-        if alphas is None:
+        if mu:
+            deltas = gaussian_dp_delta(mu, above)
+        elif alphas is None:
             deltas = np.maximum(-np.expm1(np.minimum(above, 0.0)), 0.0)
         else:
             # e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment (Balle et al. 2020); of
             # an epsilon below zero by the same for its reflection.
-            costs, size = np.where(np.isnan(alphas), inf, alphas), np.abs(above)
+            size = np.abs(above)
+            costs = np.where(np.isnan(alphas), inf, alphas)
             fixed = costs - DEFAULT_MOMENTS * np.log1p(1.0 / DEFAULT_MOMENTS)
             fixed = fixed - np.log1p(DEFAULT_MOMENTS)
             exponents = np.min(fixed[None, :] - np.outer(size, DEFAULT_MOMENTS), axis=1)
@@ -284,16 +336,19 @@ MOST_APPROXIMATE = 1024
 MOST_REMEMBERED: Final = 1024  # results, of the latest questions
 
 
-def total_alphas(charges: Charges, moments: FloatArray) -> FloatArray:
-    """Returns the total cost of the parts with moments, [num_moments], whatever the data."""
+def total_alphas(
+    charges: Charges, moments: FloatArray, *, num_teachers: int = 1, replaced: bool = False
+) -> FloatArray:
+    """Returns the total cost of the parts with moments, [num_moments], whatever the data.
+
+    Other arguments are as of `several_teachers_alpha`.
+    """
     total = np.zeros_like(moments)
     for charge, number in charges.items():
         if number:  # 0 times infinity would be no number
-            total += number * charge.alphas(moments)
+            alphas = several_teachers_alpha(charge, moments, num_teachers, replaced=replaced)
+            total += number * alphas
     return total
-
-
-Result = TypeVar("Result")
 
 
 def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
@@ -317,16 +372,16 @@ def moments_epsilon(charges: Charges, delta: float) -> tuple[float, float | None
         ValueError: if delta is outside [0, 1), or a part without moments has an epsilon that is
             negative or not finite, or a delta outside [0, 1].
     """
-    validation.between(0, 1, ends="[)", delta=delta)
+    checks.between(0, 1, ends="[)", delta=delta)
     if not delta:
         return pure_epsilon(charges), None
     alphas = total_alphas(charges, DEFAULT_MOMENTS)
-    added, used = Fraction(0), Fraction(0)
+    added = used = Fraction(0)
     for charge, number in charges.items():
         if charge.approximate is not None:
             of_epsilon, of_delta = charge.approximate
-            validation.between(0, inf, ends="[)", epsilon=of_epsilon)
-            validation.between(0, 1, ends="[]", delta=of_delta)
+            checks.between(0, inf, ends="[)", epsilon=of_epsilon)
+            checks.between(0, 1, ends="[]", delta=of_delta)
             added += number * Fraction(of_epsilon)
             used += number * Fraction(of_delta)
     if used > Fraction(delta):
@@ -374,8 +429,8 @@ def smallest_epsilon(
 ) -> tuple[float, float | None]:
     """Returns the smallest epsilon known, and its moment; None where another theorem gave it.
 
-    Other theorems are a single charge's own composition theorem, the losses of charges without
-    moments, and of several pure ones the sum.
+    Other theorems are a single charge's own composition theorem, and of several kinds `by_losses`
+    and the sum of all pure epsilons and of what the others cost together (Proposition S5).
 
     Args:
         charges: how many of each charge.
@@ -386,20 +441,18 @@ def smallest_epsilon(
     epsilon, moment = moments_epsilon(charges, delta)
     if epsilon <= enough or not delta:
         return epsilon, moment
-    approximate = {charge: n for charge, n in charges.items() if charge.approximate is not None}
-    if approximate:
-        composed = inf
-        if sum(approximate.values()) <= MOST_APPROXIMATE:
-            repeated = Counter(approximate).elements()
-            guarantees = [charge.approximate for charge in repeated if charge.approximate]
-            alphas = total_alphas(charges, DEFAULT_MOMENTS)
-            others = alphas if alphas.any() else None
-            composed = composed_epsilon(guarantees, delta=delta, alphas=others)
-    elif len(charges) != 1:
-        composed = pure_epsilon(charges)
-    else:
-        ((charge, number),) = charges.items()
+    charged = {charge: number for charge, number in charges.items() if number}
+    pure = {charge: number for charge, number in charged.items() if charge.pure_epsilon is not None}
+    others = {charge: number for charge, number in charged.items() if charge not in pure}
+    if len(charged) == 1 and not any(charge.approximate for charge in charged):
+        ((charge, number),) = charged.items()
         composed = charge.composed_epsilon(number, delta=delta)
+    else:
+        composed = by_losses(charged, delta)
+    are_fixed = not any(charge.chosen_by_answers for charge in others)
+    if pure and len(charged) > 1 and (are_fixed or not others):
+        rest = smallest_epsilon(others, delta)[0] if others else 0.0
+        composed = min(composed, nextafter(pure_epsilon(pure) + rest, inf))
     return (composed, None) if composed < epsilon else (epsilon, moment)
 
 
@@ -431,9 +484,7 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # labels, whatever the counts and whichever votes move, here for k = 2:
 #
 # - Pure: each moved vote multiplies no probability by more than e^{2 gamma}, so two do not by more
-#   than e^{4 gamma}, and D* of 4 gamma bounds the moments. For the exponential mechanism the log
-#   ratio also spans at most 4 gamma, hence alpha <= (4 gamma)^2 l (l+1) / 8 (Dong et al. 2020,
-#   bounded range).
+#   than e^{4 gamma}, and D* of 4 gamma bounds the moments.
 # - Gaussian: the counts are furthest apart, by the squared distance 8, where both votes move
 #   between the same two classes; then alpha = 8 l (l+1) / (2 sigma^2).
 # - A part that is merely (epsilon, delta): (2 epsilon, delta (1 + e^epsilon))
@@ -452,6 +503,8 @@ def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
     (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), delta at most 1
     (docs/proofs/stability_gate.md, Theorem G6).
     """
+    if num_teachers == 1:
+        return guarantee
     epsilon, delta = guarantee
     with np.errstate(over="ignore"):
         factor = float(np.sum(np.exp(epsilon * np.arange(num_teachers)))) * (1.0 + SAFETY_MARGIN)
@@ -459,79 +512,154 @@ def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
     return nextafter(epsilon * num_teachers, inf) if epsilon else 0.0, min(moved, 1.0)
 
 
-def several_teachers_alpha(charge: Charge, moments: FloatArray, num_teachers: int) -> FloatArray:
+def several_teachers_alpha(
+    charge: Charge, moments: FloatArray, num_teachers: int, *, replaced: bool = False
+) -> FloatArray:
     """Returns the largest cost of one charge if so many teachers change, `[num_moments]`.
 
     From what it says of itself for one teacher; infinite where it says nothing. Without a part
-    that `Charge.approximate` is about, which may be all of it.
+    that `Charge.approximate` is about, which may be all of it. `replaced` is as of `by_losses`.
     """
-    spread, alphas = moments * (moments + 1.0), np.full_like(moments, inf)
+    if num_teachers == 1:
+        return charge.alphas(moments)
     if charge.approximate is not None and not charge.alphas(moments).any():
         return np.zeros_like(moments)
+    spread = moments * (moments + 1.0)
+    alphas = np.full_like(moments, inf)
     if charge.pure_epsilon is not None:
-        alphas = np.minimum(alphas, pure_alpha(num_teachers * charge.pure_epsilon, moments))
-    if charge.bounded_range is not None:
-        alphas = np.minimum(alphas, (num_teachers * charge.bounded_range) ** 2 * spread / 8.0)
+        moved = num_teachers * charge.pure_epsilon
+        alphas = np.minimum(alphas, pure_alpha(moved, moments))
     if charge.noise_multipliers:
-        alphas = np.minimum(alphas, _squared_distance(charge, num_teachers) * spread / 2.0)
+        squared = _squared_distance(charge, num_teachers, replaced=replaced)
+        alphas = np.minimum(alphas, squared * spread / 2.0)
     return alphas
 
 
-def several_teachers_epsilon(
-    charges: Mapping[Charge, int], *, delta: float, num_teachers: int = 2
-) -> float:
-    """Returns the least epsilon known at delta where so many votes of every query move.
+def _squared_distance(charge: Charge, num_teachers: int, *, replaced: bool) -> float:
+    """How far so many neighbors take the means of Gaussian noise of scale 1, squared."""
+    steps = charge.replaced_steps if replaced else num_teachers
+    return sum((steps / multiplier) ** 2 for multiplier in charge.noise_multipliers)
 
-    With two teachers it holds against replacing one owner's records by another's, where
+
+def _squared_distance_of_all(
+    charges: Charges, num_teachers: int, *, replaced: bool
+) -> float | None:
+    """Returns how far so many neighbors take the means of all Gaussian charges, squared.
+
+    None where others are among them than Gaussian ones, pure ones, and those of which
+    `Charge.approximate` says all.
+    """
+    squared = 0.0
+    for charge, number in charges.items():
+        if charge.pure_epsilon is not None:
+            continue
+        if charge.answers and charge.approximate is None:
+            if not charge.noise_multipliers:
+                return None
+            squared += number * _squared_distance(charge, num_teachers, replaced=replaced)
+        elif charge.alphas(DEFAULT_MOMENTS).any():
+            return None
+    return squared
+
+
+def by_losses(
+    charges: Charges, delta: float, *, num_teachers: int = 1, replaced: bool = False
+) -> float:
+    """Returns an epsilon at delta by the losses of all charges; infinite where none is known.
+
+    What is (epsilon, delta) private counts as leaking randomized response, beside the moments of
+    everything else (docs/proofs/stability_gate.md, Theorem G5); or, where all else is pure or
+    Gaussian, pure parts count as randomized response and Gaussian ones exactly, as one
+    (docs/proofs/theory.md, Proposition S5).
+
+    Args:
+        charges: how many of each, at least one, fixed in advance.
+        delta: in [0, 1).
+        num_teachers: how many teachers, records or owners change.
+        replaced: whether these two are an owner that is replaced by another.
+    """
+    if not delta or (len(charges) > 1 and any(charge.chosen_by_answers for charge in charges)):
+        return inf
+    num_lossy = sum(n for charge, n in charges.items() if charge.approximate is not None)
+    num_pure = sum(n for charge, n in charges.items() if charge.pure_epsilon is not None)
+    if num_lossy > MOST_APPROXIMATE:
+        return inf
+    epsilon = inf
+    lossy = [
+        moved_guarantee(charge.approximate, num_teachers)
+        for charge, number in charges.items()
+        if charge.approximate is not None
+        for _ in range(number)
+    ]
+    if lossy:
+        alphas = total_alphas(
+            charges, DEFAULT_MOMENTS, num_teachers=num_teachers, replaced=replaced
+        )
+        others = alphas if alphas.any() else None
+        epsilon = composed_epsilon(lossy, delta=delta, alphas=others)
+    squared = _squared_distance_of_all(charges, num_teachers, replaced=replaced)
+    is_all_lossy = not num_pure and all(charge.approximate is not None for charge in charges)
+    if squared is None or is_all_lossy or num_lossy + num_pure > MOST_APPROXIMATE:
+        return epsilon
+    pure = [
+        moved_guarantee((charge.pure_epsilon, 0.0), num_teachers)
+        for charge, number in charges.items()
+        if charge.pure_epsilon is not None
+        for _ in range(number)
+    ]
+    exact = composed_epsilon([*lossy, *pure], delta=delta, mu=sqrt(squared))
+    # A coordinate moved by s votes adds at most s / (LATTICE sigma^2) to the loss of continuous
+    # noise, and s is at most s^2. Releases of costs have another lattice.
+    return min(epsilon, exact + squared / LATTICE)
+
+
+def several_teachers_epsilon(
+    charges: Mapping[Charge, int], *, delta: float, num_teachers: int | None = None
+) -> float:
+    """Returns the least epsilon known at delta where so many neighbors differ at once.
+
+    By default it holds against replacing one owner's records by another's, where
     `smallest_epsilon` of the same holds against adding or removing an owner.
 
     Args:
         charges: how many of each charge, chosen adaptively or not.
         delta: in [0, 1).
-        num_teachers: how many teachers change, at least 2.
+        num_teachers: how many teachers, records or owners change, at least 2; None for an owner
+            replaced by another.
 
     Raises:
         ValueError: if delta is outside [0, 1), a number is negative, or num_teachers is below 2.
     """
-    validation.whole(2, num_teachers=num_teachers)
-    validation.between(0, 1, ends="[)", delta=delta)
+    checks.whole(2, num_teachers=num_teachers or 2)
+    checks.between(0, 1, ends="[)", delta=delta)
     for number in charges.values():
-        validation.whole(0, number=number)
+        checks.whole(0, number=number)
     charged = {charge: number for charge, number in charges.items() if number}
     if not charged:
         return 0.0
-    epsilons = [
-        group_epsilon(
-            lambda smaller: smallest_epsilon(charged, smaller)[0], delta, num_steps=num_teachers
+    replaced = num_teachers is None
+    number_changed = num_teachers or 2
+    epsilons = [by_losses(charged, delta, num_teachers=number_changed, replaced=replaced)]
+    # Of sums that leave with all of their Gaussian noise the distance says everything: steps one
+    # after another say no more.
+    are_sums = all(charge.releases_feature_sums and charge.noise_multipliers for charge in charged)
+    if not are_sums or epsilons[0] == inf:
+        epsilons.append(
+            group_epsilon(
+                lambda smaller: smallest_epsilon(charged, smaller)[0],
+                delta,
+                num_steps=number_changed,
+            )
         )
-    ]
-    alphas = np.zeros_like(DEFAULT_MOMENTS)
-    for charge, number in charged.items():
-        alphas = alphas + number * several_teachers_alpha(charge, DEFAULT_MOMENTS, num_teachers)
-    approximate = {charge: n for charge, n in charged.items() if charge.approximate is not None}
-    if approximate:
-        if sum(approximate.values()) <= MOST_APPROXIMATE:
-            moved = [
-                moved_guarantee(charge.approximate, num_teachers)
-                for charge in Counter(approximate).elements()
-                if charge.approximate
-            ]
-            others = alphas if alphas.any() else None
-            epsilons.append(composed_epsilon(moved, delta=delta, alphas=others))
+    if any(charge.approximate is not None for charge in charged):
         return min(epsilons)
+    alphas = total_alphas(charged, DEFAULT_MOMENTS, num_teachers=number_changed, replaced=replaced)
     epsilons.append(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0])
     pure = [charge.pure_epsilon for charge in charged if charge.pure_epsilon is not None]
     if len(pure) == len(charged):
         # Of different scales, all count as the largest.
-        largest = num_teachers * max(pure)
+        largest = number_changed * max(pure)
         epsilons.append(pure_composition_epsilon(largest, sum(charged.values()), delta))
-    elif all(charge.noise_multipliers and charge.answers for charge in charged):
-        squared = sum(
-            number * _squared_distance(charge, num_teachers) for charge, number in charged.items()
-        )
-        # A coordinate moved by s votes adds at most s / (LATTICE sigma^2) to the loss of continuous
-        # noise, and s is at most s^2. Releases of costs have another lattice.
-        epsilons.append(gaussian_dp_epsilon(sqrt(squared), delta) + squared / LATTICE)
     return min(epsilons)
 
 
@@ -552,7 +680,7 @@ def group_epsilon(
     Raises:
         ValueError: if delta is outside [0, 1).
     """
-    validation.between(0, 1, ends="[)", delta=delta)
+    checks.between(0, 1, ends="[)", delta=delta)
     if not delta:
         return num_steps * one_teacher_epsilon(0.0) * (1.0 + SAFETY_MARGIN)
 
@@ -566,7 +694,8 @@ def group_epsilon(
         )
         return epsilon if holds else inf
 
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     deepest = log(delta) + 690.0  # below it exp(log(delta) - depth) is no normal number
     while (best := epsilon_if_it_holds(high)) == inf:
         low, high = high, 2.0 * high
@@ -579,8 +708,3 @@ def group_epsilon(
         else:
             low = middle
     return num_steps * best * (1.0 + SAFETY_MARGIN)
-
-
-def _squared_distance(charge: Charge, num_teachers: int) -> float:
-    """How far k teachers take the means of Gaussian noise of scale 1: k times as far as one."""
-    return sum((num_teachers / multiplier) ** 2 for multiplier in charge.noise_multipliers)

@@ -5,16 +5,18 @@ Every result errs upward: what is returned is never below the epsilon it stands 
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from math import exp, expm1, factorial, floor, inf, log, sqrt
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 from numpy.typing import ArrayLike, NDArray
 
-from pate_tf.core import validation
+from pate_tf.core import checks
+from pate_tf.core.settings import Settings, setting
 
 # The lattice that Gaussian noise is drawn on.
 
@@ -135,7 +137,7 @@ def epsilon_from_alphas(
         ValueError: if moments are not positive and finite, shapes differ, an alpha is negative,
             delta is outside [0, 1), or the conversion is unknown.
     """
-    validation.between(0, 1, ends="[)", delta=delta)
+    checks.between(0, 1, ends="[)", delta=delta)
     if conversion not in ("improved", "classic"):
         raise ValueError(f"conversion: expected improved or classic, got {conversion!r}")
     orders = np.asarray(moments, dtype=np.float64)
@@ -164,7 +166,7 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     (Dong, Roth and Su 2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4) from above.
     Infinite at delta 0.
     """
-    validation.between(0, 1, ends="[)", delta=delta)
+    checks.between(0, 1, ends="[)", delta=delta)
     if mu == 0.0:
         return 0.0
     if not mu < inf or not delta:
@@ -181,22 +183,23 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     return least(holds, 0.0, high) * (1.0 + SAFETY_MARGIN)
 
 
-def gaussian_dp_delta(mu: float, epsilon: float) -> float:
-    """Returns the delta of mu-Gaussian differential privacy at epsilon, rounded up.
+def gaussian_dp_delta(mu: float, epsilon: float | FloatArray) -> FloatArray:
+    """Returns the delta of mu-Gaussian differential privacy at each epsilon, rounded up.
 
     delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (docs/proofs/theory.md,
     Proposition C4).
     """
+    epsilons = np.asarray(epsilon, np.float64)
     if mu == 0.0:
-        return 0.0
+        return np.zeros_like(epsilons)
     if not mu < inf:
-        return 1.0
-    first = float(scipy.special.log_ndtr(-epsilon / mu + mu / 2.0))
-    second = epsilon + float(scipy.special.log_ndtr(-epsilon / mu - mu / 2.0))
+        return np.ones_like(epsilons)
+    first = scipy.special.log_ndtr(-epsilons / mu + mu / 2.0)
+    second = epsilons + scipy.special.log_ndtr(-epsilons / mu - mu / 2.0)
     # Logarithms are rounded by their own size.
-    lost = SAFETY_MARGIN * (1.0 + abs(first))
-    left = 1.0 - exp(min(second - first, 0.0))
-    return float(min(exp(first) * (left + lost) * (1.0 + lost), 1.0))
+    lost = SAFETY_MARGIN * (1.0 + np.abs(first))
+    left = 1.0 - np.exp(np.minimum(second - first, 0.0))
+    return np.asarray(np.minimum(np.exp(first) * (left + lost) * (1.0 + lost), 1.0))
 
 
 def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> float:
@@ -207,8 +210,8 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     epsilon (2k - num_queries) with k binomial, so that delta is Pr[k >= j] - e^total Pr'[k >= j] at
     the least j with a log ratio above the total. At delta 0 the sum of all epsilons.
     """
-    validation.between(0, 1, ends="[)", delta=delta)
-    validation.whole(0, num_queries=num_queries)
+    checks.between(0, 1, ends="[)", delta=delta)
+    checks.whole(0, num_queries=num_queries)
     if not (delta and num_queries):
         return num_queries * epsilon
 
@@ -233,14 +236,21 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
 
 
 DEFAULT_DELTA: Final = 1e-5
-# Of a release's delta, for `core.validation.setting`.
-DELTA: Final[dict[str, Any]] = {
-    "least": 0.0,
-    "below": 1.0,
-    "help": "Delta of the guarantee, at most one over the number of private records; 0 for pure "
-    "differential privacy. Fixed by the first release. Default: a tenth of one over their number, "
-    "or less, up to 1e-5.",
-}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WishedDelta(Settings):
+    """The delta that a person asks for; None for the default."""
+
+    delta: float | None = setting(
+        None,
+        group="privacy",
+        least=0.0,
+        below=1.0,
+        help="Delta of the guarantee, at most one over the number of private records; 0 for pure "
+        "differential privacy. Fixed by the first release. Default: a tenth of one over their "
+        "number, or less, up to 1e-5.",
+    )
 
 
 def default_delta(num_records: int | None) -> float:
@@ -265,7 +275,7 @@ def check_delta(delta: float, num_records: int | None, unit: str = "record") -> 
     Raises:
         ValueError: if delta is not in [0, 1), or is large.
     """
-    validation.between(0, 1, ends="[)", delta=delta)
+    checks.between(0, 1, ends="[)", delta=delta)
     if num_records is None and delta > DEFAULT_DELTA:
         warnings.warn(
             f"delta: expected at most one over the number of {unit}s, which is not known here, got "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from math import exp, inf, pi, sqrt
 from typing import Any, ClassVar, Final
@@ -21,11 +21,13 @@ from pate_tf.accounting.conversions import (
 )
 from pate_tf.accounting.mechanisms.base import NoiseDraws
 from pate_tf.accounting.mechanisms.charged_once import GaussianFeatureSums, GaussianMoments
-from pate_tf.core import validation
-from pate_tf.core.validation import IntArray
+from pate_tf.core import checks
+from pate_tf.core.checks import IntArray
+from pate_tf.core.settings import ProtectedUnit
 
 ABSENT: Final = -1  # in place of an answer that a silo did not give
-LEAST_EPSILON, MOST_EPSILON = 2.0**-20, 40.0
+LEAST_EPSILON: Final = 2.0**-20
+MOST_EPSILON: Final = 40.0
 MOST_CLASSES: Final = 2**16
 MOST_LOSSES: Final = 2**15  # sums of more different losses are left to other theorems
 LOST: Final = 1e-290  # above all that underflow can take away from the sum's law
@@ -50,12 +52,13 @@ class RandomisedResponse(Charge):
     epsilon: float
     name: ClassVar[str] = "randomised_response"
     answers: ClassVar[bool] = True
+    chosen_by_answers: ClassVar[bool] = True
     counted: ClassVar[tuple[str, str]] = ("answer", "answers")
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
-        validation.whole(2, MOST_CLASSES, num_classes=self.num_classes)
-        validation.between(LEAST_EPSILON, MOST_EPSILON, ends="[]", epsilon=self.epsilon)
+        checks.whole(2, MOST_CLASSES, num_classes=self.num_classes)
+        checks.between(LEAST_EPSILON, MOST_EPSILON, ends="[]", epsilon=self.epsilon)
         object.__setattr__(self, "pure_epsilon", self.epsilon)  # of one answer, with delta 0
 
     @property
@@ -123,13 +126,20 @@ class RandomisedResponse(Charge):
         where the loss is a sum of independent ones; rounded up. Of too many to convolve, what holds
         for all mechanisms of this pure epsilon.
         """
-        validation.between(0, 1, ends="[)", delta=delta)
-        validation.whole(0, number=number)
+        checks.between(0, 1, ends="[)", delta=delta)
+        checks.whole(0, number=number)
         if number == 0:
             return 0.0
         if 2 * number + 1 > MOST_LOSSES:
             return super().composed_epsilon(number, delta=delta)
-        weights = _power(self.losses, number)
+        # The law of the sum, by squaring; all terms are positive, so nothing cancels.
+        weights = np.ones(1)
+        square = self.losses
+        for bit in reversed(f"{number:b}"):
+            if bit == "1":
+                weights = np.convolve(weights, square)
+            if len(weights) < 2 * number + 1:
+                square = np.convolve(square, square)
         losses = self.epsilon * np.arange(-number, number + 1)
 
         def holds(epsilon: float) -> bool:
@@ -151,18 +161,6 @@ class RandomisedResponse(Charge):
             f"other classes leaves, each as likely. One answer costs the silo epsilon "
             f"{self.epsilon:.3g} with delta 0."
         )
-
-
-def _power(weights: FloatArray, number: int) -> FloatArray:
-    """Returns the law of a sum of so many, by squaring. All terms are positive: nothing cancels."""
-    total, square = np.ones(1), weights
-    while True:
-        if number % 2:
-            total = np.convolve(total, square)
-        number //= 2
-        if not number:
-            return total
-        square = np.convolve(square, square)
 
 
 def class_scores(answers: IntArray, randomisers: Sequence[RandomisedResponse]) -> FloatArray:
@@ -213,11 +211,12 @@ class SecureHistogram(Charge):
     threshold: int
     name: ClassVar[str] = "secure_histogram"
     answers: ClassVar[bool] = True
+    chosen_by_answers: ClassVar[bool] = True
     counted: ClassVar[tuple[str, str]] = ("query", "queries")
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
-        validation.between(0, 2.0**30, ends="(]", sigma=self.sigma)
+        checks.between(0, 2.0**30, ends="(]", sigma=self.sigma)
         check_parties(self.num_parties, self.threshold)
 
     @property
@@ -299,17 +298,18 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SecureFeatureSums(Charge):
+class SecureFeatureSums(ProtectedUnit, Charge):
     """The sum of all silos' feature sums, to which each silo added a part of the noise.
 
     Each silo adds discrete Gaussian noise of variance sigma^2 / (least_silos - colluding) to each
     number before it secret-shares its sums among parties. These open the total of at least
     `least_silos` silos and nothing else, so that at least `least_silos - colluding` honest parts of
     the noise are in it, which reach sigma. A record's vector has an L2 norm of at most 1, so a
-    record replaced moves the total by at most 2, as does an owner added, removed or replaced whose
-    records have a norm of at most 1 together; with second moments, as of `GaussianMoments`, by at
-    most sqrt(2). Holds against anyone who sees the total, all that `threshold` parties and
-    `colluding` silos know, and where silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
+    record replaced moves the total by at most 2, as does an owner replaced whose records have a
+    norm of at most 1 together; with second moments, as of `GaussianMoments`, by at most sqrt(2). An
+    owner added or removed moves it by at most 1. Holds against anyone who sees the total, all that
+    `threshold` parties and `colluding` silos know, and where silos drop out (docs/proofs/secure.md,
+    Theorems V8 and V9).
 
     Attributes:
         sigma: standard deviation of the noise that is counted on, in L2 norms of a record.
@@ -320,6 +320,7 @@ class SecureFeatureSums(Charge):
         num_parties: m, at least 2 `threshold` + 2.
         threshold: how many parties may pool what they know; at least 1.
         has_moments: whether second moments stand beside the sums, as there is no public pool.
+        unit: as of `GaussianFeatureSums`.
     """
 
     sigma: float
@@ -331,14 +332,18 @@ class SecureFeatureSums(Charge):
     has_moments: bool = False
     name: ClassVar[str] = "secure_feature_sums"
     answers: ClassVar[bool] = True
+    chosen_by_answers: ClassVar[bool] = True
     releases_feature_sums: ClassVar[bool] = True
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     counted: ClassVar[tuple[str, str]] = ("release", "releases")
     labels_in_words: ClassVar[str] = "labels computed from noisy feature sums"
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
-        validation.between(0, 2.0**30, ends="(]", sigma=self.sigma)
-        validation.whole(1, MOST_NUMBERS - 1, num_features=self.num_features)
+        checks.between(0, 2.0**30, ends="(]", sigma=self.sigma)
+        checks.whole(1, MOST_NUMBERS - 1, num_features=self.num_features)
+        checks.one_of(("record", "owner"), unit=self.unit)
+        object.__setattr__(self, "replaced_steps", self.of_one_holder.replaced_steps)
         check_parties(self.num_parties, self.threshold)
         if not 1 <= self.colluding < self.least_silos <= MOST_SILOS:
             raise ValueError(
@@ -350,6 +355,12 @@ class SecureFeatureSums(Charge):
                 f"sigma: expected parts of noise of at least {LEAST_STEPS:g} steps of "
                 f"1 / {LATTICE:,}, got sigma {self.sigma}"
             )
+
+    @property
+    def of_one_holder(self) -> GaussianFeatureSums:
+        """What releases the same sums, with the same noise, where one holder has all records."""
+        kind = GaussianMoments if self.has_moments else GaussianFeatureSums
+        return kind(sigma=self.sigma, unit=self.unit)
 
     @property
     def num_honest(self) -> int:
@@ -366,15 +377,9 @@ class SecureFeatureSums(Charge):
         return sqrt(total / self.num_honest) * (1.0 + 2.0**-50)
 
     @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Sigma."""
-        return {"sigma": self.sigma}
-
-    @property
     def sensitivity(self) -> float:
-        """L2 norms by which one record replaced moves the total at most."""
-        kind = GaussianMoments if self.has_moments else GaussianFeatureSums
-        return sqrt(kind.squared_sensitivity)
+        """L2 norms by which a record replaced, or an owner added or removed, moves the total."""
+        return sqrt(self.of_one_holder.squared_distance)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
@@ -404,7 +409,7 @@ class SecureFeatureSums(Charge):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy with the sum's part, rounded up."""
         moved = self.sensitivity * number**0.5 / self.sigma
-        validation.between(0, 1, ends="[)", delta=delta)
+        checks.between(0, 1, ends="[)", delta=delta)
         smooth = gaussian_dp_epsilon(moved, delta * exp(-number * self.log_ratio))
         return (smooth + 2.0 * number * self.log_ratio) * (1.0 + SAFETY_MARGIN)
 
@@ -420,7 +425,7 @@ class SecureFeatureSums(Charge):
         Raises:
             ValueError: if epsilon or a field is out of its range.
         """
-        validation.positive(epsilon=epsilon)
+        checks.positive(epsilon=epsilon)
 
         def holds(sigma: float) -> bool:
             return cls(sigma=sigma, **others).composed_epsilon(1, delta=delta) <= epsilon
@@ -437,17 +442,16 @@ class SecureFeatureSums(Charge):
 
     def in_words(self) -> str:
         """Returns what is done with the records, in sentences for a privacy statement."""
-        added, moved = "by class", "2"
-        if self.has_moments:
-            added, moved = f"{added}, and the products of any two numbers of a vector", "sqrt(2)"
+        products = ", and the products of any two numbers of a vector" * self.has_moments
         return (
             "Each record was mapped to a vector of L2 norm at most 1 by a public function. Each "
-            f"silo added the vectors up {added}, added Gaussian noise of standard deviation "
-            f"{self.share_scale / LATTICE:.3g} to each number, and split the result into secret "
-            f"shares for {self.num_parties} aggregators, of which any {self.threshold} together "
-            f"learn nothing from theirs. The aggregators opened the total of {self.least_silos} "
-            f"silos or more, nothing else. The noise of {self.num_honest} of these silos together "
-            f"has standard deviation {self.sigma:.3g} (sensitivity {moved})."
+            f"silo added the vectors up by class{products}, added Gaussian noise of standard "
+            f"deviation {self.share_scale / LATTICE:.3g} to each number, and split the result into "
+            f"secret shares for {self.num_parties} aggregators, of which any {self.threshold} "
+            "together learn nothing from theirs. The aggregators opened the total of "
+            f"{self.least_silos} silos or more, nothing else. The noise of {self.num_honest} of "
+            f"these silos together has standard deviation {self.sigma:.3g} "
+            f"({self.of_one_holder.sensitivity})."
         )
 
 

@@ -8,9 +8,9 @@ What is cited here is stated and proved in docs/proofs/theory.md.
 | bound | mechanisms | direction | source |
 |---|---|---|---|
 | `paper` | Laplace (tail of continuous noise), Gaussian | forward | Theorem T0; Proposition D5 |
-| `tight` | Laplace, permute-and-flip, exponential | forward | Theorem T1 |
+| `tight` | Laplace, permute-and-flip | forward | Theorem T1 |
 | `two_sided` | all with noise | both | Theorem T2; Gaussian: Proposition D5 |
-| `class_aware` | Laplace, permute-and-flip, exponential | both | Theorem T3 |
+| `class_aware` | Laplace, permute-and-flip | both | Theorem T3 |
 | `exact` | all with noise | both | Proposition X1 |
 """
 
@@ -20,14 +20,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pate_tf.accounting.composition import lacking
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS as DEFAULT_MOMENTS
 from pate_tf.accounting.conversions import SAFETY_MARGIN, FloatArray, excess
 from pate_tf.accounting.conversions import epsilon_from_alphas as epsilon_from_alphas
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.mechanisms.base import DataDependent, Tail
-from pate_tf.accounting.noisy_max_costs import NeighbourOutcomes
-from pate_tf.core.validation import IntArray
+from pate_tf.accounting.mechanisms.base import Bound, DataDependent, Tail
+from pate_tf.accounting.noisy_max_costs import NeighbourLaws
+from pate_tf.core.checks import IntArray
 
 # Exact two-sided moments: outcome probabilities at the counts and at every neighbor.
 #
@@ -45,34 +44,31 @@ def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) ->
         moments: [num_moments].
     """
     laws = mechanism.neighbour_laws(row)
-    forward, reverse = directed_alphas(laws.outcomes, moments, limit=laws.limit, rare=laws.rare)
-    costs = np.maximum(forward, reverse) * (1.0 + laws.margin)
+    forward, reverse = directed_alphas(laws, moments)
+    costs = np.maximum(forward, reverse) * (1.0 + laws.excess)
     return np.asarray(np.fmin(costs, mechanism.cost_cap(moments)))
 
 
-def directed_alphas(
-    laws: NeighbourOutcomes, moments: FloatArray, *, limit: float, rare: float
-) -> tuple[FloatArray, FloatArray]:
+def directed_alphas(laws: NeighbourLaws, moments: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns (forward, reverse): the largest alpha of each direction, [num_moments] each.
+
+    An outcome that is rarer than `laws.rare` on either side counts with at least this probability
+    and log ratio `laws.limit`.
 
     Args:
         laws: outcome probabilities here and at each neighbor.
         moments: [num_moments].
-        limit: the mechanism's largest log ratio of any outcome, or infinity.
-        rare: a probability below which underflow may have lost part of it. An outcome that is
-            rarer on either side counts with probability at least `rare` and log ratio `limit`.
     """
-    here, there, multiplicity = laws
-    if not len(here):
+    if not len(laws.here):
         return np.zeros_like(moments), np.zeros_like(moments)
-    doubtful = ~(np.minimum(here, there) >= rare)
-    here = np.where(doubtful, np.fmax(here, rare), here)
-    there = np.where(doubtful, np.fmax(there, rare), there)
-    ratio = _log_probability(there, multiplicity) - _log_probability(here, multiplicity)
+    doubtful = ~(np.minimum(laws.here, laws.there) >= laws.rare)
+    here = np.where(doubtful, np.fmax(laws.here, laws.rare), laws.here)
+    there = np.where(doubtful, np.fmax(laws.there, laws.rare), laws.there)
+    ratio = _log_probability(there, laws.multiplicity) - _log_probability(here, laws.multiplicity)
     largest = []
     for law, log_ratio in ((there, -ratio), (here, ratio)):
-        terms = excess(np.where(doubtful, limit, log_ratio)[:, :, None], moments)
-        mass = (multiplicity * law)[:, :, None]
+        terms = excess(np.where(doubtful, laws.limit, log_ratio)[:, :, None], moments)
+        mass = (laws.multiplicity * law)[:, :, None]
         terms = np.multiply(terms, mass, out=np.zeros_like(terms), where=mass != 0.0)
         largest.append(np.log1p(np.max(np.sum(terms, axis=1), axis=0)))
     return largest[0], largest[1]
@@ -88,84 +84,33 @@ def _log_probability(law: FloatArray, multiplicity: FloatArray) -> FloatArray:
 BOUNDS = ("paper", "tight", "two_sided", "class_aware", "exact")
 
 CHUNK_ENTRIES = 2**17
-SMALLEST_PROBABILITY = 1e-300
 
 
-def is_two_sided(bound: str) -> bool:
-    """Returns whether the bound covers both directions of every neighboring pair."""
-    return bound in ("two_sided", "class_aware", "exact")
-
-
-def data_dependent(mechanism: Mechanism) -> DataDependent:
-    """Returns the mechanism.
-
-    Raises:
-        ValueError: if it has no bounds on what a query costs at the true votes.
-    """
-    if not isinstance(mechanism, DataDependent):
-        raise lacking(mechanism, "a cost at the true votes", "bounds")
-    return mechanism
+def direction(bound: str) -> str:
+    """Returns in words which directions of every neighboring pair a bound covers."""
+    return "both directions" if bound in ("two_sided", "class_aware", "exact") else "forward"
 
 
 def check_bound(bound: str, mechanism: Mechanism) -> DataDependent:
     """Returns the mechanism; raises ValueError if it has no such bound."""
-    if bound not in mechanism.bounds:
+    if bound not in mechanism.bounds or not isinstance(mechanism, DataDependent):
         raise ValueError(
             f"expected a bound of {list(mechanism.bounds)} for {mechanism.name}, got {bound!r}"
         )
-    return data_dependent(mechanism)
+    return mechanism
 
 
-def bound_tail(bound: str, mechanism: Mechanism) -> Tail:
-    """Returns the pairwise tail F that a bound is evaluated with.
-
-    The mechanism's own, but for `paper` on `LaplaceNoisyMax`: the paper's, of continuous noise,
-    which holds because ties go by random priority (Proposition D1, d).
-    """
-    return check_bound(bound, mechanism).bound(bound, DEFAULT_MOMENTS).tail
-
-
-def vote_reach(bound: str, mechanism: Mechanism) -> int:
-    """Returns by how many votes q and u must be moved before `query_costs` is applied to them.
-
-    See `Bound.reach`.
-    """
-    return check_bound(bound, mechanism).bound(bound, DEFAULT_MOMENTS).reach
-
-
-def query_costs(
-    bound: str, mechanism: Mechanism, q: FloatArray, u: FloatArray, moments: FloatArray
-) -> FloatArray:
-    """Returns the cost of each query, [num_queries, num_moments].
-
-    Nondecreasing in q and in u; constant (the data-independent cost of one label; for `paper` the
-    paper's) for q > 1/(E+1), E = e^{2 gamma}. No safety margin is added: results that leave the
-    accounting are multiplied by 1 + SAFETY_MARGIN. A probability below 1e-300 counts as 1e-300,
-    and a cost that overflows as the data-independent one.
-
-    Two-sided costs of Gaussian mechanisms are functions of q one vote away: evaluate q with
-    `union_bound(..., moved_votes=k + vote_reach(bound, mechanism))` for a cost that is to hold
-    within k changes of vote.
-
-    Args:
-        bound: "paper", "tight", "two_sided" or "class_aware".
-        mechanism: as listed for the bound.
-        q: Pr[label != plurality] or a bound on it, [num_queries].
-        u: largest single term of q, [num_queries]; read by "class_aware" alone.
-        moments: [num_moments].
+def bound_of(name: str, mechanism: Mechanism) -> Bound:
+    """Returns a bound of a mechanism.
 
     Raises:
-        ValueError: if the mechanism has no such bound, or the bound is "exact", which is no
-            function of q and u.
+        ValueError: if the mechanism has no such bound, or it is "exact", which is no function of q
+            and u.
     """
-    formula = check_bound(bound, mechanism).bound(bound, moments)
-    if bound == "exact":
+    accounted = check_bound(name, mechanism)
+    if name == "exact":
         raise ValueError("expected a bound in q and u, got 'exact'")
-    reached = np.maximum(q, SMALLEST_PROBABILITY)
-    largest = np.minimum(np.maximum(u, SMALLEST_PROBABILITY), reached)
-    with np.errstate(over="ignore", invalid="ignore"):
-        costs = formula.costs(reached, largest)
-    return np.asarray(np.fmin(costs, formula.cap))
+    return accounted.bound(name)
 
 
 def union_bound(
@@ -228,10 +173,11 @@ def data_dependent_alphas(
     if counts.shape[1] < 2:
         return tests
     descending = -np.sort(-counts, axis=1)
-    answering, total = accounted.answering, np.zeros_like(orders)
+    answering = accounted.answering
     if bound == "exact":
         # The sum over queries of the worst neighbor's cost bounds the worst sum. No query costs
         # more than its `two_sided` bound, also where probabilities underflow.
+        total = np.zeros_like(orders)
         rows, weights = np.unique(descending, axis=0, return_counts=True)
         for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):
             bounded = _bounded_alphas(row[None, :], answering, orders, "two_sided")
@@ -247,13 +193,14 @@ def _bounded_alphas(
     rows: IntArray, mechanism: DataDependent, moments: FloatArray, bound: str
 ) -> FloatArray:
     """Returns the sum of the costs of histograms; those with the same bounds are computed once."""
-    tail, reach = bound_tail(bound, mechanism), vote_reach(bound, mechanism)
-    total, bounds = np.zeros_like(moments), np.empty(len(rows), np.complex128)
-    bounds.real, bounds.imag = union_bound(tail, rows, moved_votes=reach)
+    formula = bound_of(bound, mechanism)
+    total = np.zeros_like(moments)
+    bounds = np.empty(len(rows), np.complex128)
+    bounds.real, bounds.imag = union_bound(formula.tail, rows, moved_votes=formula.reach)
     distinct, weights = np.unique(bounds, return_counts=True)  # quicker than by row
     step = max(1, CHUNK_ENTRIES // len(moments))
     for start in range(0, len(distinct), step):
-        q, u = distinct.real[start : start + step], distinct.imag[start : start + step]
-        costs = query_costs(bound, mechanism, q, u, moments)
-        total += weights[start : start + step] @ costs
+        part = slice(start, start + step)
+        costs = formula.costs(distinct.real[part], distinct.imag[part], moments)
+        total += weights[part] @ costs
     return total

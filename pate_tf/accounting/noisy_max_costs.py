@@ -18,7 +18,7 @@ import scipy
 from numpy.typing import NDArray
 
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, LATTICE, FloatArray, excess
-from pate_tf.core.validation import IntArray
+from pate_tf.core.checks import IntArray
 
 NODES = 24
 UNDERFLOW = 760.0
@@ -79,7 +79,8 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
         num_classes: number of classes.
         total: sum of the counts of all classes, relative to the largest one.
     """
-    fall, rise = np.exp(-gamma), -np.expm1(-gamma)
+    fall = np.exp(-gamma)
+    rise = -np.expm1(-gamma)
 
     def log_law(distances: FloatArray, priority: float) -> tuple[FloatArray, FloatArray]:
         decay = -gamma * np.abs(distances)
@@ -103,13 +104,16 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
     n = np.arange(num_classes // 2 + 1, dtype=np.float64)
 
     def step(lower: FloatArray, shift: FloatArray) -> FloatArray:
-        odd, missed = -np.expm1(-gamma * (2.0 * lower + 1.0)), -np.expm1(-gamma * shift)
+        odd = -np.expm1(-gamma * (2.0 * lower + 1.0))
+        missed = -np.expm1(-gamma * shift)
         return np.exp(-gamma * lower) / odd * missed / (1.0 + np.exp(-gamma * shift))
 
-    rising, falling = step(n, n + 1.0), step(n, n)
+    rising = step(n, n + 1.0)
+    falling = step(n, n)
     off = np.diag(np.sqrt(rising[:-1] * falling[1:]), 1)
     falls, vectors = np.linalg.eigh(np.diag(rising + falling) + off + off.T)
-    falls, tail_weights = np.clip(falls, 1e-300, 1.0), vectors[0] ** 2 / rise
+    falls = np.clip(falls, 1e-300, 1.0)
+    tail_weights = vectors[0] ** 2 / rise
     with np.errstate(divide="ignore"):
         log_weights = np.log(np.concatenate([weights, tail_weights / falls]))
     points = np.concatenate([left + nodes for left, nodes, _ in pieces])
@@ -152,8 +156,12 @@ def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Qu
 AdditiveNoise = Callable[[IntArray, int, int], Quadrature]
 
 
-class NeighbourOutcomes(NamedTuple):
-    """The law of the label at one histogram and at each of its neighbors.
+SMALLEST_PROBABILITY = 1e-290
+
+
+@dataclass(frozen=True)
+class NeighbourLaws:
+    """Sensitive: the laws of the label at one histogram and at each of its neighbors.
 
     A column is a group of `multiplicity` classes of equal probability under both laws. The last
     two columns are the class that loses a vote and the class that gains one.
@@ -162,16 +170,22 @@ class NeighbourOutcomes(NamedTuple):
         here: probability of each class of the group, [num_neighbours, num_groups].
         there: the same at the neighbor.
         multiplicity: classes in the group, [num_neighbours, num_groups].
+        limit: the mechanism's largest log ratio of any outcome; infinite without one.
+        rare: a probability below which underflow may have lost part of it.
+        excess: relative, covers what the laws leave out of a cost.
     """
 
-    here: FloatArray
-    there: FloatArray
-    multiplicity: FloatArray
+    here: FloatArray = dataclasses.field(repr=False)
+    there: FloatArray = dataclasses.field(repr=False)
+    multiplicity: FloatArray = dataclasses.field(repr=False)
+    limit: float = inf
+    rare: float = SMALLEST_PROBABILITY
+    excess: float = 0.0
 
 
 def neighbour_outcomes(
     noise: AdditiveNoise, values: IntArray, multiplicity: IntArray
-) -> NeighbourOutcomes:
+) -> NeighbourLaws:
     """Returns the laws at a histogram and at every neighbor.
 
     Neighbors that differ only in which of several equal classes moves are listed once.
@@ -183,59 +197,40 @@ def neighbour_outcomes(
         multiplicity: number of classes with that count, [num_groups].
     """
     behind = values - values[-1]
-    num_classes, total = int(np.sum(multiplicity)), int(np.sum(behind * multiplicity))
     kinks = np.unique(np.concatenate([behind - 1, behind, behind + 1]))
-    grid = noise(kinks, num_classes, total)
+    grid = noise(kinks, int(np.sum(multiplicity)), int(np.sum(behind * multiplicity)))
     distances = grid.points - behind[:, None]
     moved = np.stack([distances, distances + 1.0, distances - 1.0])
     size = len(values)
     here = np.full(size, grid.below)
     others = np.full((size, size, size), grid.below)
-    losers, gainers = np.full((size, size), grid.below), np.full((size, size), grid.below)
+    losers = np.full((size, size), grid.below)
+    gainers = np.full((size, size), grid.below)
     for priority, weight in zip(*grid.ties, strict=True):
         density, (cdf, after_loss, after_gain) = grid.log_law(moved, priority)
         weighted = grid.log_weights + density
         won, lost_and_won, gained_and_won = weight * np.exp(weighted + (multiplicity @ cdf - cdf))
         here += np.sum(won, axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
-            easier, harder = np.exp(after_loss - cdf), np.exp(after_gain - cdf)
+            easier = np.exp(after_loss - cdf)
+            harder = np.exp(after_gain - cdf)
             for group in range(size):
                 others[group] += (won * easier[group]) @ harder.T
             losers += lost_and_won @ harder.T
             gainers += easier @ gained_and_won.T
-    lose, gain = (index.ravel() for index in np.indices((size, size)))
-    possible = (values[lose] > 0) & ((lose != gain) | (multiplicity[lose] > 1))
-    lose, gain = lose[possible], gain[possible]
+    moves = np.indices((size, size)).reshape(2, -1)
+    possible = (values[moves[0]] > 0) & ((moves[0] != moves[1]) | (multiplicity[moves[0]] > 1))
+    lose, gain = moves[:, possible]
     rows = np.arange(len(lose))
     remaining = np.tile(multiplicity.astype(np.float64), (len(lose), 1))
     np.subtract.at(remaining, (rows, lose), 1.0)
     np.subtract.at(remaining, (rows, gain), 1.0)
     single = np.ones((len(lose), 2))
-    return NeighbourOutcomes(
+    return NeighbourLaws(
         here=np.column_stack([np.tile(here, (len(lose), 1)), here[lose], here[gain]]),
         there=np.column_stack([others[lose, :, gain], losers[lose, gain], gainers[lose, gain]]),
         multiplicity=np.column_stack([remaining, single]),
     )
-
-
-SMALLEST_PROBABILITY = 1e-290
-
-
-@dataclass(frozen=True)
-class NeighbourLaws:
-    """Sensitive: the exact laws at a histogram and its neighbors, and how exact they are.
-
-    Attributes:
-        outcomes: the laws.
-        limit: the mechanism's largest log ratio of any outcome; infinite without one.
-        rare: a probability below which underflow may have lost part of it.
-        margin: relative excess that covers what the laws leave out of a cost.
-    """
-
-    outcomes: NeighbourOutcomes = dataclasses.field(repr=False)
-    limit: float = inf
-    rare: float = SMALLEST_PROBABILITY
-    margin: float = 0.0
 
 
 def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
@@ -257,26 +252,6 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
             won += np.sum(np.exp(density + grid.log_weights + others), axis=1) * weight
         law[:] = won[group]
     return laws[inverse.ravel()]
-
-
-def listed_outcomes(row: IntArray, law: Callable[[IntArray], FloatArray]) -> NeighbourOutcomes:
-    """Returns the laws at a histogram [num_classes] and at every neighbor, a column a class.
-
-    Args:
-        row: int64 [num_classes], at least two classes.
-        law: from counts [num_queries, num_classes] to the law of the label, same shape.
-    """
-    _, first = np.unique(row, return_index=True)
-    last = len(row) - 1 - np.unique(row[::-1], return_index=True)[1]
-    lose, gain = (index.ravel() for index in np.meshgrid(first, last, indexing="ij"))
-    possible = (row[lose] > 0) & (lose != gain)
-    lose, gain = lose[possible], gain[possible]
-    moves = np.arange(len(lose))
-    neighbours = np.tile(row, (len(lose), 1))
-    neighbours[moves, lose] -= 1
-    neighbours[moves, gain] += 1
-    here, there = law(row[None, :]), law(neighbours)
-    return NeighbourOutcomes(np.tile(here, (len(lose), 1)), there, np.ones(neighbours.shape))
 
 
 # Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
@@ -348,28 +323,25 @@ def pure_costs(
     elif bound == "two_sided":
         total = _pair_excess((q,), (ratio,), moments)
     else:
-        total = _class_aware_excess(gamma, q, u, moments)
+        # The largest of both directions over the theorem's mass vectors and corner ratios.
+        none = np.zeros_like(q)
+        others = np.maximum(q - u, 0.0)
+        second = np.minimum(u, others)
+        remaining = np.maximum(others - second, 0.0)
+        vectors = [
+            (none, none, q),
+            (u, none, others),
+            (none, u, others),
+            (u, second, remaining),
+            (second, u, remaining),
+        ]
+        corners = tuple(product((-ratio, 0.0), (0.0, ratio), (-gamma, gamma)))
+        total = np.zeros((len(q), len(moments)))
+        for masses in vectors:
+            is_used = [mass is not none for mass in masses]
+            for ratios in {tuple(np.multiply(corner, is_used).tolist()) for corner in corners}:
+                np.maximum(total, _pair_excess(masses, ratios, moments), out=total)
     return np.asarray(np.log1p(total))
-
-
-def _class_aware_excess(
-    gamma: float, q: FloatArray, u: FloatArray, moments: FloatArray
-) -> FloatArray:
-    """Theorem T3: the largest of both directions over its mass vectors and corner ratios."""
-    none, others = np.zeros_like(q), np.maximum(q - u, 0.0)
-    second = np.minimum(u, others)
-    remaining = np.maximum(others - second, 0.0)
-    vectors = (
-        *((none, none, q), (u, none, others), (none, u, others)),
-        *((u, second, remaining), (second, u, remaining)),
-    )
-    corners = tuple(product((-2.0 * gamma, 0.0), (0.0, 2.0 * gamma), (-gamma, gamma)))
-    largest = np.zeros((len(q), len(moments)))
-    for masses in vectors:
-        is_used = [mass is not none for mass in masses]
-        for ratios in {tuple(np.multiply(corner, is_used).tolist()) for corner in corners}:
-            np.maximum(largest, _pair_excess(masses, ratios, moments), out=largest)
-    return largest
 
 
 def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
@@ -455,7 +427,8 @@ def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
     An outcome without probability under both laws adds nothing. Infinite on overflow, and where a
     probability came out negative.
     """
-    here, there = pairs[:, 0], pairs[:, 1]
+    here = pairs[:, 0]
+    there = pairs[:, 1]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = np.log1p((here - there) / there)
         ratios[(here == 0.0) & (there == 0.0)] = 0.0
@@ -479,7 +452,8 @@ def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
 # Far from the origin an outcome is rare, and simple bounds hold.
 
 
-SMALLEST_SIGMA, LARGEST_SIGMA = 0.5, 2.0**14
+SMALLEST_SIGMA = 0.5
+LARGEST_SIGMA = 2.0**14
 GAUSSIAN_ROUNDING = 1e-10
 
 _GROUPS = (1.0, 4.0)  # l / sigma up to which one box serves
@@ -502,9 +476,11 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     Args:
         sigma: standard deviation of the noise, in votes, 0.5 to 2^14.
     """
-    ndtr, alphas = scipy.special.ndtr, np.full_like(DEFAULT_MOMENTS, np.inf)
+    ndtr = scipy.special.ndtr
+    alphas = np.full_like(DEFAULT_MOMENTS, np.inf)
     scale = sigma * sqrt(_KEPT_VARIANCE)
-    shift, slack = 1.0 / scale, 2.0 / LATTICE / scale
+    shift = 1.0 / scale
+    slack = 2.0 / LATTICE / scale
 
     def wins(mine: FloatArray, others: FloatArray) -> FloatArray:
         """Pr[mine + Z >= max(others + Z', 0)], [len(mine), len(others)].
@@ -531,7 +507,8 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
     lowest = 0.0
     for reach in _GROUPS:
         in_group = (DEFAULT_MOMENTS * shift > lowest) & (DEFAULT_MOMENTS * shift <= reach)
-        lowest, orders = reach, DEFAULT_MOMENTS[in_group]
+        lowest = reach
+        orders = DEFAULT_MOMENTS[in_group]
         if not orders.size:
             continue
         knots = np.unique(np.append(np.arange(0, len(orders), _EVERY), len(orders) - 1))
@@ -575,9 +552,12 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 # simple functions of the position, so that finitely many pairs bound all positions.
 
 
-SMALLEST_GAMMA, LARGEST_GAMMA = 0.004, 10.0
+SMALLEST_GAMMA = 0.004
+LARGEST_GAMMA = 10.0
 LAPLACE_ROUNDING = 1e-7
-_WINDOW, _LEAST_WINDOW, _LARGEST_COUNT = 30.0, 14.0, 1500.0
+_WINDOW = 30.0
+_LEAST_WINDOW = 14.0
+_LARGEST_COUNT = 1500.0
 _HALVINGS = 8
 _TOLERANCE = 2e-3
 
@@ -597,7 +577,8 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     Args:
         gamma: inverse scale of the noise, per vote, 0.004 to 10.
     """
-    orders, fall = DEFAULT_MOMENTS, float(np.exp(-gamma))
+    orders = DEFAULT_MOMENTS
+    fall = float(np.exp(-gamma))
     knots = np.unique(np.append(np.arange(0, len(orders), _EVERY), len(orders) - 1))
 
     def evaluated(pairs: FloatArray) -> Evaluated:
@@ -617,7 +598,8 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     miss = 2.0 * float(behind) + 2.0 * float(geometric_tail(gap)[0])
     # max(f1(Eq), f2(q)) - 1 of Theorem T2.
     other = miss * np.exp(2.0 * gamma)
-    above, below = [other, 1.0 - other, 0.0], [miss, 1.0 - miss, 0.0]
+    above = [other, 1.0 - other, 0.0]
+    below = [miss, 1.0 - miss, 0.0]
     outside = np.max(excesses(np.array([[above, below], [below, above]]), orders), axis=1)
     # One of the two classes infinitely far behind.
     others = geometric_tail(np.arange(window + 1.0))
@@ -627,7 +609,8 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
     gaps = np.arange(-window, window + 1.0)
     for ties_to_a in (True, False):
         race = partial(_race_pairs, gamma, ties_to_a)
-        low, high = 0.0 * gaps, fall ** np.maximum(0.0, gaps - 1.0)
+        low = 0.0 * gaps
+        high = fall ** np.maximum(0.0, gaps - 1.0)
         parts += [evaluated(race(gaps, z, z * z)) for z in (low, high)]
         reached = np.max(np.concatenate([at_knots for _, at_knots in parts], axis=1), axis=1)
         place = gaps
@@ -639,7 +622,7 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
             parts.append((meet[~split], at_knots[:, ~split]))
             if not np.any(split):
                 break
-            place, low, middle, high = place[split], low[split], middle[split], high[split]
+            place, low, middle, high = np.stack([place, low, middle, high])[:, split]
             parts.append(evaluated(race(place, middle, middle * middle)))
             reached = np.maximum(reached, np.max(parts[-1][1], axis=1))
             place = np.tile(place, 2)
@@ -657,12 +640,8 @@ def _race_pairs(
     independent discrete Laplace Z, Z' and geometric G on 0, 1, ...: a wins if x + Z is at least G
     and above y + Z' (or equal, if ties go to a), b wins likewise, else another class wins.
     """
-    p, rise = float(np.exp(-gamma)), float(-np.expm1(-gamma))
-
-    def difference_tail(gaps: FloatArray) -> FloatArray:
-        """Pr[Z - Z' >= gaps] for gaps >= 0."""
-        spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) - np.expm1(-gamma) * gaps
-        return np.asarray(np.exp(-gamma * gaps) * spread / (1.0 + p) ** 2)
+    p = float(np.exp(-gamma))
+    rise = float(-np.expm1(-gamma))
 
     def lost(lead: FloatArray) -> tuple[FloatArray, FloatArray]:
         """A1, A2 with Pr[x + Z >= m + Z', x + Z < G] = A1 p^x + A2 p^2x, lead = x - m."""
@@ -680,7 +659,10 @@ def _race_pairs(
     laws = []
     for lead, first, second in ((gaps, z, squares), (gaps - 2.0, z / p, squares / p**2)):
         needed = (0.0 if ties_to_a else 1.0) - lead
-        smaller = difference_tail(np.maximum(needed, 1.0 - needed))
+        # Pr[Z - Z' >= apart] for apart >= 0.
+        apart = np.maximum(needed, 1.0 - needed)
+        spread = (1.0 + p + 2.0 * p * p) / (1.0 + p) - np.expm1(-gamma) * apart
+        smaller = np.exp(-gamma * apart) * spread / (1.0 + p) ** 2
         a_before = np.where(needed > 0.0, smaller, 1.0 - smaller)
         b_before = np.where(needed > 0.0, 1.0 - smaller, smaller)
         linear, square = lost(-needed)

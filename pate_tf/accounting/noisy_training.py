@@ -16,18 +16,14 @@ import numpy as np
 import scipy
 
 from pate_tf.accounting.composition import Charge
-from pate_tf.accounting.conversions import (
-    DEFAULT_MOMENTS,
-    SAFETY_MARGIN,
-    FloatArray,
-    epsilon_from_alphas,
-    least,
-)
-from pate_tf.core import validation
+from pate_tf.accounting.conversions import SAFETY_MARGIN, FloatArray, epsilon_from_alphas, least
+from pate_tf.core import checks
+from pate_tf.core.settings import ProtectedUnit
 
 UNITS = ("record", "participant")
 FINEST = 400_000  # points of a quadrature; a moment that needs more counts as infinite
-FINEST_LOSS, MOST_LOSSES = 1e-4, 50_000  # steps of a loss distribution, and how many there are
+FINEST_LOSS = 1e-4  # step of a loss distribution
+MOST_LOSSES = 50_000  # such steps
 DEPTH = 60.0  # natural logarithms below the peak at which an integrand is left out
 
 
@@ -59,7 +55,8 @@ def _moment(moment: float, rate: float, sigma: float) -> float:
         return inf
     heights = log_integrand(coarse)
     used = coarse[heights > heights.max() - DEPTH]
-    low, high = used[0] - sigma, used[-1] + sigma
+    low = used[0] - sigma
+    high = used[-1] + sigma
     step = min(sigma, 2.0 * sigma**2 / np.sqrt(moment + 1.0)) / 8.0
     if not (high - low) / step < FINEST:
         return inf
@@ -94,7 +91,7 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyTraining(Charge):
+class NoisyTraining(ProtectedUnit, Charge):
     """Rounds of sums of clipped gradients, or of one clipped upload, with Gaussian noise.
 
     In each round every record is sampled with probability q, independently and in secret; what it
@@ -117,22 +114,16 @@ class NoisyTraining(Charge):
     sampling_rate: float
     noise_multiplier: float
     rounds: int
-    unit: str = "record"
     name: ClassVar[str] = "noisy_training"
     counted: ClassVar[tuple[str, str]] = ("training", "trainings")
 
     def __post_init__(self) -> None:
-        validation.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
-        validation.positive(noise_multiplier=self.noise_multiplier)
-        validation.whole(1, rounds=self.rounds)
-        validation.one_of(UNITS, unit=self.unit)
+        checks.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
+        checks.positive(noise_multiplier=self.noise_multiplier)
+        checks.whole(1, rounds=self.rounds)
+        checks.one_of(UNITS, unit=self.unit)
         if self.unit == "participant" and self.sampling_rate != 1.0:
             raise ValueError("expected sampling_rate 1 where participants are protected")
-
-    def epsilon(self, delta: float) -> float:
-        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
-        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
-        return min(by_moments, self.composed_epsilon(1, delta=delta))
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of all rounds at each moment, [num_moments], by quadrature."""
@@ -149,7 +140,7 @@ class NoisyTraining(Charge):
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon by the distribution of the privacy loss (dp-accounting), rounded up."""
-        validation.between(0, 1, ends="[)", delta=delta)
+        checks.between(0, 1, ends="[)", delta=delta)
         if number == 0:
             return 0.0
         if not delta:
@@ -200,17 +191,14 @@ def noise_for(
     Raises:
         ValueError: if no noise multiplier up to 1,024 suffices, or a value is out of its range.
     """
-    validation.between(0, 1, delta=delta)
-    validation.positive(target_epsilon=target_epsilon)
+    checks.between(0, 1, delta=delta)
+    checks.positive(target_epsilon=target_epsilon)
 
     training = partial(NoisyTraining, sampling_rate=sampling_rate, rounds=rounds, unit=unit)
 
     def by_moments(sigma: float) -> bool:
         costs = training(noise_multiplier=sigma).alphas(_FEW_MOMENTS)
         return epsilon_from_alphas(costs, _FEW_MOMENTS, delta)[0] <= target_epsilon
-
-    def by_losses(sigma: float) -> bool:
-        return training(noise_multiplier=sigma).composed_epsilon(1, delta=delta) <= target_epsilon
 
     high = 0.5
     while not by_moments(high):
@@ -222,5 +210,13 @@ def noise_for(
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
     # The distribution of losses is slower and needs a little less noise.
-    sigma = least(by_losses, 0.8 * high, high, within=CLOSE, digits=4)
+    sigma = least(
+        lambda less: (
+            training(noise_multiplier=less).composed_epsilon(1, delta=delta) <= target_epsilon
+        ),
+        0.8 * high,
+        high,
+        within=CLOSE,
+        digits=4,
+    )
     return training(noise_multiplier=sigma)

@@ -3,8 +3,7 @@
 `analyse` accounts for votes. TensorFlow is not imported.
 """
 
-from pate_tf.analysis.accounting import Analysis, analyse
-from pate_tf.analysis.release import SanitisedEpsilon
-from pate_tf.analysis.votes import read_ledgers, read_votes_file
+from pate_tf.accounting.charge import SanitisedEpsilon
+from pate_tf.analysis.vote_sources import Analysis, analyse, read_ledgers, read_votes_file
 
 __all__ = ["Analysis", "SanitisedEpsilon", "analyse", "read_ledgers", "read_votes_file"]

@@ -9,12 +9,12 @@ from math import exp, log
 
 import numpy as np
 
-from pate_tf.accounting.charges import check_smooth_sensitivity
+from pate_tf.accounting.charge import check_smooth_sensitivity
 from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.moments import bound_tail, query_costs, vote_reach
-from pate_tf.core import validation
-from pate_tf.core.validation import IntArray
+from pate_tf.accounting.moments import bound_of
+from pate_tf.core import checks
+from pate_tf.core.checks import IntArray
 
 # Smooth sensitivity of the data-dependent cost (docs/proofs/theory.md, Theorem A).
 #
@@ -42,15 +42,15 @@ class DistinctHistograms:
     Attributes:
         rows: int64 [num_distinct, num_classes], every row descending.
         weights: int64 [num_distinct], number of queries with that histogram.
-        num_teachers: number of votes of every query.
     """
 
     rows: IntArray = dataclasses.field(repr=False)
     weights: IntArray = dataclasses.field(repr=False)
-    num_teachers: int
 
-    def __repr__(self) -> str:
-        return f"DistinctHistograms(<{self.weights.sum()} queries, {self.num_teachers} teachers>)"
+    @property
+    def num_teachers(self) -> int:
+        """How many votes every query has."""
+        return int(self.rows[0].sum())
 
 
 def distinct_histograms(counts: IntArray) -> DistinctHistograms:
@@ -69,7 +69,7 @@ def distinct_histograms(counts: IntArray) -> DistinctHistograms:
     if (totals != totals[0]).any():
         raise ValueError("expected one vote of every teacher on every query, got unequal totals")
     rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
-    return DistinctHistograms(rows, weights.astype(np.int64), int(totals[0]))
+    return DistinctHistograms(rows, weights.astype(np.int64))
 
 
 def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArray:
@@ -78,7 +78,7 @@ def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArra
     Raises:
         ValueError: if the mechanism has no such bound.
     """
-    return bound_tail(bound, mechanism)(np.arange(num_teachers + 1, dtype=np.float64))
+    return bound_of(bound, mechanism).tail(np.arange(num_teachers + 1, dtype=np.float64))
 
 
 def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -112,7 +112,9 @@ def ball_minima(rows: IntArray, tail: FloatArray) -> Iterator[FloatArray]:
         rows: int64 [num_rows, num_classes], every row descending.
         tail: F at the gaps 0 .. num_teachers.
     """
-    winner, others, every = rows[:, 0].copy(), rows[:, 1:].copy(), np.arange(len(rows))
+    winner = rows[:, 0].copy()
+    others = rows[:, 1:].copy()
+    every = np.arange(len(rows))
     while True:
         if others.shape[1]:
             largest = np.argmax(others, axis=1)
@@ -129,7 +131,7 @@ _PIECES = 64
 def _costs(bound: str, mechanism: Mechanism, q: FloatArray, moment: float) -> FloatArray:
     """Returns psi_l(q) of any shape of q."""
     flat = q.reshape(-1)
-    costs = query_costs(bound, mechanism, flat, flat, np.array([moment]))
+    costs = bound_of(bound, mechanism).costs(flat, flat, np.array([moment]))
     return np.asarray(costs[:, 0].reshape(q.shape))
 
 
@@ -140,7 +142,8 @@ def flat_from(bound: str, mechanism: Mechanism, moment: float) -> float:
     """
     pure_epsilon = check_smooth_sensitivity(bound, mechanism)
     cap = _costs(bound, mechanism, np.ones(1), moment)[0]
-    low, high = 0.0, 1.0 / (1.0 + exp(min(pure_epsilon, 700.0)))
+    low = 0.0
+    high = 1.0 / (1.0 + exp(min(pure_epsilon, 700.0)))
     while True:
         between = np.linspace(low, high, _PIECES + 1)[1:-1]
         below = between[_costs(bound, mechanism, between, moment) < cap]
@@ -148,7 +151,8 @@ def flat_from(bound: str, mechanism: Mechanism, moment: float) -> float:
         lowered = float(np.min(between[between > raised], initial=high))
         if (raised, lowered) == (low, high):
             break
-        low, high = raised, lowered
+        low = raised
+        high = lowered
     return low * _ROUNDING_DOWN
 
 
@@ -171,9 +175,7 @@ def _slopes(bound: str, mechanism: Mechanism, moment: float) -> tuple[Slopes, fl
 
 
 def _weighted_sensitivities(
-    histograms: DistinctHistograms,
-    slopes: Callable[[FloatArray, FloatArray], FloatArray],
-    tail: FloatArray,
+    histograms: DistinctHistograms, slopes: Slopes, tail: FloatArray
 ) -> Iterator[tuple[IntArray, FloatArray]]:
     """Yields distances d and sum_i LSbar_d(n_i), d rising, each [num_distances]."""
     minima = ball_minima(histograms.rows, tail)
@@ -235,7 +237,7 @@ def smooth_sensitivity(
         ValueError: if beta or the moment is not positive, the bound has no smooth sensitivity (see
             `check_smooth_sensitivity`) or the counts are refused (`distinct_histograms`).
     """
-    validation.positive(moment=moment, beta=beta)
+    checks.positive(moment=moment, beta=beta)
     check_smooth_sensitivity(bound, mechanism)
     histograms = distinct_histograms(counts)
     tail = tail_table(bound, mechanism, histograms.num_teachers)
@@ -278,10 +280,10 @@ def log_smooth_cost(
         ValueError: if the mechanism has no such bound, or a row lacks a teacher's vote.
     """
     histograms = distinct_histograms(counts)
+    formula = bound_of(bound, mechanism)
     tail = tail_table(bound, mechanism, histograms.num_teachers)
-    reach = vote_reach(bound, mechanism)
     moments = np.array([moment])
-    cap = query_costs(bound, mechanism, np.ones(1), np.ones(1), moments)[0, 0]
+    cap = formula.costs(np.ones(1), np.ones(1), moments)[0, 0]
     ceiling = float(histograms.weights.sum()) * float(cap)
     at_once = max(1, CHUNK_ENTRIES // max(1, histograms.rows.size))
     best = floor
@@ -289,8 +291,8 @@ def log_smooth_cost(
         if exp(-eta * start) * ceiling <= best:
             break
         steps = np.arange(start, min(start + at_once, histograms.num_teachers + 1))
-        q, u = ball_maxima(histograms.rows, steps + reach, tail)
-        costs = query_costs(bound, mechanism, q.reshape(-1), u.reshape(-1), moments)
+        q, u = ball_maxima(histograms.rows, steps + formula.reach, tail)
+        costs = formula.costs(q.reshape(-1), u.reshape(-1), moments)
         totals = costs[:, 0].reshape(q.shape) @ histograms.weights
         best = max(best, float(np.max(np.exp(-eta * steps) * totals)))
     return log(best)

@@ -6,7 +6,6 @@ any budget.
 """
 
 from pate_tf.audit.mechanism import MechanismAudit, audit_mechanism
-from pate_tf.audit.report import RunAudit, report_page
-from pate_tf.audit.run import audit_run
+from pate_tf.audit.run_audit import RunAudit, audit_run, report_page
 
 __all__ = ["MechanismAudit", "RunAudit", "audit_mechanism", "audit_run", "report_page"]

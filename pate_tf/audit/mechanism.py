@@ -9,23 +9,24 @@ which makes the choice free. A bound above what is charged is a violation.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from pate_tf.accounting.composition import Charge, smallest_epsilon
-from pate_tf.accounting.conversions import LATTICE, FloatArray
-from pate_tf.accounting.mechanisms import GaussianMoments, InteractiveGaussianNoisyMax
+from pate_tf.accounting.conversions import DEFAULT_DELTA, LATTICE, FloatArray
+from pate_tf.accounting.mechanisms import GaussianMoments
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums, check_mechanism
-from pate_tf.core import validation
+from pate_tf.core import checks
+from pate_tf.core.checks import IntArray
 from pate_tf.core.reporting import QUIET, Reporting
-from pate_tf.core.validation import IntArray
 from pate_tf.release.noise import SystemNoise, check_drawable
 
-PASSED, VIOLATION, NOT_CHECKED = "passed", "violation", "not checked"
-DEFAULT_DELTA: Final = 1e-5
+PASSED: Final = "passed"
+VIOLATION: Final = "violation"
+NOT_CHECKED: Final = "not checked"
 DEFAULT_DRAWS: Final = 200_000
 CONFIDENCE: Final = 0.999
 CHUNK: Final = 50_000  # queries, or sums, that are drawn together
@@ -68,20 +69,14 @@ class MechanismAudit:
         return {"audit": "mechanism", **dataclasses.asdict(self)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """Neighboring histograms `[num_classes]`, and a student's probabilities for the query, if any.
+class Pair(NamedTuple):
+    """Neighboring histograms `[num_classes]`.
 
     One teacher changes its vote, as with one record replaced, or one owner added or removed.
     """
 
     first: tuple[int, ...]
     second: tuple[int, ...]
-    predictions: tuple[float, ...] | None = None
-
-    def __str__(self) -> str:
-        student = "" if self.predictions is None else f", a student predicts {self.predictions}"
-        return f"votes {self.first} and {self.second}{student}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +84,7 @@ class Outcomes:
     """What was released, draw by draw.
 
     Attributes:
-        kinds: the label, or the number of classes for none, int `[num_draws]`; of a batch its
-            number of labels, too.
+        kinds: the label, or the number of classes for none, int `[num_draws]`.
         values: of each round a number that follows from noisy counts or sums, float `[num_draws,
             num_rounds]`; 0 where none was released.
     """
@@ -103,9 +97,10 @@ def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
     """Returns pairs of neighboring histograms among which the most telling one is looked for.
 
     Gaps between two classes up to several times the noise, and votes near every number that the
-    mechanism has as a parameter, such as a threshold. What a student says puts a test of its
-    surplus at that number.
+    mechanism has as a parameter, such as a threshold.
     """
+    if isinstance(mechanism, ReleasesFeatureSums) and mechanism.unit == "owner":
+        return [Pair((1,), (0,))]  # one owner removed: a distance of 1
     if isinstance(mechanism, GaussianMoments):
         return [Pair((1, 0), (0, 1))]  # one record replaced by another: an L2 distance of sqrt(2)
     if isinstance(mechanism, ReleasesFeatureSums):
@@ -123,20 +118,7 @@ def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
         for most in (top, clear):
             pairs.append(Pair((most, most - 3), (most - 1, most - 2)))
             pairs.append(Pair((most, most - 1), (most - 1, most)))
-        if isinstance(mechanism, InteractiveGaussianNoisyMax):
-            high = 2 * top
-            fraction = round((high - number) / (2 * high - 1), 6)
-            predictions = (fraction, round(1.0 - fraction, 6))
-            pairs.append(Pair((high, high - 1), (high - 1, high), predictions))
     return pairs
-
-
-def batch_size(mechanism: Mechanism) -> int | None:
-    """Returns the smallest batch whose answers depend on each other; None where none do."""
-    has_quota = getattr(mechanism, "label_share", 1.0) < 1.0
-    if isinstance(mechanism, ReleasesFeatureSums) or not (mechanism.charged_per_batch or has_quota):
-        return None
-    return 1 if mechanism.charged_per_batch else 8
 
 
 def draw(
@@ -146,69 +128,42 @@ def draw(
     progress: Callable[[int], object] = lambda done: None,
 ) -> tuple[Outcomes, Outcomes]:
     """Returns `number` draws for each data set of a pair."""
-    noise, batch = SystemNoise(), batch_size(mechanism)
+    noise = SystemNoise()
+    num_classes = len(pair.first)
+    # One query at a time where the answers of a batch depend on each other.
+    chunk = 1 if mechanism.charged_per_batch else CHUNK
     drawn = []
-    for counts in (pair.first, pair.second):
-        parts, done = list[Outcomes](), 0
-        while done < number:
-            size = 1 if batch else min(CHUNK, number - done)
-            table = np.tile(np.array(counts), (batch or size, 1))
-            outcomes = _drawn(mechanism, pair, table, noise)
-            if batch:  # is one draw: how many labels left, and the first; the sum of the gaps
-                labels = outcomes.kinds[outcomes.kinds < len(counts)]
-                first = int(labels[0]) if len(labels) else len(counts)
-                kind = len(labels) * (len(counts) + 1) + first
-                total = outcomes.values.sum(axis=0, keepdims=True)
-                outcomes = Outcomes(np.array([kind]), total)
-            parts.append(outcomes)
-            done += size
+    for counts in pair:
+        kinds = list[IntArray]()
+        values = list[FloatArray]()
+        for done in range(0, number, chunk):
+            size = min(chunk, number - done)
+            table = np.tile(np.array(counts), (size, 1))
+            kind = np.zeros(size, np.int64)
+            value = np.zeros((size, 1))
+            if isinstance(mechanism, ReleasesFeatureSums):
+                # In each later round every number is that of the first or its opposite, as the
+                # noisy one before says.
+                sign = np.ones_like(table)
+                rounds = []
+                for _ in range(mechanism.num_rounds):
+                    noisy = mechanism.draw_sums(sign * table * LATTICE, noise)
+                    rounds.append((sign * noisy) @ np.subtract(pair.first, pair.second) / LATTICE)
+                    sign = np.where(noisy < 0, -1, 1)
+                value = np.stack(rounds, axis=1)
+            else:
+                answers = mechanism.draw(table, noise)
+                labels = [num_classes if label is None else label for label in answers.labels]
+                kind = np.array(labels, np.int64)
+                if answers.noisy_counts is not None:  # a label follows from its noisy counts
+                    gaps = (answers.noisy_counts[:, 0] - answers.noisy_counts[:, 1]) / LATTICE
+                    value = np.where(kind == num_classes, 0.0, gaps)[:, np.newaxis]
+                    kind = np.where(kind == num_classes, kind, 0)
+            kinds.append(kind)
+            values.append(value)
             progress(size)
-        kinds = np.concatenate([part.kinds for part in parts])
-        drawn.append(Outcomes(kinds, np.concatenate([part.values for part in parts])))
+        drawn.append(Outcomes(np.concatenate(kinds), np.concatenate(values)))
     return drawn[0], drawn[1]
-
-
-def _drawn(mechanism: Mechanism, pair: Pair, table: IntArray, noise: SystemNoise) -> Outcomes:
-    """Returns what is released of a table of equal rows."""
-    rows, num_classes = table.shape
-    if isinstance(mechanism, ReleasesFeatureSums):
-        # In each later round every number is that of the first or its opposite, as the noisy one
-        # before says.
-        sign, rounds = np.ones_like(table), []
-        for _ in range(mechanism.num_rounds):
-            noisy = mechanism.draw_sums(sign * table * LATTICE, noise)
-            rounds.append((sign * noisy) @ np.subtract(pair.first, pair.second) / LATTICE)
-            sign = np.where(noisy < 0, -1, 1)
-        return Outcomes(np.zeros(rows, np.int64), np.stack(rounds, axis=1))
-    if pair.predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
-        predictions = np.tile(np.array(pair.predictions), (rows, 1))
-        answers = mechanism.draw_with(predictions, table, noise)
-    else:
-        answers = mechanism.draw(table, noise)
-    labels = [num_classes if label is None else label for label in answers.labels]
-    kinds, values = np.array(labels, np.int64), np.zeros(rows)
-    if answers.noisy_counts is not None:  # a label follows from its noisy counts
-        gaps = (answers.noisy_counts[:, 0] - answers.noisy_counts[:, 1]) / LATTICE
-        values = np.where(kinds == num_classes, 0.0, gaps)
-        kinds = np.where(kinds == num_classes, kinds, 0)
-    return Outcomes(kinds, values[:, np.newaxis])
-
-
-def scorer(first: Outcomes, second: Outcomes) -> Callable[[Outcomes], FloatArray]:
-    """Learns the logarithm of how much likelier an outcome is for the first data set."""
-    size = int(max(first.kinds.max(), second.kinds.max())) + 2  # the last one for kinds unseen
-    counts = [np.bincount(drawn.kinds, minlength=size) + 0.5 for drawn in (first, second)]
-    by_kind = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
-    means = [drawn.values.mean(axis=0) for drawn in (first, second)]
-    # Gaussian rounds: the ratio is linear in each, and steeper the less noise it has.
-    variance = np.maximum((first.values.var(axis=0) + second.values.var(axis=0)) / 2.0, 1e-12)
-    slope, middle = (means[0] - means[1]) / variance, (means[0] + means[1]) / 2.0
-
-    def score(outcomes: Outcomes) -> FloatArray:
-        kinds = np.minimum(outcomes.kinds, size - 1)
-        return np.asarray(by_kind[kinds] + (outcomes.values - middle) @ slope)
-
-    return score
 
 
 def epsilon_lower_bound(
@@ -226,7 +181,9 @@ def epsilon_lower_bound(
         confidence: that the true epsilon is no smaller, if the event was chosen without looking at
             these draws.
     """
-    x, y, alpha = np.asarray(likelier, float), np.asarray(other, float), (1.0 - confidence) / 2.0
+    x = np.asarray(likelier, float)
+    y = np.asarray(other, float)
+    alpha = (1.0 - confidence) / 2.0
     # betaincinv is nan at a parameter of 0, where the interval ends at 0 or 1.
     low = np.where(x > 0, special.betaincinv(np.maximum(x, 1), total - x + 1, alpha), 0.0)
     high = special.betaincinv(y + 1, np.maximum(total - y, 1), 1.0 - alpha)
@@ -246,7 +203,21 @@ def tested(
         [Outcomes(outcomes.kinds[part], outcomes.values[part]) for outcomes in drawn]
         for part in (slice(middle), slice(middle, None))
     )
-    score = scorer(*choosing)
+    # How much likelier an outcome is for the first data set, as a logarithm; the last kind stands
+    # for all that were not seen.
+    size = max(int(each.kinds.max()) for each in choosing) + 2
+    counts = [np.bincount(each.kinds, minlength=size) + 0.5 for each in choosing]
+    by_kind = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
+    means = [each.values.mean(axis=0) for each in choosing]
+    # Gaussian rounds: the ratio is linear in each, and steeper the less noise it has.
+    variance = np.maximum(sum(each.values.var(axis=0) for each in choosing) / 2.0, 1e-12)
+    slope = (means[0] - means[1]) / variance
+    centre = (means[0] + means[1]) / 2.0
+
+    def score(outcomes: Outcomes) -> FloatArray:
+        kinds = np.minimum(outcomes.kinds, size - 1)
+        return np.asarray(by_kind[kinds] + (outcomes.values - centre) @ slope)
+
     chosen = [np.sort(score(outcomes)) for outcomes in choosing]
     counted = [np.sort(score(outcomes)) for outcomes in counting]
     ordered = np.sort(np.concatenate(chosen))
@@ -298,12 +269,11 @@ def audit_mechanism(
         ValueError: if the mechanism draws no noise, is not registered, or claims nothing finite;
             if delta or draws are out of range.
     """
-    validation.between(0, 1, delta=delta)
-    validation.whole(FEWEST, num_draws=num_draws)
+    checks.between(0, 1, delta=delta)
+    checks.whole(FEWEST, num_draws=num_draws)
     check_mechanism(mechanism)
     check_drawable(mechanism)
-    batch = batch_size(mechanism)
-    charged: dict[Charge, int] = {mechanism: mechanism.number_charged(batch or 1)}
+    charged: dict[Charge, int] = {mechanism: mechanism.number_charged(1)}
     claims = {each: smallest_epsilon(charged, each)[0] for each in {delta, *DELTAS}}
     claims = {each: claim for each, claim in claims.items() if math.isfinite(claim)}
     if not claims:
@@ -314,7 +284,7 @@ def audit_mechanism(
 
     def promise(pair: Pair) -> float:
         """Returns how large a bound is by few draws that nothing else uses."""
-        drawn = draw(mechanism, pair, PILOT_BATCHES if batch else PILOT)
+        drawn = draw(mechanism, pair, PILOT_BATCHES if mechanism.charged_per_batch else PILOT)
         return max(
             tested(drawn, each, confidence=PILOT_CONFIDENCE) / max(claim, 1e-9)
             for each, claim in claims.items()
@@ -335,5 +305,5 @@ def audit_mechanism(
         claimed=claims[worst],
         lower_bound=bounds[worst],
         num_draws=num_draws,
-        neighbors=str(pair),
+        neighbors=f"votes {pair.first} and {pair.second}",
     )

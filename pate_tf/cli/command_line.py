@@ -1,5 +1,9 @@
-"""What the commands share: starting, ending well, tables, reports."""
+"""What the commands share: starting, ending well, tables, reports, and flags.
 
+Flags are made from the dataclasses of settings; those of mechanisms from their registry.
+"""
+
+import dataclasses
 import functools
 import os
 import pathlib
@@ -9,33 +13,43 @@ import textwrap
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from absl import app, flags
 from tqdm import tqdm
 
-from pate_tf.accounting.planning import ForecastError
+from pate_tf.accounting.mechanisms import Mechanism, base
 from pate_tf.core import artifacts
+from pate_tf.core.checks import ITEM
 from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
 from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
-from pate_tf.core.validation import ITEM
+from pate_tf.core.settings import FUNCTION, Setting, described, value_type
+from pate_tf.data.data_source import FileSource
 from pate_tf.ledger import LedgerError
+from pate_tf.planning.forecast import ForecastError
+
+FLAGS = flags.FLAGS
+Kind = TypeVar("Kind")
 
 LONGEST_MESSAGE = 900
 CLOCK_LINE = "{desc}: {elapsed}\n"
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
-USER_ERROR, FLAG_ERROR, LEDGER_ERROR, NOT_WORTH_ITS_COST, INTERRUPTED = 1, 2, 3, 4, 130
+USER_ERROR = 1
+FLAG_ERROR = 2
+LEDGER_ERROR = 3
+NOT_WORTH_ITS_COST = 4
+INTERRUPTED = 130
 # Flags of the first release that a command does not have any more.
 GONE = (
-    *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small"),
+    *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small", "deeper"),
     *("teachers_max_steps", "nb_labels", "moments", "noise_eps"),  # some are other commands' still
 )
 HELP = ("help", "h", "helpfull", "helpshort")  # what asks for it, less the dashes
 # How the system, TensorFlow and SQLite say that a disk is full, or a quota.
 FULL_DISK = ("No space left on device", "Disk quota exceeded", "File too large", "disk is full")
 # Packages that come with an extra, and which.
-EXTRAS = {**dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"), "apache_beam": "beam"}
+EXTRAS = {**dict.fromkeys(("cryptography", "grpc"), "silos"), "apache_beam": "beam"}
 
 # The help of a command: its flags by groups, in the order of use.
 
@@ -64,7 +78,7 @@ def print_help(description: str, *, full: bool) -> None:
         if names:
             print(f"\n{group}:")
         for name in names:
-            flag: Any = flags.FLAGS[name]
+            flag: Any = FLAGS[name]
             choices = getattr(flag.parser, "enum_values", None)
             value = "|".join(choices) if choices else flag.flag_type()
             # absl puts an enum's values in front of its help; they stand behind the name here.
@@ -89,20 +103,20 @@ def run(
         define_flags: defines its flags.
         description: what `--help` prints above them.
     """
-    before = set(flags.FLAGS)
+    before = set(FLAGS)
     define_flags()
-    defined = set(flags.FLAGS) - before
-    for name in flags.FLAGS:
+    defined = set(FLAGS) - before
+    for name in FLAGS:
         if name in defined:
             shown_in_help(name, "flags")
             # `--helpxml` lists the flags of the program that was started, whatever file has them.
-            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+            FLAGS.register_key_flag_for_module(sys.argv[0], FLAGS[name])
     sys.modules["__main__"].__doc__ = description
     try:
         app.run(main, flags_parser=parse_flags)
     finally:
         for name in defined:  # of a process that runs several commands
-            delattr(flags.FLAGS, name)
+            delattr(FLAGS, name)
 
 
 def parse_flags(arguments: list[str]) -> list[str]:
@@ -116,7 +130,7 @@ def parse_flags(arguments: list[str]) -> list[str]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
-        others: list[str] = flags.FLAGS(arguments)
+        others: list[str] = FLAGS(arguments)
     except flags.Error as error:
         hint = ""
         if getattr(error, "flagname", "") in GONE:
@@ -144,7 +158,7 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
             arguments in backticks, such as `name` or `name=value`.
         flag_of_argument: the flag that sets an argument, where they have different names.
     """
-    for name, flag in {**dict.fromkeys(flags.FLAGS), **flag_of_argument}.items():
+    for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
     argument, colon, text = message.partition(":")
     return flag_of_argument.get(argument, argument) + colon + text
@@ -170,7 +184,6 @@ def guarded(
         if not flag_values["verbosity"].present:
             flag_values["verbosity"].value = -1  # absl.logging.WARNING
         prepare_start_of_tensorflow(is_shown=flag_values.verbosity >= 0, is_command=True)
-        message, code = "", USER_ERROR
         try:
             check_environment()
             with warnings.catch_warnings():
@@ -180,39 +193,48 @@ def guarded(
                     in_flags(str(message), flag_of_argument)
                 )
                 main()
-            return
-        except KeyboardInterrupt:
-            message, code = "stopped; the same command resumes from here", INTERRUPTED
-        except FlagValueError as error:
-            message, code = str(error), FLAG_ERROR
-        except ForecastError as error:
-            message, code = str(error), NOT_WORTH_ITS_COST
-        except (ValueError, OSError, LedgerError) as error:
+        except (Exception, KeyboardInterrupt) as error:
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)
-            message, code = str(error), LEDGER_ERROR if isinstance(error, LedgerError) else code
-            if isinstance(error, OSError) and error.filename is not None and error.strerror:
-                message = f"{error.filename}: {error.strerror}"
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in EXTRAS:
+            explained = _explained(error)
+            if explained is None:
                 raise
-            extra = f"pip install 'pate_tf[{EXTRAS[package]}]'"
-            message = f"expected the package {package} to be installed: {extra}"
-        except MemoryError:
-            message = "out of memory"
-        except Exception as error:
-            # TensorFlow reports a full disk or exhausted device memory by classes of its own, and
-            # pathlib a loop of links as a RuntimeError.
-            is_of_tensorflow = type(error).__module__.startswith("tensorflow.")
-            if not (is_of_tensorflow or str(error).startswith("Symlink loop")):
-                raise
-            message = str(error)
-        if any(text in message for text in FULL_DISK):
-            message += "; free some space there and run the same command again: it resumes"
-        _fail(in_flags(message, flag_of_argument), code)
+            message, code = explained
+            _fail(in_flags(message, flag_of_argument), code)
 
     return run
+
+
+def _explained(error: BaseException) -> tuple[str, int] | None:
+    """Returns the line and the exit code of a user's mistake; None of a fault of the program."""
+    code = USER_ERROR
+    message = str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped; the same command resumes from here", INTERRUPTED
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            return None
+        extra = f"pip install 'pate_tf[{EXTRAS[package]}]'"
+        message = f"expected the package {package} to be installed: {extra}"
+    elif isinstance(error, MemoryError):
+        message = "out of memory"
+    elif isinstance(error, OSError) and error.filename is not None and error.strerror:
+        message = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, ValueError | OSError | LedgerError):
+        codes = {
+            FlagValueError: FLAG_ERROR,
+            ForecastError: NOT_WORTH_ITS_COST,
+            LedgerError: LEDGER_ERROR,
+        }
+        code = next((codes[kind] for kind in codes if isinstance(error, kind)), code)
+    # TensorFlow reports a full disk or exhausted device memory by classes of its own, and pathlib a
+    # loop of links as a RuntimeError.
+    elif not (type(error).__module__.startswith("tensorflow.") or message.startswith("Symlink")):
+        return None
+    if any(text in message for text in FULL_DISK):
+        message += "; free some space there and run the same command again: it resumes"
+    return message, code
 
 
 def _fail(message: str, code: int) -> None:
@@ -285,3 +307,243 @@ def write_report(path: str | None, values: Mapping[str, Any]) -> None:
     if path is not None:
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
         artifacts.write_json(pathlib.Path(path), values, private=True)
+
+
+# Flags of settings' dataclasses.
+
+
+def define(
+    kind: type,
+    *,
+    group: str,
+    without: Iterable[str] = (),
+    advanced: Iterable[str] = (),
+    **defaults: Any,
+) -> None:
+    """Defines a flag for each setting of a dataclass (`pate_tf.core.settings`).
+
+    A flag that another class defined before is shared: same name, same meaning.
+
+    Args:
+        kind: the dataclass.
+        group: heading in `--help` of settings that name none.
+        without: fields that this command has no flag for.
+        advanced: flags that stand in this command's `--helpfull` alone, besides those that say so.
+        **defaults: of fields whose default in this command is another.
+    """
+    values = {field.name: field.default for field in dataclasses.fields(kind)}
+    for name, each in described(kind).items():
+        flag = each.flag or name
+        if name in without:
+            continue
+        is_advanced = each.advanced or flag in advanced
+        shown_in_help(flag, each.group or group, advanced=is_advanced)
+        if flag in FLAGS:
+            continue
+        default = defaults.get(name, values[name])
+        _define_one(kind, name, flag, each, None if default is dataclasses.MISSING else default)
+
+
+def _define_one(kind: type, name: str, flag: str, each: Setting, default: Any) -> None:
+    is_of, is_list = value_type(kind, name)
+    if is_list:
+        flags.DEFINE_list(flag, [str(value) for value in default or ()] or default, each.help)
+    elif is_of is bool:
+        flags.DEFINE_boolean(flag, default, each.help)
+    elif is_of is int:
+        flags.DEFINE_integer(flag, default, each.help)
+    elif is_of is float:
+        flags.DEFINE_float(flag, default, each.help)
+    elif each.choices is not None and FUNCTION not in each.choices:
+        flags.DEFINE_enum(flag, default, list(each.choices), each.help)
+    else:
+        flags.DEFINE_string(flag, None if default is None else str(default), each.help)
+
+
+def read(kind: type[Kind], **values: Any) -> Kind:
+    """Returns the settings that the flags give.
+
+    Args:
+        kind: the dataclass, whose flags `define` defined.
+        **values: of fields that no flag gives, or that the command worked out.
+
+    Raises:
+        FlagValueError: if a value is none that its setting may have.
+        ValueError: if values do not fit each other.
+    """
+    return kind(**{**values_of(kind), **values})
+
+
+def values_of(kind: type) -> dict[str, Any]:
+    """Returns the values that flags give the settings of a dataclass, by field.
+
+    Raises:
+        FlagValueError: if a value is none that its setting may have.
+    """
+    values: dict[str, Any] = {}
+    for name, each in described(kind).items():
+        flag = each.flag or name
+        if flag not in FLAGS:
+            continue
+        is_of, is_list = value_type(kind, name)
+        value = FLAGS[flag].value
+        if is_list and value is not None:
+            try:
+                values[name] = tuple(is_of(text) for text in value)
+            except ValueError:
+                raise ValueError(
+                    f"{name}: expected numbers with commas between, got {','.join(value)!r}"
+                ) from None
+        else:
+            is_none = value is None or (value == "" and is_of is pathlib.Path)
+            values[name] = None if is_none else is_of(value)
+        try:
+            each.check(name, values[name])
+        except ValueError as error:
+            raise FlagValueError(str(error)) from None
+    return values
+
+
+def flag_of_argument(*kinds: type) -> dict[str, str]:
+    """Returns the flag that gives an argument of the library, where the names differ.
+
+    Of arguments that several dataclasses have, the first one's counts.
+    """
+    table: dict[str, str] = {}
+    for kind in kinds:
+        for name, each in described(kind).items():
+            table.setdefault(name, each.flag or name)
+    return {name: flag for name, flag in table.items() if name != flag}
+
+
+# The flags that name a user's own data: two tables with a schema, or two folders of images.
+
+
+OF_PRIVATE = ("private", "owner", "on_bad_record")
+
+
+def define_data_flags(*, with_private: bool) -> None:
+    """Defines the flags.
+
+    Args:
+        with_private: whether the command may open private records.
+    """
+    define(FileSource, group="data", without=() if with_private else OF_PRIVATE)
+
+
+def own_files(*, with_private: bool, needs_public: bool = True) -> FileSource | None:
+    """Returns the files that the flags name; None for none.
+
+    Args:
+        with_private: whether private records may be opened, and have to be named.
+        needs_public: whether public ones have to be named where no private ones are.
+
+    Raises:
+        ValueError: if flags are missing that belong together, or --dataset is given too.
+    """
+    names = [name for name in described(FileSource) if with_private or name not in OF_PRIVATE]
+    given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
+    if not given:
+        return None
+    for name in ("private",) if with_private else ("public",) * needs_public:
+        if not given.get(name):
+            raise ValueError(f"{name}: expected it with --{next(iter(given))}, got none")
+    for name in ("dataset", "data_dir"):
+        if name in FLAGS and FLAGS[name].present:
+            raise ValueError(f"{name}: expected --{name} or --{next(iter(given))}, got both")
+    return read(FileSource)
+
+
+# The flags of `--mechanism` and its parameters, from the registry of mechanisms.
+
+
+SHARED = ("epsilon",)  # a gate's epsilon is that of the release
+DEFAULTS = {"lap_scale": 20.0, "noise_eps": 0.1}  # as in the first release
+
+
+def define_parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> None:
+    """Defines a flag for each parameter of a mechanism; without a value where none is given.
+
+    In an analysis a gamma is `--noise_eps` alone, as in the first release.
+    """
+    without = () if in_analysis else ("gamma",)
+    nothing: dict[str, Any] = dict.fromkeys(described(kind))
+    define(kind, group="mechanisms", without=without, **nothing)
+    if "gamma" in nothing and not in_analysis and "lap_scale" not in FLAGS:
+        flags.DEFINE_float(
+            "lap_scale",
+            None,
+            "Scale b of the noise, in votes: Lap(b), or gamma = 1/b for the other mechanisms with "
+            f"a gamma. Default: {DEFAULTS['lap_scale']:g}.",
+        )
+        shown_in_help("lap_scale", "mechanisms", advanced=True)
+
+
+def parameters(kind: type[Mechanism], *, in_analysis: bool = False) -> dict[str, str]:
+    """Returns the name of the flag of each parameter of a mechanism, by field."""
+    return {
+        field: "lap_scale" if field == "gamma" and not in_analysis else each.flag or field
+        for field, each in described(kind).items()
+    }
+
+
+def given() -> list[str]:
+    """Returns the names of the parameters' flags that were given."""
+    tables = map(parameters, base.offered().values())
+    names = dict.fromkeys(name for table in tables for name in table.values())
+    return [name for name in names if name not in SHARED and FLAGS[name].value is not None]
+
+
+def chosen_kind() -> type[Mechanism]:
+    """Returns the mechanism that `--mechanism` names, else the default one.
+
+    Without a default, the first of `laplace_noisy_max` and `gaussian_noisy_max` that has the
+    parameters which were given.
+
+    Raises:
+        ValueError: if a parameter was given that the mechanism does not have.
+    """
+    offered = base.offered()
+    typed = set(given())
+    kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
+    if FLAGS.mechanism:
+        kinds = [offered[FLAGS.mechanism]]
+    names = [set(parameters(kind).values()) for kind in kinds]
+    place = next((place for place, some in enumerate(names) if typed <= some), 0)
+    for name in sorted(typed - names[place]):
+        expected = parameters(kinds[place]).values()
+        raise ValueError(
+            f"{name}: expected {' and '.join(f'--{each}' for each in expected)} for "
+            f"{kinds[place].name}, got --{name}"
+        )
+    return kinds[place]
+
+
+def chosen(kind: type[Mechanism] | None = None, *, in_analysis: bool = False) -> Mechanism:
+    """Returns the mechanism that the flags describe.
+
+    Args:
+        kind: the mechanism; that of `chosen_kind` by default.
+        in_analysis: as of `define_parameters`.
+
+    Raises:
+        ValueError: as `chosen_kind`, or if a parameter is missing or out of range.
+    """
+    kind = kind or chosen_kind()
+    required = {
+        field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING
+    }
+    values: dict[str, Any] = {}
+    intervals = described(kind)
+    for field, flag in parameters(kind, in_analysis=in_analysis).items():
+        value = FLAGS[flag].value
+        value = DEFAULTS.get(flag) if value is None else value
+        try:
+            intervals[field].check(flag, value)
+        except ValueError as error:
+            raise FlagValueError(str(error)) from None
+        if value is not None:
+            values["scale" if flag == "lap_scale" else field] = value
+        elif field in required:
+            raise ValueError(f"{flag}: expected a number for {kind.name}, got none")
+    return kind(**values)

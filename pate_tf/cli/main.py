@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Final
 
-FLAG_ERROR, INTERRUPTED = 2, 130  # as in `pate_tf.cli.command_line`
+FLAG_ERROR = 2
+INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
 
 ABOUT: Final = """\
 Learn a public classifier from private data, with a stated privacy cost.
@@ -23,20 +24,27 @@ usage: pate COMMAND [--flag=value ...]
        pate COMMAND --help
 """
 
-# By name, in the order of use: the module in `pate_tf.cli`, and what it does.
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
-    "run": ("whole_run", "does all of it: from two files to a published student"),
-    "schema": ("schema", "drafts the schema of a table from its public file"),
-    "teachers": ("teachers", "trains the teachers on the private data"),
-    "student": ("student", "releases labels, trains a student on them, writes its statement"),
-    "analysis": ("analysis", "says what a run or a ledger spent; checks a statement"),
-    "predict": ("predict", "applies a published student to a file, or measures it"),
-    "audit": ("audit", "tries to break what a mechanism or a run claims; a page to sign"),
-    "silo": ("silo", "answers public queries for one of several holders, within its budget"),
-    "aggregator": ("aggregator", "adds up silos' sums or votes under secret sharing"),
-    "coordinator": ("coordinator", "asks silos, trains a student on the answers, writes it"),
-    "dssgd": ("selective_sgd", "trains one model of several participants, by selective SGD"),
+# By name, in the order of use: what it does. Its module is `pate_tf.cli.NAME_command`.
+COMMANDS: Final[Mapping[str, str]] = {
+    "plan": "compares methods and mechanisms for an epsilon; reads no data",
+    "run": "does all of it: from two files to a published student",
+    "schema": "drafts the schema of a table from its public file",
+    "teachers": "trains the teachers on the private data",
+    "student": "releases labels, trains a student on them, writes its statement",
+    "analysis": "says what a run or a ledger spent; checks a statement",
+    "predict": "applies a published student to a file, or measures it",
+    "audit": "tries to break what a mechanism or a run claims; a page to sign",
+    "silo": "answers public queries for one of several holders, within its budget",
+    "aggregator": "adds up silos' sums or votes under secret sharing",
+    "coordinator": "asks silos, trains a student on the answers, writes it",
+    "dssgd": "trains one model of several participants, by selective SGD",
+}
+
+# What people type for a command that is called otherwise.
+INSTEAD: Final[Mapping[str, str]] = {
+    "evaluate": "`pate predict` without --output measures a student",
+    "test": "`pate predict` without --output measures a student",
+    "train": "`pate run` does all, `pate teachers` and `pate student` do one step each",
 }
 
 EXAMPLE: Final = """
@@ -59,7 +67,7 @@ def run_command(name: str) -> None:
         os.environ.pop("PYTHONWARNINGS", None)
         sys.warnoptions.clear()
         warnings.simplefilter("ignore")
-    module = importlib.import_module(f"pate_tf.cli.{COMMANDS[name][0]}")
+    module = importlib.import_module(f"pate_tf.cli.{name}_command")
     if hasattr(module, "run"):
         module.run()
         return
@@ -81,7 +89,7 @@ def run() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name.lstrip("-") in ("help", "h", "helpfull", "helpshort"):
         print(ABOUT)
-        for command, (_, about) in COMMANDS.items():
+        for command, about in COMMANDS.items():
             print(f"  {command:<12} {about}")
         print(EXAMPLE)
         return
@@ -91,7 +99,8 @@ def run() -> None:
         print(f"pate {__version__}")
         return
     if name not in COMMANDS:
-        print(f"error: expected one of {', '.join(COMMANDS)}, got {name!r}", file=sys.stderr)
+        advice = INSTEAD.get(name, f"the commands are {', '.join(COMMANDS)}")
+        print(f"error: pate has no command {name!r}: {advice}", file=sys.stderr)
         raise SystemExit(FLAG_ERROR)
     sys.argv[:2] = [f"pate {name}"]
     try:

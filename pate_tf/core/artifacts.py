@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -18,7 +19,8 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -124,7 +126,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
     Args:
         path: the final name; its folder must exist.
-        private: whether the file gets mode 0600 from its first byte on.
+        private: whether the file gets mode 0600 from its first byte on. If not, it is sealed.
 
     Yields:
         A binary file under a temporary name, renamed when the block ends without an exception.
@@ -148,6 +150,8 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
             error.filename = str(path)  # of a full disk, which does not say where
         raise
     sync_folder(path.parent)
+    if not private:
+        seal(path)
 
 
 @contextlib.contextmanager
@@ -195,6 +199,7 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(path.parent)
+    seal(path)
 
 
 # Digests of files and arrays.
@@ -234,6 +239,29 @@ def digest_arrays(arrays: Iterable[npt.ArrayLike]) -> str:
 
 SENSITIVE = "sensitive"
 RELEASED = "released"
+SEALS = "released.sha256"  # below `sensitive`: what was written into `released`
+
+
+def seal(path: pathlib.Path) -> None:
+    """Notes the SHA-256 of a file that was written into a run's `released/`, or of a folder's.
+
+    It goes to `sensitive/` beside it, so that `pate audit run` finds what somebody else put there.
+    Nothing is noted of other places, of a run without `sensitive/`, or of a half-written folder.
+    """
+    path = path.absolute()
+    released = next((each for each in path.parents if each.name == RELEASED), None)
+    is_half_written = any(part.startswith(_TEMPORARY) for part in path.parts)
+    if released is None or is_half_written or not (released.parent / SENSITIVE).is_dir():
+        return
+    lines = ""
+    for file in sorted(each for each in (path, *path.rglob("*")) if each.is_file()):
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        lines += f"{digest}  {file.relative_to(released).as_posix()}\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    descriptor = os.open(released.parent / SENSITIVE / SEALS, flags, 0o600)
+    with os.fdopen(descriptor, "ab", buffering=0) as notes:
+        notes.write(lines.encode())  # in one piece, as other processes add theirs
+        os.fsync(notes.fileno())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,11 +325,11 @@ class RunDirectory:
 
     def _check_apart(self) -> None:
         # Links resolved: whichever way round one is reached through the other.
-        sensitive, released = self.root / SENSITIVE, self.root / RELEASED
         try:
-            closed, open_ = sensitive.resolve(), released.resolve()
+            closed = (self.root / SENSITIVE).resolve()
+            released = (self.root / RELEASED).resolve()
             is_public = RELEASED in closed.parts
-            is_same = open_ == closed or closed in open_.parents
+            is_same = released == closed or closed in released.parents
         except (OSError, RuntimeError) as error:  # a loop of links
             raise ValueError(f"{self.root}: expected a folder, got {error}") from error
         if is_public or is_same:
@@ -376,15 +404,23 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        ValueError: if the file does not hold a JSON object.
+        ValueError: if the file does not hold a JSON object, or one of its objects has a key twice.
     """
     try:
-        value = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = json.loads(path.read_text(), object_pairs_hook=object_of_pairs)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected JSON, got something else ({error})") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value
+
+
+def object_of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object from its keys and values; ValueError if a key is there twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a key is there twice")
+    return values
 
 
 def write_arrays(
@@ -392,24 +428,43 @@ def write_arrays(
 ) -> None:
     """Writes named arrays as `.npz`, whole or not at all."""
     with atomic_file(path, private=private) as file:
-        np.savez(file, allow_pickle=False, **dict(arrays))
+        _write_archive(file, arrays)
+
+
+def _write_archive(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Writes what `np.load` reads: the same bytes for the same arrays, whatever the Python."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")
+            info.create_system = 3
+            info.file_size = array.nbytes
+            with archive.open(info, "w") as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def read_arrays(
-    path: pathlib.Path, names: Iterable[str] | None = None
+    path: pathlib.Path, names: Iterable[str] | None = None, *, is_exact: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
     """Reads the named arrays of an `.npz` file.
 
     Args:
         path: of the file.
         names: of the arrays that are read; None for all of them.
+        is_exact: whether the file must hold these arrays and nothing else, byte for byte as
+            `write_arrays` does: no comment, no second array of a name, nothing in between.
 
     Raises:
         ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in (archive.files if names is None else names)}
+            arrays = {name: archive[name] for name in (archive.files if names is None else names)}
+        content = io.BytesIO()
+        if is_exact:
+            _write_archive(content, arrays)
+        if is_exact and content.getvalue() != path.read_bytes():
+            raise ValueError("it holds something besides its arrays")
+        return arrays
     except FileNotFoundError:
         raise
     except Exception as error:  # zipfile, NumPy and zlib each raise their own kinds
@@ -426,7 +481,18 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
         ValueError: if the file is truncated, or is neither.
     """
     if path.suffix.lower() == ".csv":
-        return _read_numbers(path)
+        try:
+            lines = path.read_text("utf-8-sig").splitlines()
+            names = [name.strip(' "') for name in lines[0].split(",")]
+            are_places = names == ["", *(str(place) for place in range(len(names) - 1))]
+            has_names = are_places or not any(map(_NUMBER.match, names))
+            numbers = np.loadtxt(lines[has_names:], delimiter=",", ndmin=2, quotechar='"')
+        except (ValueError, IndexError):
+            raise ValueError(
+                f"{path}: expected numbers separated by commas, as many in each line, got others"
+            ) from None
+        numbers = numbers[:, int(has_names and not names[0]) :]
+        return numbers[:, 0] if numbers.shape[1] == 1 else numbers
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
@@ -436,18 +502,3 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: expected one .npy array, got an archive of several")
     return array
-
-
-def _read_numbers(path: pathlib.Path) -> npt.NDArray[np.float64]:
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-        names = [name.strip(' "') for name in lines[0].split(",")]
-        are_places = names == ["", *(str(place) for place in range(len(names) - 1))]
-        has_names = are_places or not any(map(_NUMBER.match, names))
-        numbers = np.loadtxt(lines[has_names:], delimiter=",", ndmin=2, quotechar='"')
-    except (ValueError, IndexError):
-        raise ValueError(
-            f"{path}: expected numbers separated by commas, as many in each line, got others"
-        ) from None
-    numbers = numbers[:, int(has_names and not names[0]) :]
-    return numbers[:, 0] if numbers.shape[1] == 1 else numbers

@@ -7,14 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.validation import IntArray, frozen_view, one_of, whole, whole_numbers
+from pate_tf.core.checks import IntArray, frozen_view, one_of, whole, whole_numbers
 
-INPUT_KINDS = ("image", "tabular", "text")
-INPUT_TYPES = {
-    "image": ("uint8", "float32"),
-    "tabular": ("float32",),
-    "text": ("float32",),
-}  # the first by default
+# The first by default.
+INPUT_TYPES = {"image": ("uint8", "float32"), "tabular": ("float32",), "text": ("float32",)}
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
@@ -22,21 +18,6 @@ LARGEST_CHARACTER = float(0x10FFFF)
 BACKGROUND = "white"
 BACKGROUNDS = {BACKGROUND: 255, "black": 0, "gray": 128}  # values of red, green and blue
 IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
-
-
-def check_name(name: str) -> None:
-    """Raises ValueError unless a data set's name can be part of a path, below a folder of runs."""
-    parts = name.split("/")
-    if (
-        not set(parts).isdisjoint(("", ".", ".."))
-        or not name.isprintable()
-        or len(name) > LONGEST_NAME
-        or "\\" in name
-    ):
-        raise ValueError(
-            f"name: expected a data set's name of printable characters, up to {LONGEST_NAME}, "
-            f"which leads out of no folder, got {name[:LONGEST_NAME]!r}"
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,9 +45,6 @@ class Dataset:
             and horizontal mirroring).
         pool_size: how many public samples form the student's pool unless the user says otherwise;
             0 where there are none.
-        num_categories: how many categories each feature of a vector has, which are numbered from 0;
-            0 for a number. Empty where nothing is known. It says how features may be represented,
-            and is no part of what makes two data sets the same.
         input_type: the type of raw inputs, which a served model takes: "uint8" (default) or
             "float32" for images, "float32" for tabular features.
         schema: how a row of raw columns becomes these features, a `data.schema.Schema`; None where
@@ -86,21 +64,27 @@ class Dataset:
     augmentation: str = ""
     pool_size: int
     input_type: str = ""
-    num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     schema: Any = dataclasses.field(default=None, compare=False, repr=False)
     white_level: float = WHITE_LEVEL
     background: str = BACKGROUND
     input_name: str = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        # It can be part of a path, below a folder of runs.
+        is_way_out = not set(self.name.split("/")).isdisjoint(("", ".", "..")) or "\\" in self.name
+        if is_way_out or not self.name.isprintable() or len(self.name) > LONGEST_NAME:
+            raise ValueError(
+                f"name: expected a data set's name of printable characters, up to {LONGEST_NAME}, "
+                f"which leads out of no folder, got {self.name[:LONGEST_NAME]!r}"
+            )
         whole(2, num_classes=self.num_classes)
         whole(0, pool_size=self.pool_size)
-        one_of(INPUT_KINDS, kind=self.kind)
-        object.__setattr__(self, "input_name", "image" if self.kind == "image" else "features")
+        one_of(tuple(INPUT_TYPES), kind=self.kind)
+        is_image = self.kind == "image"
         types = INPUT_TYPES[self.kind]
-        augmentations = AUGMENTATIONS if self.kind == "image" else ("none",)
-        usual = IMAGE_AUGMENTATION if self.kind == "image" else "none"
+        augmentations = AUGMENTATIONS if is_image else ("none",)
+        usual = IMAGE_AUGMENTATION if is_image else "none"
+        object.__setattr__(self, "input_name", "image" if is_image else "features")
         object.__setattr__(self, "input_type", self.input_type or types[0])
         object.__setattr__(self, "augmentation", self.augmentation or usual)
         one_of(tuple(BACKGROUNDS), background=self.background)
@@ -109,13 +93,6 @@ class Dataset:
         if self.class_names and len(self.class_names) != self.num_classes:
             raise ValueError(
                 f"class_names: expected {self.num_classes} names, got {len(self.class_names)}"
-            )
-        if self.num_categories and (
-            (len(self.num_categories),) != self.input_shape or min(self.num_categories) < 0
-        ):
-            raise ValueError(
-                f"num_categories: expected a number of at least 0 for each feature of "
-                f"{list(self.input_shape)}, got {len(self.num_categories)}, or negative ones"
             )
         low, high = (np.asarray(values, np.float64) for values in self.value_range)
         if low.shape != high.shape or low.shape not in ((), self.input_shape):
@@ -145,7 +122,8 @@ class Dataset:
         for field in dataclasses.fields(self):
             if not field.compare:
                 continue
-            value, expected = getattr(self, field.name), getattr(other, field.name)
+            value = getattr(self, field.name)
+            expected = getattr(other, field.name)
             if value != expected:
                 return f"{field.name} is {value!r}, not {expected!r}"
         return ""
@@ -156,17 +134,14 @@ class Dataset:
         The default type of inputs, white level and background are left out, as before there was a
         choice.
         """
-        fields = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.compare
+        usual = {
+            "input_type": INPUT_TYPES[self.kind][0],
+            "white_level": WHITE_LEVEL,
+            "background": BACKGROUND,
         }
-        if self.input_type == INPUT_TYPES[self.kind][0]:
-            del fields["input_type"]
-        for name, default in (("white_level", WHITE_LEVEL), ("background", BACKGROUND)):
-            if fields[name] == default:
-                del fields[name]
-        return fields
+        names = (field.name for field in dataclasses.fields(self) if field.compare)
+        fields = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in fields.items() if usual.get(name) != value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Dataset":
@@ -206,8 +181,29 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
         )
 
 
+def as_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    """Returns inputs as an array, of the type that they declare by a `dtype`.
+
+    A list declares none. Its numbers become float64, each by itself: a type that fits all of them
+    would depend on each.
+
+    Raises:
+        ValueError: if a list holds something else. The message, which begins with `what`, carries
+            no value.
+    """
+    if hasattr(values, "dtype"):
+        return np.asarray(values)
+    try:
+        return np.asarray(values, np.float64)
+    except (OverflowError, TypeError, ValueError):  # whose texts may quote values
+        got = "got something else; Data.from_dataframe takes texts and codes"
+        raise ValueError(f"{what}: expected numbers, as many in each input, {got}") from None
+
+
 def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[Any]:
     """Returns inputs in the type that a served model takes, so that a query is the same everywhere.
+
+    A number becomes the same one whether it comes as a whole number or as float64.
 
     Args:
         inputs: `[num_inputs, *input_shape]`.
@@ -218,10 +214,12 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
         ValueError: if they are no numbers, or would change: a fraction, a number beyond 255 or NaN
             can't be a pixel of type uint8. The message carries no value.
     """
-    array = np.asarray(inputs)
+    array = as_numbers(inputs, what)
     if array.dtype.kind not in "uif":
         raise ValueError(f"{what}: expected numbers as inputs of {dataset.name}, got {array.dtype}")
     if dataset.input_type != "uint8" or array.dtype == np.uint8:
+        if array.dtype.itemsize == 8:
+            array = array.astype(np.float64, copy=False)
         return array.astype(dataset.input_type, copy=False)
     # NaN compares as false.
     is_pixel = (array >= 0) & (array <= 255) & (array == np.floor(array))
@@ -237,9 +235,9 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
 # Raw inputs of a data set, private or public.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs of a data set; `PrivateExamples` or `PublicExamples`, never this itself."""
+    """Inputs of a data set: `PrivateExamples`, `PublicExamples` or a `Pool`, never this itself."""
 
     dataset: Dataset
     inputs: npt.NDArray[Any] = dataclasses.field(repr=False)

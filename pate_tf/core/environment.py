@@ -57,7 +57,8 @@ class _Finder:
                 gc.disable()
             if not self.is_shown and sys.stderr is not None:
                 sys.stderr.flush()
-                terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+                terminal = os.dup(2)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
                 stack.callback(os.close, terminal)
                 stack.callback(os.close, nowhere)
                 stack.callback(os.dup2, terminal, 2)
@@ -79,6 +80,7 @@ def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> 
         is_command: whether the process is a command's; never again False once True.
     """
     logging.getLogger("tensorflow").setLevel(logging.NOTSET if is_shown else logging.ERROR)
-    _FINDER.is_shown, _FINDER.is_command = is_shown, is_command or _FINDER.is_command
+    _FINDER.is_shown = is_shown
+    _FINDER.is_command = is_command or _FINDER.is_command
     if not ("tensorflow" in sys.modules or _FINDER in sys.meta_path):
         sys.meta_path.insert(0, _FINDER)

@@ -1,19 +1,21 @@
 """Public values: the pool, labels of it, and the samples that evaluate a student."""
 
 import dataclasses
+import warnings
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.dataset import Dataset, Examples, check_inputs, checked_labels
-from pate_tf.core.validation import IntArray, frozen_view, whole, whole_numbers
+from pate_tf.core.checks import IntArray, frozen_view, whole, whole_numbers
+from pate_tf.core.dataset import Dataset, Examples, checked_labels
 
 UNKNOWN = -1  # the sign of scikit-learn for "no label"
+UNLIKE = 1e-6  # probability below which two parts of shuffled samples are not as different
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pool:
+class Pool(Examples):
     """Public: unlabeled inputs. A student learns from them and from released labels.
 
     One without inputs says that there are none: a student follows from private records' noisy
@@ -27,35 +29,52 @@ class Pool:
             model. No strategy sees them, and no student learns from them.
     """
 
-    dataset: Dataset
-    inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
     true_labels: IntArray | None = dataclasses.field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        check_inputs(self.inputs, self.dataset)
-        object.__setattr__(self, "inputs", frozen_view(self.inputs))
 
     @property
     def majority_share(self) -> float | None:
         """Share of the most frequent class among those labeled; None if none has a label."""
-        return None if self.true_labels is None else majority_share(self.true_labels)
+        return majority_share(self.true_labels)
 
     @property
     def num_labeled(self) -> int:
         """How many inputs have a true label."""
         return 0 if self.true_labels is None else int((self.true_labels != UNKNOWN).sum())
 
-    def __len__(self) -> int:
-        return len(self.inputs)
 
-
-def majority_share(labels: IntArray) -> float | None:
+def majority_share(labels: IntArray | None) -> float | None:
     """Returns the share of the most frequent of labels `[num_labels]`, -1 where unknown.
 
     A constant answer has this accuracy. None if none is known.
     """
-    counts = np.bincount(labels[labels != UNKNOWN])
+    counts = np.bincount([] if labels is None else labels[labels != UNKNOWN])
     return float(counts.max() / counts.sum()) if len(counts) else None
+
+
+def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float | None:
+    """Returns the area under the curve of true against false positives.
+
+    It is the share of pairs of a positive and a negative sample whose scores are in that order;
+    ties count half. A constant answer has 1/2. The positive class is the second of two; of more
+    classes it is the mean over those that have samples. None if all samples are of one class.
+
+    Args:
+        scores: of the classes, `[num_samples, num_classes]`.
+        truth: true labels, `[num_samples]`.
+    """
+    import scipy.stats  # slow to import
+
+    areas = []
+    for label in [1] if scores.shape[1] == 2 else np.unique(truth):
+        column = scores[:, label].astype(np.float64)
+        is_positive = truth == label
+        num_pairs = is_positive.sum() * (~is_positive).sum()
+        if num_pairs:
+            ordered = scipy.stats.mannwhitneyu(
+                column[is_positive], column[~is_positive], method="asymptotic"
+            )
+            areas.append(ordered.statistic / num_pairs)
+    return float(np.mean(areas)) if areas else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +109,8 @@ class PublicExamples(Examples):
     def split(self, pool_size: int) -> "PublicSplit":
         """Shares the samples out: the first `pool_size` form the pool, the rest is held out.
 
-        Without any sample both parts are empty.
+        Without any sample both parts are empty. There is a warning if their classes differ more
+        than chance allows (Pearson's chi-squared test).
 
         Raises:
             ValueError: if either part of some would be empty. Without any label nothing needs to be
@@ -102,24 +122,35 @@ class PublicExamples(Examples):
                 f"pool_size: expected between 1 and {most} of the {len(self)} public "
                 f"samples of {self.dataset.name}, got {pool_size}"
             )
-        labels = np.full(len(self), UNKNOWN) if self.labels is None else self.labels
-        first, others = (
-            PublicExamples(self.dataset, self.inputs[part], labels[part])
-            for part in (slice(pool_size), slice(pool_size, None))
-        )
+        first = self.take(slice(pool_size))
+        others = self.take(slice(pool_size, None))
+        if first.labels is not None and others.labels is not None:
+            import scipy.stats  # slow to import
+
+            counts = np.array(
+                [
+                    np.bincount(known[known != UNKNOWN], minlength=self.dataset.num_classes)
+                    for known in (first.labels, others.labels)
+                ]
+            )
+            found = counts[:, counts.any(axis=0)]
+            if scipy.stats.chi2_contingency(found).pvalue < UNLIKE:
+                warnings.warn(
+                    "The held-out public samples have other classes than the pool, as in a file "
+                    "that is sorted by class: no accuracy on them says much. Shuffle the public "
+                    "records; in Python, `held_out_seed` does.",
+                    stacklevel=2,
+                )
         return PublicSplit(pool=Pool(self.dataset, first.inputs, first.labels), held_out=others)
 
-    def labelled(self) -> "PublicExamples | None":
-        """Returns those samples that have a label; None if none has one."""
-        if self.labels is None:
-            return None
-        is_labeled = self.labels != UNKNOWN
-        return PublicExamples(self.dataset, self.inputs[is_labeled], self.labels[is_labeled])
+    def take(self, rows: slice | npt.NDArray[Any]) -> Self:
+        """Returns the samples at some places."""
+        labels = None if self.labels is None else self.labels[rows]
+        return dataclasses.replace(self, inputs=self.inputs[rows], labels=labels)
 
-    @property
-    def majority_share(self) -> float | None:
-        """Share of the most frequent class among those labeled; None if none has a label."""
-        return None if self.labels is None else majority_share(self.labels)
+    def labelled(self) -> Self | None:
+        """Returns those samples that have a label; None if none has one."""
+        return None if self.labels is None else self.take(self.labels != UNKNOWN)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,18 +174,13 @@ class PublicSplit:
         """What is publicly known of all of them."""
         return self.pool.dataset
 
-    @property
-    def pool_labels(self) -> IntArray | None:
-        """True labels of the pool, as of `Pool`, to measure how many noisy labels are right."""
-        return self.pool.true_labels
-
     def without(self, queries: IntArray) -> PublicExamples:
         """Returns all public samples but those of the pool at `queries`, int64 `[num_queries]`."""
         kept = np.delete(np.arange(len(self.pool)), queries)
         inputs = np.concatenate([self.pool.inputs[kept], self.held_out.inputs])
         labels = np.full(len(inputs), UNKNOWN)
-        if self.pool_labels is not None:
-            labels[: len(kept)] = self.pool_labels[kept]
+        if self.pool.true_labels is not None:
+            labels[: len(kept)] = self.pool.true_labels[kept]
         if self.held_out.labels is not None:
             labels[len(kept) :] = self.held_out.labels
         return PublicExamples(self.dataset, inputs, labels)
@@ -178,9 +204,7 @@ class PoolLabels:
     query_indices: IntArray = dataclasses.field(repr=False)
     labels: IntArray = dataclasses.field(repr=False)
     num_classes: int
-    weights: npt.NDArray[np.float32] | None = dataclasses.field(
-        default=None, repr=False, kw_only=True
-    )
+    weights: npt.NDArray[np.float32] | None = dataclasses.field(default=None, repr=False)
 
     def checked(self) -> Self:
         """Returns labels that come from elsewhere, as int64 and float32 and read-only.
@@ -230,3 +254,13 @@ class PoolLabels:
                 f"student: expected labels of {pool.dataset.num_classes} classes, "
                 f"got {self.num_classes}"
             )
+
+
+CLUSTERS_OF_CLASS = (1, 2, 3, 5, 10)
+FEWEST_OF_CLUSTER = 20  # inputs of the pool
+
+
+def cluster_numbers(pool_size: int, num_classes: int) -> list[int]:
+    """Returns the numbers of clusters that a pool can have, ascending; at least one."""
+    most = max(pool_size // FEWEST_OF_CLUSTER, 1)
+    return sorted({min(number * num_classes, most) for number in CLUSTERS_OF_CLASS})

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import datetime
 import functools
+import pathlib
 import threading
 import time
 import warnings
@@ -42,6 +44,19 @@ class Reporting:
     def seconds(self) -> float:
         """How long the run has taken so far."""
         return time.monotonic() - self.began
+
+    def warn_of_stored(self, path: pathlib.Path, holds: str) -> None:
+        """Warns that stored results are used, and not the private records that were given again.
+
+        Args:
+            path: a file or folder that was written with the results.
+            holds: what they are.
+        """
+        when = datetime.datetime.fromtimestamp(path.stat().st_mtime)
+        self.warn(
+            f"{path.parent} holds {holds} of {when:%Y-%m-%d %H:%M}, which are used: the private "
+            f"records are not read again. For other records choose another folder."
+        )
 
 
 QUIET = Reporting()

@@ -2,18 +2,53 @@
 
 import dataclasses
 import hashlib
+import warnings
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.checks import IntArray, frozen_view, whole_numbers
 from pate_tf.core.dataset import Examples, checked_labels
+from pate_tf.core.settings import ProtectedUnit
 from pate_tf.core.source import PrivateSource, owner_name
-from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
 
 class SensitiveWarning(UserWarning):
     """SENSITIVE: something about the private records, for the data holder alone."""
+
+
+def warn_holder(text: str, *, is_private: bool = True, stacklevel: int = 3) -> None:
+    """Warns of something about records: of private ones with a `SensitiveWarning`, which says so.
+
+    `stacklevel` is as of `warnings.warn`, where 3 is the caller's caller.
+    """
+    kind = SensitiveWarning if is_private else UserWarning
+    secret = "sensitive, for the data holder alone: " if is_private else ""
+    warnings.warn(secret + text, kind, stacklevel=stacklevel)
+
+
+def owner_array(owners: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Returns owners, whole numbers or strings `[num_records]`, as an array of one type.
+
+    What has no such type, such as a list, becomes strings, each owner by itself: a type that fits
+    all would depend on each, and with it how all others are written as names.
+
+    Raises:
+        ValueError: if an owner is something else. The message carries no owner.
+    """
+    names = np.asarray(owners, None if hasattr(owners, "dtype") else object)
+    if names.dtype.kind == "O" and all(
+        isinstance(owner, str | int | np.integer) and not isinstance(owner, bool)
+        for owner in names.flat
+    ):
+        names = np.array([str(owner) for owner in names.flat], np.str_).reshape(names.shape)
+    if names.dtype.kind not in "iuUS" or names.ndim != 1:
+        raise ValueError(
+            f"owners: expected whole numbers or strings [num_records], got {names.dtype} of shape "
+            f"{list(names.shape)}"
+        )
+    return names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +62,8 @@ class PrivateExamples(Examples):
         owners: whose each record is, whole numbers or strings `[num_records]`; None if each record
             stands for itself.
         source: that releases from them are charged to; None where the run folder is its own.
+        split: which call of `Data.hold_back` they come from, and whether they are the part that was
+            held back; None for records that were not split.
 
     Raises:
         ValueError: if inputs, labels or owners don't fit the data set, or an input is not finite.
@@ -36,17 +73,15 @@ class PrivateExamples(Examples):
     labels: IntArray = dataclasses.field(repr=False)
     owners: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
     source: PrivateSource | None = dataclasses.field(default=None, repr=False)
+    split: tuple[object, bool] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "labels", checked_labels(self.labels, self))
         if self.owners is not None:
-            owners = np.asarray(self.owners)
-            if owners.dtype.kind not in "iuUS" or owners.shape != (len(self),):
-                raise ValueError(
-                    f"owners: expected whole numbers or strings, one for each record, got "
-                    f"{owners.dtype} in {owners.ndim} dimensions"
-                )
+            owners = owner_array(self.owners)
+            if owners.shape != (len(self),):
+                raise ValueError("owners: expected one for each record, got another number")
             object.__setattr__(self, "owners", frozen_view(owners))
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Self:
@@ -202,7 +237,8 @@ class Votes:
             )
         if labels.dtype != np.int64:
             labels = np.array(whole_numbers(labels, "votes"))
-        low, high = labels.min(initial=num_classes), labels.max(initial=0)
+        low = labels.min(initial=num_classes)
+        high = labels.max(initial=0)
         if low < 0 or high >= num_classes:
             misfits = "others"
             if low < 0:
@@ -239,8 +275,20 @@ class Votes:
 MOST_TEACHERS = 2**20  # where how many records there are is not public
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sharding(ProtectedUnit):
+    """How private records are divided among teachers. Public.
+
+    Attributes:
+        num_teachers: number of shards, one for each teacher.
+        unit: what one shard protects: "record", or "owner" for all records of one owner.
+    """
+
+    num_teachers: int
+
+
 @dataclasses.dataclass(frozen=True)
-class Partition:
+class Partition(Sharding):
     """Which teacher each record belongs to: disjoint and complete by its form.
 
     Attributes:
@@ -255,8 +303,6 @@ class Partition:
     """
 
     assignment: IntArray = dataclasses.field(repr=False)
-    num_teachers: int
-    unit: str = "record"
 
     def __post_init__(self) -> None:
         assignment = whole_numbers(self.assignment, "partition")
@@ -330,7 +376,7 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
         (-(-num_records // num_teachers), num_teachers)
     )
     dealt = np.argsort(draws, axis=1, kind="stable").astype(np.int64, copy=False)
-    return Partition(dealt.ravel()[:num_records], num_teachers)
+    return Partition(dealt.ravel()[:num_records], num_teachers=num_teachers)
 
 
 def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
@@ -358,33 +404,13 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
     """
     if not 1 <= num_teachers <= MOST_TEACHERS:
         raise ValueError(f"num_teachers: expected from 1 to {MOST_TEACHERS}, got {num_teachers}")
-    names = np.asarray(owners)
-    # Floats would not do: one of them changes how all the others are written as names.
-    if names.dtype.kind not in "iuUS" or names.ndim != 1:
-        raise ValueError(
-            f"owners: expected whole numbers or strings [num_records], got {names.dtype} of shape "
-            f"{list(names.shape)}"
-        )
-    unique, positions = np.unique(names, return_inverse=True)
+    unique, positions = np.unique(owner_array(owners), return_inverse=True)
     key = str(seed).encode()
     teachers = [
         int.from_bytes(hashlib.blake2b(owner_name(owner), key=key, digest_size=16).digest())
         % num_teachers
         for owner in unique.tolist()
     ]
-    return Partition(np.array(teachers, np.int64)[positions], num_teachers, unit="owner")
-
-
-def assigned_partition(assignment: npt.NDArray[Any], *, num_teachers: int) -> Partition:
-    """Returns the partition of a file.
-
-    Args:
-        assignment: whole numbers: the teacher of each record, `[num_records]`.
-        num_teachers: number of teachers.
-
-    Raises:
-        ValueError: if it is something else, or a teacher has no record.
-    """
-    if assignment.dtype.kind not in "iu":
-        raise ValueError(f"partition: expected whole numbers, got {assignment.dtype}")
-    return Partition(assignment, num_teachers)
+    return Partition(
+        np.array(teachers, np.int64)[positions], num_teachers=num_teachers, unit="owner"
+    )

@@ -2,13 +2,16 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import hmac
 import json
 import os
 import pathlib
+import re
 import secrets
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 import numpy as np
@@ -20,8 +23,17 @@ LONGEST_NAME: Final = 120
 KEY_FILE: Final = "digest.key"
 KEY_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
-RECORD_KEY: Final = np.frombuffer(b"records", np.uint8)  # whose `private_digest` is the key
-PRIVATE_RECORDS: Final = "records"  # of a private digest, among settings
+PRIVATE_RECORDS: Final = "records"  # among stored settings, a digest that never stops a run
+# How keys of sources begin.
+NAMED = "name "
+MERGED = "merged "
+# Folders and files whose name does not tell one project from another.
+GENERIC: Final = ("data", "images", "private", "records", "table", "train")
+# Printable characters that show nothing (Default_Ignorable_Code_Point of Unicode 15): two names
+# that differ by them look the same.
+INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _BLOCK: Final = 4_096  # records whose bytes are copied at a time
 
 Digests = npt.NDArray[np.uint8]  # [num_digests, DIGEST_BYTES]
@@ -50,25 +62,77 @@ class PrivateSource:
         """Returns the source of a name.
 
         Raises:
-            ValueError: if the name is empty, too long, or not printable on one line of a table.
+            ValueError: if the name is empty, too long, or not visible on one line of a table.
         """
-        if not 0 < len(name.strip()) <= LONGEST_NAME or not name.isprintable() or "|" in name:
+        is_visible = name.isprintable() and not INVISIBLE.search(name)
+        if not 0 < len(name.strip()) <= LONGEST_NAME or not is_visible or "|" in name:
             raise ValueError(
-                f"source_name: expected 1 to {LONGEST_NAME} printable characters without |, got "
-                f"{name[:LONGEST_NAME]!r}"
+                f"source_name: expected 1 to {LONGEST_NAME} visible characters without |, got "
+                f"{name[:LONGEST_NAME]!a}"
             )
-        return cls(name=name, key=f"name {name}")
+        return cls(name=name, key=f"{NAMED}{name}")
 
     @property
     def is_named(self) -> bool:
-        """Whether it is known by its name alone, wherever the records lie."""
-        return self.key == f"name {self.name}"
+        """Whether a person named it, wherever the records lie."""
+        return self.key.startswith((NAMED, MERGED))
 
     @classmethod
-    def of_file(cls, path: pathlib.Path | str) -> Self:
-        """Returns the source of a private file, folder or URL without a name of its own."""
-        place = path if "://" in str(path) else pathlib.Path(path).resolve()
-        return cls(name=pathlib.Path(path).stem, key=f"file {place}")
+    def of_file(cls, path: pathlib.Path | str, declared: str | None = None) -> Self:
+        """Returns the source of a private file, folder or URL.
+
+        It has the name that a person declared; else it is called as the file is, and after the
+        folder around it, too, if every project has files of that name.
+        """
+        if declared is not None:
+            return cls.named(declared)
+        written = str(path).removeprefix("file://")
+        place = written if "://" in written else pathlib.Path(written).resolve()
+        name = pathlib.Path(place).stem
+        if name.casefold() in GENERIC and (around := pathlib.Path(place).parent.name):
+            name = f"{around} {name}"
+        return cls(name=name, key=f"file {place}")
+
+    @classmethod
+    def merged(cls, parts: Iterable[Self], name: str | None = None) -> Self:
+        """Returns the source of records of several sources, to each of which all is charged.
+
+        Args:
+            parts: the sources.
+            name: of all together. Default: the names of the parts.
+        """
+        declared = [] if name is None else [cls.named(name)]
+        sources = list({each.key: each for each in [*declared, *parts]}.values())
+        if len(sources) == 1:
+            return sources[0]
+        shown = name or ", ".join(sorted({each.name or "merged runs" for each in sources}))
+        if len(shown) > LONGEST_NAME:
+            shown = f"{len(sources)} merged sources"
+        keys = frozenset[str]().union(*(_keys(each.key) for each in sources))
+        return cls(name=shown, key=MERGED + json.dumps(sorted(keys)))
+
+    def shares(self, key: str) -> bool:
+        """Whether the source of a key is this one, however it is spelled, or both have a part."""
+        return not _keys(self.key).isdisjoint(_keys(key))
+
+    def check_stored(self, stored: "PrivateSource | None", folder: pathlib.Path) -> None:
+        """Raises ValueError if a folder's results are of another source than this, a named one."""
+        if self.is_named and not (stored and self.shares(stored.key)):
+            raise ValueError(
+                f"{folder} holds results of a source that was not named {self.name}; choose "
+                f"another folder or the earlier name"
+            )
+
+
+@functools.lru_cache(maxsize=4_096)
+def _keys(key: str) -> frozenset[str]:
+    """Returns the keys that a source is compared by: of each part, with one spelling of a name."""
+    if key.startswith(MERGED):
+        return frozenset[str]().union(*map(_keys, json.loads(key.removeprefix(MERGED))))
+    if not key.startswith(NAMED):
+        return frozenset([key])
+    folded = unicodedata.normalize("NFKD", " ".join(key.removeprefix(NAMED).split())).casefold()
+    return frozenset([NAMED + unicodedata.normalize("NFKC", folded)])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +145,7 @@ class Records:
     """
 
     num_records: int = dataclasses.field(repr=False)
-    source: PrivateSource | None = None
+    source: PrivateSource | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
@@ -141,11 +205,9 @@ def record_digests(inputs: npt.NDArray[Any]) -> Digests:
     digests = bytearray()
     for start in range(0, len(inputs), _BLOCK):
         block = inputs[start : start + _BLOCK]
-        rows = np.ascontiguousarray(block.reshape(len(block), -1), "<f4") + np.float32(0)
-        size, data = rows[0].nbytes, rows.tobytes()  # -0.0 is 0.0
-        for place in range(len(block)):
-            row = data[place * size : (place + 1) * size]
-            digests += hashlib.blake2b(row, digest_size=DIGEST_BYTES).digest()
+        rows = np.ascontiguousarray(block.reshape(len(block), -1), "<f4")
+        for row in rows + np.float32(0):  # -0.0 is 0.0
+            digests += hashlib.blake2b(row.tobytes(), digest_size=DIGEST_BYTES).digest()
     return np.frombuffer(bytes(digests), np.uint8).reshape(len(inputs), DIGEST_BYTES)
 
 
@@ -167,31 +229,21 @@ def owner_name(owner: int | str | bytes) -> bytes:
     return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
-def keyed_sum(
-    key: bytes,
-    digests: Digests,
-    labels: npt.NDArray[np.int64],
-    owners: npt.NDArray[np.bytes_] | None = None,
-) -> npt.NDArray[np.uint64]:
-    """Returns the sum of HMAC-SHA256 of each record with its label and owner, uint64 `[4]`.
+def content_sum(digests: Digests, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """SENSITIVE: returns a sum of digests of records with their labels, uint64 `[4]`.
 
-    Modulo 2^64 each, sums of disjoint records add up to that of their union, in any order. Without
-    the key they say nothing of the records.
+    Modulo 2^64 each, sums of disjoint records add up to that of their union, in any order.
 
     Args:
-        key: of the run.
         digests: `record_digests`, `[num_records, 16]`.
         labels: `[num_records]`.
-        owners: `owner_digests`, `[num_records]`; None for none.
     """
     total = np.zeros(4, np.uint64)
     for start in range(0, len(digests), _BLOCK):
         some = slice(start, start + _BLOCK)
         columns = [digests[some], labels[some].astype("<i8")[:, None].view(np.uint8)]
-        if owners is not None:
-            columns.append(owners[some, None].view(np.uint8))
         rows = np.concatenate(columns, axis=1)
-        codes = b"".join(hmac.digest(key, row.tobytes(), "sha256") for row in rows)
+        codes = b"".join(hmac.digest(b"", row.tobytes(), "sha256") for row in rows)
         total += np.frombuffer(codes, "<u8").reshape(-1, 4).sum(axis=0, dtype=np.uint64)
     return total
 
@@ -199,7 +251,7 @@ def keyed_sum(
 def check_same_settings(
     stored: Mapping[str, Any], settings: Mapping[str, Any], *, folder: pathlib.Path, holds: str
 ) -> None:
-    """Checks that a folder holds a run of the same settings and private records.
+    """Checks that a folder holds a run of the same settings, all of them public.
 
     Args:
         stored: settings by name, JSON values, as they were read from the folder.
@@ -212,7 +264,7 @@ def check_same_settings(
     """
     wanted = json.loads(json.dumps(settings))  # as they are read back: tuples are lists
     differing = [
-        "private records" if name == PRIVATE_RECORDS else name
+        name
         for name in {**wanted, **stored}
         if json.dumps([name in stored, stored.get(name)])
         != json.dumps([name in wanted, wanted.get(name)])

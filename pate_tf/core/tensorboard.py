@@ -17,7 +17,7 @@ TAGS: Final[Mapping[str, str]] = {
     "result/mean_accuracy": "SENSITIVE: mean accuracy of the teachers on public samples.",
     "epoch_accuracy": "Accuracy on public samples outside of the pool.",
     "result/accuracy": "Accuracy of the version on public samples outside of the pool.",
-    "result/epsilon": "What the labels of the version cost, at the stated delta.",
+    "result/epsilon": "What the version cost, at the stated delta.",
 }
 
 

@@ -10,15 +10,10 @@ from pate_tf.core.dataset import BACKGROUND, BACKGROUNDS, Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import Reporting
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.settings import Settings, described, setting
 from pate_tf.core.source import PrivateSource
-from pate_tf.core.validation import Settings, described, setting
-from pate_tf.data import catalogue, image_folders, tables
+from pate_tf.data import datasets, image_folders, tables
 from pate_tf.data.schema import Schema, read_schema
-
-
-def source_of(path: pathlib.Path, name: str | None) -> PrivateSource:
-    """Returns the source of a private file or folder: by its public name, if it has one."""
-    return PrivateSource.of_file(path) if name is None else PrivateSource.named(name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,11 +72,6 @@ class FileSource(Settings):
         "private file, or of the folder of public images.",
     )
 
-    @property
-    def dataset(self) -> Dataset:
-        """What is publicly known of the data; of tables without a public file by the schema."""
-        return self.load_public().dataset
-
     @functools.cached_property
     def _schema(self) -> Schema:
         if self.schema is None:
@@ -90,12 +80,6 @@ class FileSource(Settings):
                 "pate schema drafts one"
             )
         return read_schema(self.schema)
-
-    @property
-    def _table_name(self) -> str:
-        place = self.private or self.public
-        of_file = "table" if place is None else place.resolve().stem
-        return self.name or self._schema.name or of_file
 
     @functools.cached_property
     def _public_table(self) -> tables.TextTable:
@@ -125,11 +109,14 @@ class FileSource(Settings):
             )
         if self.image_size is not None:
             raise ValueError("image_size: expected with folders of images alone, got it with files")
+        place = self.private or self.public
+        of_file = "table" if place is None else place.resolve().stem
+        name = self.name or self._schema.name or of_file
         if self.public is None:
-            return PublicExamples.none_of(self._schema.dataset(self._table_name, 0))
+            return PublicExamples.none_of(self._schema.dataset(name, 0))
         table = self._public_table
         by = self._schema.with_decimals(table.fields)
-        return table.public(by, name=self._table_name, label=self.label)
+        return table.public(by, name=name, label=self.label)
 
     def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
         """SENSITIVE: returns the private records.
@@ -161,10 +148,12 @@ class FileSource(Settings):
             examples = tables.read_table(
                 self.private,
                 form or tables.text_form(self.private, dataset.schema, header_alone=True),
-                *(dataset.schema, self.label, self.owner),
+                dataset.schema,
+                self.label,
+                self.owner,
                 in_order=self.on_bad_record == tables.SKIP,
             ).private(dataset, label=self.label, owner=self.owner, on_bad_record=self.on_bad_record)
-        return dataclasses.replace(examples, source=source_of(self.private, self.name))
+        return dataclasses.replace(examples, source=PrivateSource.of_file(self.private, self.name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,17 +163,14 @@ class DataSource(Settings):
     dataset: str = setting(
         "digits",
         group="data",
-        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, "
-        "another name of TensorFlow Datasets, or module:function.",
+        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, another name of "
+        "TensorFlow Datasets, or module:function.",
     )
     data_dir: pathlib.Path | None = setting(
         None,
         group="data",
-        help="Folder with data prepared by TensorFlow Datasets, or UCI's files in adult/ and "
-        "diabetes/ below it. Default: TFDS' own; what is not there is downloaded.",
-    )
-    svhn_extra: bool = setting(
-        True, group="data", advanced=True, help="SVHN's extra split is private data too."
+        help="Folder with data prepared by TensorFlow Datasets. Default: TFDS' own; what is not "
+        "there is downloaded.",
     )
     source_name: str | None = setting(
         None,
@@ -205,7 +191,7 @@ class DataSource(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        catalogue.check_name(self.dataset, self.data_dir)
+        datasets.check_name(self.dataset, self.data_dir)
 
     @property
     def named_source(self) -> PrivateSource | None:
@@ -216,7 +202,7 @@ class DataSource(Settings):
     def flags(self) -> dict[str, Any]:
         """The flags that name the data, as JSON values; paths are absolute."""
         source = self.files or self
-        names = described(FileSource) if self.files else ("dataset", "data_dir", "svhn_extra")
+        names = described(FileSource) if self.files else ("dataset", "data_dir")
         values = {name: getattr(source, name) for name in names}
         return {
             name: str(value.absolute()) if isinstance(value, pathlib.Path) else value
@@ -239,25 +225,18 @@ class DataSource(Settings):
             if self.files is not None:
                 examples = self.files.load_private(public)
             else:
-                examples = catalogue.load_private(
-                    self.dataset, data_dir=self.data_dir, svhn_extra=self.svhn_extra
-                )
+                examples = datasets.load_private(self.dataset, data_dir=self.data_dir)
+        owners = examples.owners
+        if self.owners_file is not None:
+            owners = artifacts.read_array(self.owners_file)
         source = self.named_source or examples.source
-        examples = dataclasses.replace(examples, source=source)
-        if self.owners_file is None:
-            return examples
-        owners = artifacts.read_array(self.owners_file)
-        if owners.ndim and len(owners) != len(examples):
-            raise ValueError(
-                "owners_file: expected the owner of each record, got another number of them"
-            )
-        return dataclasses.replace(examples, owners=owners)
+        return dataclasses.replace(examples, source=source, owners=owners)
 
     def load_dataset(self) -> Dataset:
         """Returns what is publicly known of the data; ValueError if they can't be had."""
         if self.files is not None:
-            return self.files.dataset
-        return catalogue.load_dataset(self.dataset, data_dir=self.data_dir)
+            return self.files.load_public().dataset
+        return datasets.load_dataset(self.dataset, data_dir=self.data_dir)
 
     def load_public(self, reporting: Reporting) -> PublicExamples:
         """Returns the public samples.
@@ -268,4 +247,20 @@ class DataSource(Settings):
         with reporting.clock(f"reading {self.files.public if self.files else self.dataset}"):
             if self.files is not None:
                 return self.files.load_public()
-            return catalogue.load_public(self.dataset, data_dir=self.data_dir)
+            return datasets.load_public(self.dataset, data_dir=self.data_dir)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoolSize(Settings):
+    """How many public samples form a pool, by a number of one's own."""
+
+    pool_size: int | None = setting(
+        None,
+        group="data",
+        flag="stdnt_share",
+        least=1,
+        advanced=True,
+        help="How many of the public samples, from the first, form the student's pool, on which "
+        "representations are trained, too; the others evaluate it. Default: the data set's own "
+        "number.",
+    )

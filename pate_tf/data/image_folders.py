@@ -5,34 +5,39 @@ or stated, never off the private one.
 """
 
 import contextlib
-import itertools
+import dataclasses
 import pathlib
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
+from pate_tf.core.checks import raise_all
 from pate_tf.core.dataset import BACKGROUND, IMAGE_AUGMENTATION, WHITE_LEVEL, Dataset
 from pate_tf.core.public import UNKNOWN, PublicExamples
-from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
-from pate_tf.core.validation import raise_all
+from pate_tf.core.sensitive import PrivateExamples, warn_holder
 from pate_tf.data.tables import REFUSE, pool_size
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 # What systems leave beside images.
 PASSED_OVER: Final = re.compile(r"\..*|thumbs\.db|desktop\.ini|__macosx", re.IGNORECASE)
-SPLITS: Final = {"train", "training", "test", "testing", "val", "valid", "validation"}  # no classes
+NO_CLASSES: Final = re.compile(r"(?i)(train|test)(ing)?|val(id(ation)?)?|(image|img|mask|label)s?")
+NO_IMAGES: Final = "; files that are no images, such as .npz and labels in .csv, are not read"
+# What names a mask: a folder below that of a class, or the end of a name beside that of its image.
+MASKS: Final = re.compile(r"(?i)masks?|segmentations?|annotations?")
+MASK_OF: Final = re.compile(
+    r"(?i)(.+?)[ _.-](masks?|segmentations?|annotations?|seg|gt)([ _.-]?\d+)?"
+)
 GRAY: Final = ("1", "L", "LA")
 DEEP: Final = ("I", "F")  # modes of more than 8 bits, by how they begin
 WHITE_LEVELS: Final = (1.0, *(2.0**bits - 1.0 for bits in range(8, 33, 2)))
 ORIENTATION: Final = 0x0112  # of EXIF; above 4 the image lies on its side
 LARGEST: Final = 4096  # of a side
-END_OF_JPEG: Final = b"\xff\xd9"
 BROKEN: Final = "expected an image, got a broken one"
 
 
@@ -82,8 +87,8 @@ def load_public(
         size: height and width that all images are scaled to, private ones too. Default: that of the
             public images.
         background: color of `BACKGROUNDS` that transparent images are laid on, private ones too.
-        on_bad_record: "refuse" if a private folder beside public images is an error by what shows
-            without its pixels, before any image is decoded; "skip" if it is not looked at.
+        on_bad_record: "refuse" if a private folder beside public images is an error by its names
+            alone, before any image is decoded; "skip" if it is not looked at.
 
     Raises:
         ValueError: if there are no images, some are broken (which are named), all are alike, they
@@ -93,28 +98,29 @@ def load_public(
     if place is None or (folder is None and size is None):
         raise ValueError("image_size: expected a size of all images without public ones, got none")
     names = tuple(classes or _class_names(place))
-    paths, labels = list[pathlib.Path](), np.zeros(0, np.int64)
-    shape, white_level, number = (*(size or (1, 1)), 1), WHITE_LEVEL, 0
-    if folder is not None:
-        paths, labels = _placed(folder, names, is_private=False)
-        if beside is not None and on_bad_record == REFUSE:
-            _placed(beside, names, is_private=True)
-        shape, white_level = _facts(paths, folder, size)
-        number = pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any()))
     dataset = Dataset(
         name=name or place.resolve().name,
         kind="image",
-        input_shape=shape,
+        input_shape=(*(size or (1, 1)), 1),
         value_range=(0.0, 255.0),
         num_classes=len(names),
         class_names=names,
         augmentation=augmentation,
-        pool_size=number,
-        white_level=white_level,
+        pool_size=0,
         background=background,
     )
+    if folder is None:
+        return PublicExamples.none_of(dataset)
+    paths, labels = _placed(folder, names, is_private=False)
+    if beside is not None and on_bad_record == REFUSE:
+        _placed(beside, names, is_private=True)
+    shape, white_level = _facts(paths, folder, size)
+    number = pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any()))
+    dataset = dataclasses.replace(
+        dataset, input_shape=shape, white_level=white_level, pool_size=number
+    )
     inputs, broken = read_images(paths, dataset)
-    _refuse(place, broken, is_private=False)
+    _refuse(folder, broken, is_private=False)
     if len(inputs) > 1 and all(np.array_equal(image, inputs[0]) for image in inputs):
         raise ValueError(
             f"{folder}: expected images that differ, got {len(inputs):,} that are all alike, with "
@@ -154,11 +160,10 @@ def load_private(
     is_whole = [path not in broken for path in paths]
     kept = np.flatnonzero(is_whole & (labels != UNKNOWN))
     if len(kept) < len(paths):
-        warnings.warn(
-            f"sensitive, for the data holder alone: {folder}: {len(paths) - len(kept):,} images "
-            f"are broken or in no folder of a class and are left out",
-            SensitiveWarning,
-            stacklevel=3,
+        warn_holder(
+            f"{folder}: {len(paths) - len(kept):,} images are broken, too large or in no folder of "
+            "a class and are left out",
+            stacklevel=4,
         )
     if not len(kept):
         raise ValueError(f"{folder}: expected at least one image of a class, got none")
@@ -174,7 +179,8 @@ def image_files(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.
         ValueError: if there is no such folder.
     """
     below = (path for place in _folders(folder) for path in (folder / place).rglob("*"))
-    images, others = list[pathlib.Path](), list[pathlib.Path]()
+    images = list[pathlib.Path]()
+    others = list[pathlib.Path]()
     for path in sorted([*folder.iterdir(), *below]):
         is_passed_over = any(map(PASSED_OVER.fullmatch, path.relative_to(folder).parts))
         if (path.is_file() or not path.exists()) and not is_passed_over:  # a link to nowhere too
@@ -193,13 +199,37 @@ def _folders(folder: pathlib.Path) -> list[str]:
 def _class_names(folder: pathlib.Path) -> list[str]:
     """Returns the folders in a public folder; ValueError if they are no classes."""
     names = _folders(folder)
-    if len(names) >= 2 and not SPLITS.issuperset(map(str.lower, names)):
+    if len(names) >= 2 and not all(map(NO_CLASSES.fullmatch, names)):
         return names
     deeper = [folder / name for name in names if len(_folders(folder / name)) > 1]
     raise ValueError(
         f"{folder}: expected folders of at least 2 classes, or `classes`, got "
-        f"{' and '.join(names) or 'none'}" + (f"; name {deeper[0]}" if deeper else "")
+        f"{' and '.join(names) or 'none'}"
+        + (f"; name {deeper[0]}" if deeper else NO_IMAGES * bool(image_files(folder)[1]))
     )
+
+
+def _check_masks(
+    folder: pathlib.Path, images: Sequence[pathlib.Path], *, is_private: bool, on_bad_record: str
+) -> None:
+    """Raises ValueError, or warns where bad records are skipped, if names say masks of images."""
+    stems = {path.with_suffix("") for path in images}
+    masks = [
+        path
+        for path in images
+        if any(map(MASKS.fullmatch, path.relative_to(folder).parts[1:-1]))
+        or ((match := MASK_OF.fullmatch(path.stem)) and path.with_name(match[1]) in stems)
+    ]
+    if not masks:
+        return
+    which = "this number is sensitive" if is_private else f"{masks[0].relative_to(folder)}, ..."
+    text = (
+        f"{folder}: expected one image of each record, got {len(masks):,} masks ({which}), which "
+        f"would be records of their own: move them out of the folder"
+    )
+    if on_bad_record == REFUSE:
+        raise ValueError(text)
+    warn_holder(text, stacklevel=5)
 
 
 def _placed(
@@ -212,8 +242,8 @@ def _placed(
 
     Raises:
         ValueError: if there is no image; unless bad records are skipped, if there is a folder of
-            no class, a private image outside of the folders, or an image that shows without its
-            pixels that it is broken. The message names public images alone.
+            no class, a private image outside of the folders, or a mask beside its image. The
+            message names public images alone.
     """
     strange = set(_folders(folder)) - set(classes)
     if strange and on_bad_record == REFUSE:
@@ -224,15 +254,14 @@ def _placed(
         )
     images, others = image_files(folder)
     if others:
-        secret = "sensitive, for the data holder alone: " if is_private else ""
         name = "" if is_private else f", such as {others[0].relative_to(folder)}"
-        warnings.warn(
-            f"{secret}{folder}: {len(others):,} files are no images and are left out{name}",
-            SensitiveWarning if is_private else UserWarning,
-            stacklevel=3,
-        )
+        text = f"{folder}: {len(others):,} files are no images and are left out{name}"
+        warn_holder(text, is_private=is_private, stacklevel=4)
     if not images:
-        raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
+        raise ValueError(
+            f"{folder}: expected images ({', '.join(SUFFIXES)}), got none{NO_IMAGES * bool(others)}"
+        )
+    _check_masks(folder, images, is_private=is_private, on_bad_record=on_bad_record)
     placed = []
     for path in images:
         first, *below = path.relative_to(folder).parts
@@ -242,48 +271,37 @@ def _placed(
     placed = [placed[index] for index in np.random.default_rng(0).permutation(len(placed))]
     labels = np.array([label for *_, label, _ in placed], np.int64)
     paths = [path for *_, path in placed]
-    if on_bad_record == REFUSE:
-        if is_private and (labels == UNKNOWN).any():
-            raise ValueError(f"{folder}: expected images in folders of their classes, got others")
-        _refuse(folder, set(itertools.filterfalse(_seems_whole, paths)), is_private=is_private)
+    if on_bad_record == REFUSE and is_private and (labels == UNKNOWN).any():
+        raise ValueError(f"{folder}: expected images in folders of their classes, got others")
     return paths, labels
 
 
-def _refuse(folder: pathlib.Path, broken: set[pathlib.Path], *, is_private: bool) -> None:
-    """Raises ValueError with the names of public images that are broken, and a number of private.
+def _refuse(folder: pathlib.Path, faults: Mapping[pathlib.Path, str], *, is_private: bool) -> None:
+    """Raises ValueError with what is wrong with public images, and the number of private ones.
 
-    It does nothing where none is broken.
+    It does nothing where there are none.
     """
-    if broken and is_private:
+    if faults and is_private:
         raise ValueError(
-            f"{folder}: expected images, got {len(broken):,} broken ones (this number is sensitive)"
+            f"{folder}: expected images, got {len(faults):,} broken or too large ones "
+            f"(this number is sensitive)"
         )
-    raise_all(str(folder), [f"{path.relative_to(folder)}: {BROKEN}" for path in sorted(broken)])
-
-
-def _seems_whole(path: pathlib.Path) -> bool:
-    """Whether header, checksums and end are those of an image, or its pixels can be decoded."""
-    with contextlib.suppress(ValueError), _opened(path) as image:
-        image.verify()
-        if image.format != "JPEG" or path.read_bytes().endswith(END_OF_JPEG):
-            return True
-    with contextlib.suppress(ValueError), _opened(path) as image:
-        image.load()
-        return True
-    return False
+    texts = [f"{path.relative_to(folder)}: {fault}" for path, fault in sorted(faults.items())]
+    raise_all(str(folder), texts)
 
 
 def read_images(
     paths: Sequence[pathlib.Path], dataset: Dataset
-) -> tuple[npt.NDArray[np.uint8], set[pathlib.Path]]:
-    """Returns images uint8 `[num_images, *input_shape]`, and the files that are broken."""
-    images, broken = np.empty((len(paths), *dataset.input_shape), np.uint8), set[pathlib.Path]()
+) -> tuple[npt.NDArray[np.uint8], dict[pathlib.Path, str]]:
+    """Returns images uint8 `[num_images, *input_shape]`, and what is wrong with those refused."""
+    images = np.empty((len(paths), *dataset.input_shape), np.uint8)
+    faults = dict[pathlib.Path, str]()
     for place, path in enumerate(paths):
         try:
             images[place] = read_image(path, dataset)
-        except ValueError:
-            broken.add(path)
-    return images, broken
+        except ValueError as error:
+            faults[path] = str(error)
+    return images, faults
 
 
 def read_image(path: pathlib.Path, dataset: Dataset) -> npt.NDArray[np.uint8]:
@@ -323,7 +341,7 @@ def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
 
     Raises:
         ValueError: if it is broken, also while it is read, or has more pixels than Pillow takes
-            for safe.
+            for safe; the message says which.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -331,6 +349,11 @@ def _opened(path: pathlib.Path) -> Iterator[Image.Image]:
         try:
             with Image.open(path, formats=FORMATS) as image:
                 yield image
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            raise ValueError(
+                f"expected an image of at most {Image.MAX_IMAGE_PIXELS:,} pixels, got a larger "
+                f"one: scale it down"
+            ) from None
         except Exception:  # of many kinds, by what is broken
             raise ValueError(BROKEN) from None
 
@@ -343,14 +366,19 @@ def _facts(
     The white level is the largest value of the fewest bits, 8, 10, 12, ..., that hold all values.
     Broken images are left out, as reading names them.
     """
-    sizes, modes, most = set(), set(), 0.0
+    sizes = set[tuple[int, int]]()
+    modes = set[str]()
+    least = 0.0
+    most = 0.0
     for path in paths:
         with contextlib.suppress(ValueError), _opened(path) as image:
             is_lying = image.getexif().get(ORIENTATION, 1) > 4
             sizes.add(image.size if is_lying else image.size[::-1])
             modes.add(image.mode)
             if image.mode.startswith(DEEP):
-                most = max(most, float(np.asarray(image).max()))
+                pixels = np.asarray(image)
+                least = min(least, float(pixels.min()))
+                most = max(most, float(pixels.max()))
         if size is None and len(sizes) > 1:
             both = " and ".join(f"{height}x{width}" for height, width in sorted(sizes))
             raise ValueError(
@@ -359,11 +387,12 @@ def _facts(
     is_gray = all(mode in GRAY or mode.startswith(DEEP) for mode in modes)
     height, width = size or max(sizes, default=(1, 1))
     white_level = WHITE_LEVEL
-    if most:
+    if most or least:
         white_level = next((level for level in WHITE_LEVELS if most <= level), most)
+        below = f", and those below 0 black: add {-least:g} to all images to keep them"
         warnings.warn(
             f"{folder}: pixels of more than 8 bits are read from 0 to {white_level:g}, as public "
-            f"ones use; larger ones are white",
+            f"ones use; larger ones are white{below * (least < 0)}",
             stacklevel=3,
         )
     return (height, width, 1 if is_gray else 3), white_level

@@ -1,15 +1,29 @@
 """A user's own function: itself, or named on the command line as `module:function`."""
 
-import contextlib
+import dataclasses
 import importlib
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from pate_tf.core.settings import setting
 
 Named = str | Callable[..., Any]
 _LIBRARY = str(pathlib.Path(__file__).parents[1])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class OnFeatures:
+    """What works on features of inputs.
+
+    Attributes:
+        representation: that the features are of, a name or the user's own; None of raw inputs, or
+            where it is still open.
+    """
+
+    representation: Named | None = setting(None, help="What maps inputs to features.")
 
 
 def is_named_function(name: Named) -> bool:
@@ -49,18 +63,6 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
     return function
 
 
-@contextlib.contextmanager
-def _kept_precision() -> Iterator[None]:
-    """Gives Keras its precision back: a user's function may set one for the whole process."""
-    before = keras.config.dtype_policy() if (keras := sys.modules.get("keras")) else None
-    try:
-        yield
-    finally:
-        if keras := sys.modules.get("keras"):
-            keras.config.set_dtype_policy(before or keras.config.floatx())
-
-
-@_kept_precision()
 def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = False) -> Any:
     """Calls a function as of `import_function`; what it raises becomes one line with file and line.
 
@@ -72,18 +74,24 @@ def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = Fa
         ValueError: if there is no such function, or it raises or ends the program. The exception
             itself is the cause.
     """
-    function = import_function(name, flag=flag)
+    # It may set a precision of Keras for the whole process.
+    before = keras.config.dtype_policy() if (keras := sys.modules.get("keras")) else None
     try:
-        return function(*arguments)
-    except (Exception, SystemExit) as error:
-        # Beyond the call above; a function that can't be called so has no line of its own.
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        # The last line of the function's own file: what it calls there says less to its author.
-        file = getattr(getattr(function, "__code__", None), "co_filename", None)
-        inner = [frame for frame in frames if frame.filename == file] or frames
-        place = f" ({inner[-1].filename}, line {inner[-1].lineno})" if inner else ""
-        kind = type(error).__name__
-        is_of_library = bool(frames) and frames[-1].filename.startswith(_LIBRARY)
-        if is_private and not is_of_library:
-            raise ValueError(f"{flag}: {name_of(name)} raised {kind}{place}") from None
-        raise ValueError(f"{flag}: {name_of(name)} raised {kind}: {error}{place}") from error
+        function = import_function(name, flag=flag)
+        try:
+            return function(*arguments)
+        except (Exception, SystemExit) as error:
+            # Beyond the call above; a function that can't be called so has no line of its own.
+            frames = traceback.extract_tb(error.__traceback__)[1:]
+            # The last line of the function's own file: what it calls there says less to its author.
+            file = getattr(getattr(function, "__code__", None), "co_filename", None)
+            inner = [frame for frame in frames if frame.filename == file] or frames
+            place = f" ({inner[-1].filename}, line {inner[-1].lineno})" if inner else ""
+            kind = type(error).__name__
+            is_of_library = bool(frames) and frames[-1].filename.startswith(_LIBRARY)
+            if is_private and not is_of_library:
+                raise ValueError(f"{flag}: {name_of(name)} raised {kind}{place}") from None
+            raise ValueError(f"{flag}: {name_of(name)} raised {kind}: {error}{place}") from error
+    finally:
+        if keras := sys.modules.get("keras"):
+            keras.config.set_dtype_policy(before or keras.config.floatx())

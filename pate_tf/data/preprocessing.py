@@ -6,16 +6,16 @@ teachers learn and when a student is served.
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from pate_tf.core.dataset import Dataset
 
-NUM_FEATURES = 2048
 LONGEST_NGRAM = 2  # words
 BATCH = 500
 
@@ -44,7 +44,7 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
         tf.ones_like(places, tf.float32), places, batch * num_features
     )
     roots = tf.sqrt(tf.reshape(counts, [batch, num_features]))
-    return tf.math.divide_no_nan(roots, tf.norm(roots, axis=1, keepdims=True))
+    return tf.minimum(tf.math.divide_no_nan(roots, tf.norm(roots, axis=1, keepdims=True)), 1.0)
 
 
 def characters_of_texts(texts: tf.Tensor, length: int) -> tf.Tensor:
@@ -67,7 +67,7 @@ def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
 
 def encode_texts(
-    texts: Sequence[str], num_features: int = NUM_FEATURES, *, characters: bool = False
+    texts: Sequence[str], num_features: int, *, characters: bool = False
 ) -> npt.NDArray[np.float32]:
     """Returns `ngram_features` of texts, or their characters, `[num_texts, num_features]`."""
     parts = [np.zeros((0, num_features), np.float32)]
@@ -75,8 +75,8 @@ def encode_texts(
         batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
         if characters:
             parts.append(characters_of_texts(batch, num_features).numpy())
-            continue
-        parts.append(np.minimum(ngram_features(batch, num_features).numpy(), 1.0))
+        else:
+            parts.append(ngram_features(batch, num_features).numpy())
     return np.concatenate(parts)
 
 
@@ -126,31 +126,74 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
         flip_seed, seed = tf.unstack(tf.random.split(seed, 2))
         draws = tf.random.stateless_uniform([tf.shape(inputs)[0], 1, 1, 1], flip_seed)
         inputs = tf.where(draws < 0.5, tf.reverse(inputs, axis=[2]), inputs)
-    fill = float(np.min(dataset.value_range[0]))  # what moves in from outside
-    turns = (MAX_ROTATION, MAX_SCALING, MAX_SHEAR) if dataset.augmentation == "affine" else (0,) * 3
-    return _affine(inputs, seed, fill, *map(float, turns))
-
-
-def _affine(
-    images: tf.Tensor, seed: tf.Tensor, fill: float, rotation: float, scaling: float, shear: float
-) -> tf.Tensor:
-    height, width = images.shape[1], images.shape[2]
-    draws = tf.random.stateless_uniform([tf.shape(images)[0], 5], seed, -1.0, 1.0)
+    _, height, width, _ = inputs.shape
+    draws = tf.random.stateless_uniform([tf.shape(inputs)[0], 5], seed, -1.0, 1.0)
     angle, scale, slant, shift_x, shift_y = tf.unstack(draws, axis=1)
-    angle, scale, slant = angle * rotation, 1.0 + scale * scaling, slant * shear
-    shift_x, shift_y = shift_x * MAX_SHIFT * width, shift_y * MAX_SHIFT * height
-    cos, sin = tf.cos(angle) * scale, tf.sin(angle) * scale
+    strength = float(dataset.augmentation == "affine")
+    angle *= strength * MAX_ROTATION
+    scale = 1.0 + scale * (strength * MAX_SCALING)
+    slant *= strength * MAX_SHEAR
     # Rows of the map from output to input coordinates, about the center of the image.
-    centre_x, centre_y = (width - 1) / 2, (height - 1) / 2
-    xx, xy, yx, yy = cos, slant - sin, sin, cos
-    x0 = centre_x - xx * centre_x - xy * centre_y + shift_x
-    y0 = centre_y - yx * centre_x - yy * centre_y + shift_y
+    cos = tf.cos(angle) * scale
+    sin = tf.sin(angle) * scale
+    x = (width - 1) / 2
+    y = (height - 1) / 2
+    x0 = x - cos * x - (slant - sin) * y + shift_x * MAX_SHIFT * width
+    y0 = y - sin * x - cos * y + shift_y * MAX_SHIFT * height
     zero = tf.zeros_like(cos)
     return tf.raw_ops.ImageProjectiveTransformV3(
-        images=images,
-        transforms=tf.stack([xx, xy, x0, yx, yy, y0, zero, zero], axis=1),
+        images=inputs,
+        transforms=tf.stack([cos, slant - sin, x0, sin, cos, y0, zero, zero], axis=1),
         output_shape=[height, width],
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
-        fill_value=fill,
+        fill_value=float(np.min(dataset.value_range[0])),  # what moves in from outside
     )
+
+
+# Stateful operations that change nothing and draw nothing: reads, and calls of functions, whose
+# own operations are scanned.
+READS = {
+    "Case",
+    "If",
+    "LookupTableFindV2",
+    "LookupTableSizeV2",
+    "Placeholder",
+    "ReadVariableOp",
+    "ResourceGather",
+    "ResourceGatherNd",
+    "StatefulPartitionedCall",
+    "VarHandleOp",
+    "While",
+}
+# Operations that TensorFlow calls stateless, and that hand inputs to Python or to files.
+HANDS_ON = {"DebugIdentity", "DebugNanCount", "DebugNumericSummary", "PyFuncStateless"}
+# Operations of keras-hub's tokenizers that keep nothing. `Assert` can stop a run, so models of
+# others may not have it: of a tokenizer it checks the lengths of rows that the tokenizer made.
+# SentencePiece reads its vocabulary, and keras-hub has it draw no segmentation.
+TOKENIZERS = {"Assert", "SentencepieceTokenizeOp"}
+
+
+def refuse_state(function: Any, what: str, allowed: Container[str] = ()) -> None:
+    """Refuses a traced function that could keep what goes through it, or draws at random.
+
+    Args:
+        function: concrete, of TensorFlow.
+        what: names it in the error.
+        allowed: stateful operations next to reads.
+
+    Raises:
+        ValueError: if it, or a function that it calls, has a stateful operation that is no read.
+    """
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+    functions = {each.signature.name for each in graph.library.function}
+    for node in nodes:
+        definition = op_def_registry.get(node.op)
+        is_known = node.op in functions or (definition is not None and node.op not in HANDS_ON)
+        is_harmless = node.op in READS or node.op in allowed
+        if not is_known or (definition and definition.is_stateful and not is_harmless):
+            raise ValueError(
+                f"{what}: {node.op} ({node.name}) can keep private inputs or draws at "
+                f"random; take a model without this operation"
+            )

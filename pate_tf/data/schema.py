@@ -16,7 +16,9 @@ import os
 import pathlib
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,16 +26,36 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.compute as pc
 
+from pate_tf.core.checks import raise_all
 from pate_tf.core.dataset import LARGEST_CHARACTER, Dataset
-from pate_tf.core.validation import raise_all
 
 MOST_TEXT_FEATURES = 2**16
 # Words that stand for no number: `STR_NA_VALUES` of pandas, and marks.
 GAPS = frozenset(
-    (
-        *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
-        *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?", "-", "--", "."),
-    )
+    [
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+        "NaN",
+        "None",
+        "n/a",
+        "nan",
+        "null",
+        "?",
+        "-",
+        "--",
+        ".",
+    ]
 )
 Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
 OTHER_DATES = ', unless the schema says another, such as `date = "%d/%m/%Y"`'
@@ -139,11 +161,6 @@ class TableColumn:
         return (0.0, 1.0) if self.categories or self.text else (self.low, self.high)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it is a number that is written with a point, and nothing else."""
-        return self.is_number and self.decimal in ("", ".") and not (self.thousands or self.unit)
-
-    @property
     def gap_words(self) -> list[str]:
         """What stands for an empty field."""
         return sorted({"", *self.gaps, *(GAPS if self.is_number or self.date else ())})
@@ -206,20 +223,27 @@ class TableColumn:
             numbers = values.cast(pyarrow.float64(), safe=False)  # else errors quote large values
         elif not isinstance(values, Column) or not pyarrow.types.is_floating(values.type):
             texts = texts_of(values)
-            pattern = number_pattern(self.decimal or ".", self.thousands)
+            pattern = f"^(?:{number_pattern(self.decimal or '.', self.thousands)})$"
             is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
-            # A typographic minus, and parentheses of accountants.
-            texts = pc.replace_substring_regex(texts, r"^\x{2212}|^\((.*)\)$", r"-\1")
-            if self.unit:
-                unit = re.escape(self.unit)
-                texts = pc.replace_substring_regex(
-                    texts, rf"^([-+]?)\s*{unit}\s*|\s*{unit}$", r"\1"
-                )
-            is_number = pc.match_substring_regex(texts, f"^(?:{pattern})$")
+            is_number = pc.match_substring_regex(texts, pattern)
+            if not pc.all(pc.or_(is_gap, is_number)).as_py():
+                # Without the unit, with plain blanks, apostrophes and minus signs; each text by
+                # itself: one that is a number already stays as it is.
+                bare = texts
+                for written, plain in TYPOGRAPHIC:
+                    bare = pc.replace_substring_regex(bare, written, plain)
+                if self.unit:
+                    unit = re.escape(self.unit)
+                    around = rf"^([-+]?)\s*{unit}\s*|\s*{unit}$"
+                    bare = pc.replace_substring_regex(bare, around, r"\1")
+                texts = pc.if_else(is_number, texts, bare)
+                is_number = pc.match_substring_regex(texts, pattern)
             if self.thousands:
                 texts = pc.replace_substring(texts, self.thousands, "")
-            texts = pc.utf8_ltrim(pc.replace_substring(texts, self.decimal or ".", "."), "+")
-            numbers = pc.cast(pc.if_else(is_number, texts, "nan"), pyarrow.float64())
+            if self.decimal == ",":
+                texts = pc.replace_substring(texts, ",", ".")
+            texts = pc.if_else(is_number, pc.utf8_ltrim(texts, "+"), "nan")
+            numbers = pc.cast(texts, pyarrow.float64())
             numbers = pc.if_else(is_gap, None, numbers)
         if self.missing is not None:
             numbers = pc.fill_null(numbers, float(self.missing))
@@ -233,11 +257,7 @@ def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
     if isinstance(values, pyarrow.ChunkedArray):
         values = values.combine_chunks()
     if not pyarrow.types.is_string(values.type):
-        numbers = (
-            int(value) if isinstance(value, float) and value.is_integer() else value
-            for value in values.to_pylist()
-        )
-        values = pyarrow.array(map(field_text, numbers), pyarrow.string())
+        values = pyarrow.array(map(code_text, values.to_pylist()), pyarrow.string())
     return pc.fill_null(pc.utf8_trim_whitespace(values), "")
 
 
@@ -249,7 +269,8 @@ def distinct_of(texts: pyarrow.Array) -> tuple[list[str], npt.NDArray[np.int64]]
 
 def number_pattern(decimal: str = ".", thousands: str = "") -> str:
     """Returns a regular expression of numbers with a decimal mark, and a mark between thousands."""
-    whole, point = r"\d+", re.escape(decimal)
+    whole = r"\d+"
+    point = re.escape(decimal)
     if thousands:
         whole = rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
     return rf"[-+]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][-+]?\d+)?"
@@ -263,6 +284,10 @@ def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
     return bool(pc.any(pc.and_not(has_mark, pc.match_substring_regex(texts, grouped))).as_py())
 
 
+INEXACT = 2.0**53  # floats from here on are not all whole numbers
+# How spreadsheets write blanks and apostrophes between thousands, or before a unit; a typographic
+# minus, and parentheses of accountants.
+TYPOGRAPHIC = (("[\u00a0\u2009\u202f]", " "), ("\u2019", "'"), (r"^\x{2212}|^\((.*)\)$", r"-\1"))
 ISO_DATE = "%Y-%m-%d"
 _PARTS = {"%d": r"(\d{1,2})", "%m": r"(\d{1,2})", "%Y": r"(\d{4})"}
 
@@ -352,9 +377,9 @@ class Schema:
             is_read = isinstance(values, Column) and not pyarrow.types.is_string(values.type)
             if column.is_number and not column.thousands and not is_read and values is not None:
                 texts = texts_of(values)
-                commas, points = has_decimals(texts, ","), has_decimals(texts, ".")
-                if commas != points:
-                    column = dataclasses.replace(column, decimal="," if commas else ".")
+                marks = [mark for mark in ".," if has_decimals(texts, mark)]
+                if len(marks) == 1 and marks != [column.decimal or "."]:
+                    column = dataclasses.replace(column, decimal=marks[0])
             columns.append(column)
         return dataclasses.replace(self, columns=tuple(columns))
 
@@ -391,15 +416,9 @@ class Schema:
 
     def to_toml(self) -> str:
         """Returns the schema as `read_schema` reads it, without owner and size of the pool."""
-        lines = [
-            *(
-                f"{name} = {_quoted(getattr(self, name))}"
-                for name in ("name", "label", "delimiter", "encoding", "decimal")
-                if getattr(self, name) is not None
-            ),
-            f"classes = {_quoted(self.classes)}",
-            *([f"names = {_quoted(self.names)}"] if self.names else []),
-        ]
+        names = ("name", "label", "delimiter", "encoding", "decimal", "classes", "names")
+        stated = {name: getattr(self, name) for name in names}
+        lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value]
         for column in self.columns:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column)]
         return "\n".join(lines) + "\n"
@@ -459,23 +478,45 @@ def _as_number(text: str) -> float | str:
 
 def field_text(value: Any) -> str:
     """Returns a field as text, as a file of comma-separated values would have it."""
+    if isinstance(value, Decimal):  # a column has as many places as one of its numbers
+        value = re.sub(r"\.0*$|(\.\d*?)0+$", r"\1", f"{value:f}")
     return "" if value is None else str(value).strip()
+
+
+def code_text(value: Any) -> str:
+    """Returns a field as text; a float that is a whole number has no point.
+
+    From `INEXACT` on it keeps its point: whole numbers of a column are floats, and rounded, if one
+    record has a fraction.
+    """
+    is_code = isinstance(value, float) and value.is_integer() and abs(value) < INEXACT
+    return field_text(int(value) if is_code else value)
+
+
+def is_inexact(text: str) -> bool:
+    """Whether a text is that of a float too large to tell whole numbers apart."""
+    return bool(re.fullmatch(r"-?\d+(\.0|(\.\d+)?e\+\d+)", text)) and abs(float(text)) >= INEXACT
 
 
 # Schemas in TOML: read, and drafted from public records.
 
 
 MOST_CLASSES = 50  # that a draft takes without a word
+USUAL = (",", "utf-8")  # delimiter and encoding that a draft doesn't state
+MOST_AMOUNTS = 10  # numbers with fractions that a draft takes for classes
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
-TEXT_FEATURES = 2048  # as `preprocessing.NUM_FEATURES`
+TEXT_FEATURES = 2048  # hashed n-grams of a text, unless a schema says another number
 ALIKE = 0.8  # ratio of two names from which on one may be meant for the other
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
-_FORM = ("delimiter", "encoding", "decimal")
-_KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", "names", *_FORM}
-_COLUMN_KEYS = {
-    *("low", "high", "categories", "other", "missing", "text", "characters", "date"),
-    *("gaps", "decimal", "thousands", "unit"),
+ONE_COLUMN = {  # where a user names several
+    "label": "a run learns one label; name one column, and run once for each label",
+    "owner": "name one column; join several, such as first name, surname and birthday, into one",
 }
+_TEXTS = ("label", "owner", "name", "delimiter", "encoding", "decimal")
+_KEYS = {field.name for field in dataclasses.fields(Schema)}
+_COLUMN_KEYS = {field.name for field in dataclasses.fields(TableColumn)} - {"name"}
+# Of the entries of a column that are neither texts nor lists of them.
+_KINDS = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "characters": bool}
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
@@ -505,27 +546,29 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
         isinstance(entries, dict) for entries in columns.values()
     ):
         raise ValueError("columns: expected a table [columns.NAME] for each column, got none")
-    read, faults = list[TableColumn](), list[str]()
-    classes, columns_of_files = tuple[str, ...](), tuple[str, ...]()
-    try:
-        classes = _texts(values.get("classes"), "classes")
-        columns_of_files = _texts(values["names"], "names") if "names" in values else ()
-    except ValueError as error:
-        faults.append(str(error))
+    read = list[TableColumn]()
+    faults = list[str]()
+    lists = dict[str, Any]()
+    for name in ("classes", "names"):
+        try:
+            if name == "classes" or name in values:
+                lists[name] = _texts(values.get(name), name)
+        except ValueError as error:
+            faults.append(str(error))
     for name, entries in columns.items():
         try:
             read.append(_column(name, entries))
         except ValueError as error:
             faults.append(str(error))
+    for role in ("label", "owner"):
+        if isinstance(values.get(role), list):
+            faults.append(f"{role}: {ONE_COLUMN[role]}")
     raise_all("schema", faults)
     return Schema(
         columns=tuple(read),
-        classes=classes,
-        **{
-            name: _typed(values.get(name), str, name) for name in ("label", "owner", "name", *_FORM)
-        },
         pool_size=_typed(values.get("pool_size"), int, "pool_size"),
-        names=columns_of_files,
+        **{name: _typed(values.get(name), str, name) for name in _TEXTS},
+        **lists,
     )
 
 
@@ -545,21 +588,14 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
                 raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
         low, high = (entries[key].toordinal() for key in ("low", "high"))
         entries = {**entries, "date": date, "low": low, "high": high}
-    kinds = {"low": (int, float), "high": (int, float), "text": int, "date": str}
-    kinds |= {"other": bool, "characters": bool}
-    values: dict[str, Any] = {
-        key: _typed(entries[key], kind, f"{what}.{key}")
-        for key, kind in kinds.items()
-        if key in entries
-    }
-    if "categories" in entries:
-        values["categories"] = _texts(entries["categories"], f"{what}.categories")
-    for key in ("decimal", "thousands", "unit"):
-        values[key] = _typed(entries.get(key, ""), str, f"{what}.{key}")
-    if "gaps" in entries:
-        values["gaps"] = _texts(entries["gaps"], f"{what}.gaps")
-    if entries.get("missing") is not None:
-        values["missing"] = field_text(entries["missing"])
+    values = dict[str, Any]()
+    for key, entry in entries.items():
+        if key in ("categories", "gaps"):
+            values[key] = _texts(entry, f"{what}.{key}")
+        elif key == "missing":
+            values[key] = field_text(entry)
+        else:
+            values[key] = _typed(entry, _KINDS.get(key, str), f"{what}.{key}")
     return TableColumn(name=name, **values)
 
 
@@ -596,7 +632,8 @@ def _check_keys(entries: Mapping[str, Any], allowed: set[str], what: str) -> Non
 def _texts(values: Any, what: str) -> tuple[str, ...]:
     is_list = isinstance(values, list) and values
     if not is_list or any(isinstance(value, list | dict) for value in values):
-        raise ValueError(f"{what}: expected a list of texts, got none")
+        key = what.rpartition(".")[-1]
+        raise ValueError(f'{what}: list the {key}: {key} = ["a", "b"]')
     return tuple(field_text(value) for value in values)
 
 
@@ -623,16 +660,22 @@ def draft_columns(
     Raises:
         ValueError: if no column can be used.
     """
-    columns = {
-        name: _draft_column(name, values, may_be_numbers=name not in categories)
-        for name, values in fields.items()
-        if name not in without and not UNNAMED.fullmatch(name)
-    }
+    columns = dict[str, TableColumn | None]()
+    for name, values in fields.items():
+        if name in without or UNNAMED.fullmatch(name):
+            continue
+        texts = texts_of(values)
+        distinct, _ = distinct_of(texts)
+        column = None
+        if not GAPS.issuperset(filter(None, distinct)):
+            column = _drafted_date(name, distinct)
+            if column is None and name not in categories:
+                column = _drafted_number(name, texts, distinct)
+        columns[name] = column or _drafted_text(name, texts, distinct)
     if fields and not any(columns.values()):
         raise ValueError(
-            "columns: expected numbers, categories or texts in one at least, got none: no column "
-            "has values, or each has many different ones of few words; write a schema by hand, "
-            f"[columns.NAME] with text = {TEXT_FEATURES} for texts"
+            "columns: none has numbers, texts, or values of several records; write a schema "
+            f"by hand, [columns.NAME] with text = {TEXT_FEATURES} for texts"
         )
     return columns
 
@@ -644,6 +687,7 @@ def draft(
     owner: str | None = None,
     left_out: Sequence[str] = (),
     names: Sequence[str] = (),
+    written: Mapping[str, str] | None = None,
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
 
@@ -655,6 +699,7 @@ def draft(
         owner: name of the owner's column.
         left_out: columns that could not be read by a name of their own.
         names: that columns were called as the file doesn't name them; empty if it does.
+        written: delimiter and encoding of the file; None for the usual ones.
 
     Raises:
         ValueError: if no column can be used, or the label's has another spelling.
@@ -668,7 +713,6 @@ def draft(
     labels = texts_of(fields[label] if label and label in fields else [])
     spelled = sorted(set(labels.to_pylist()) - {""}, key=lambda text: (len(text), text))
     classes = sorted({_as_number(text): text for text in reversed(spelled)}.values())
-    listed = _quoted(classes) if len(classes) > 1 else ""
     if numbers := [name for name in fields if re.fullmatch(number_pattern(), name)]:
         doubts.append(
             f"the first line has numbers ({', '.join(numbers)}): does it name the columns?"
@@ -678,22 +722,14 @@ def draft(
         f"left out: {name!r} is the name of several columns, or nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
-    if len(classes) > MOST_CLASSES or (len(classes) == len(labels) > 2):
-        doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
-    doubts += _alike(classes)
-    lines = [
-        "# Drafted from public records. Look it through: ranges and categories are public.",
-        *(f"# {doubt}" for doubt in doubts),
-        *([f"label = {json.dumps(label)}"] if label else []),
-        f"classes = {listed or '[]  # state them, in the order of their numbers'}",
-        *(
-            [f"names = {_quoted(names)}  # of the columns: the file's first line is a record"]
-            * bool(names)
-        ),
-        *([f"owner = {json.dumps(owner)}"] if owner else []),
-    ]
+    doubts += _label_doubts(classes, fields, without=(label, owner))
+    listed = "" if len(classes) < 2 or _are_amounts(classes) else _quoted(classes)
+    remarks = ["Drafted from public records. Look it through: ranges and categories are public."]
+    lines = _draft_lines(
+        [*remarks, *doubts], label, listed, names=names, owner=owner, **(written or {})
+    )
     for name, column in draft_columns(fields, without=(label, owner)).items():
-        lines += ["", f"# left out: {name!r} has no number and too many values of few words"]
+        lines += ["", f"# left out: {name!r} is empty, or most values are of one record: names?"]
         if column is not None:
             lines[-1:] = [f"[columns.{_key(name)}]"]
             lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
@@ -701,8 +737,48 @@ def draft(
     return "\n".join(lines) + "\n"
 
 
+def _are_amounts(classes: Sequence[str]) -> bool:
+    """Whether labels are amounts, of which a run learns none, rather than classes."""
+    numbers = [float(text) for text in classes if re.fullmatch(number_pattern(), text)]
+    is_whole = np.array_equal(numbers, np.rint(numbers))
+    is_many = len(numbers) > (MOST_CLASSES if is_whole else MOST_AMOUNTS)
+    is_numbering = is_whole and is_many and np.ptp(numbers) < len(numbers)
+    return is_many and len(numbers) == len(classes) and not is_numbering
+
+
+def _label_doubts(
+    classes: Sequence[str], fields: Mapping[str, Column], *, without: Collection[str | None]
+) -> list[str]:
+    """Returns what a person should think about in the label's values."""
+    doubts = _alike(classes)
+    num_records = max(map(len, fields.values()), default=0)
+    if _are_amounts(classes):
+        doubts.append(
+            f"the label has {len(classes)} values, all numbers: a run learns classes, it predicts "
+            "no numbers; make a column of classes, such as low and high"
+        )
+    elif len(classes) > MOST_CLASSES or (len(classes) == num_records > 2):
+        doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
+    for text in classes:
+        parts = re.split(r"\s*[;,|/]\s*", text)
+        if len(parts) > 1 and {*parts} <= {*classes}:
+            doubts.append(f"{text!r} is several labels: {ONE_COLUMN['label']}")
+            break
+    likes = [
+        name
+        for name, values in fields.items()
+        if name not in without and {*distinct_of(texts_of(values))[0]} - {""} == {*classes}
+    ]
+    if classes and likes:
+        doubts.append(
+            f"{', '.join(likes)}: same values as the label. Other labels? A run learns one; remove "
+            "columns that are not known when it is predicted"
+        )
+    return doubts
+
+
 def draft_of_names(
-    names: Sequence[str], *, label: str | None, owner: str | None, delimiter: str, encoding: str
+    names: Sequence[str], *, label: str, owner: str | None, written: Mapping[str, str]
 ) -> str:
     """Returns a draft of a schema in TOML, by names of columns alone; all else is to be stated.
 
@@ -710,37 +786,29 @@ def draft_of_names(
         names: of the columns.
         label: name of the label's column.
         owner: name of the owner's column.
-        delimiter: of the file.
-        encoding: of the file.
-
-    Raises:
-        ValueError: if there is no column `label` or `owner`.
+        written: delimiter and encoding of the file.
     """
-    if 2 * sum(bool(re.fullmatch(number_pattern(), name)) for name in names) >= len(names):
-        raise ValueError(
-            "private: expected names of columns in the first line, got numbers: a record? Then "
-            "write a schema by hand, with names = [...] of all columns"
-        )
-    doubts = _check_roles(names, label=label, owner=owner) + unnamed_left_out(names)
-    if lacking := [name for name in (label, owner) if name and name not in names]:
-        raise ValueError(
-            f"private: expected a column {lacking[0]} in the first line, got none: does it name "
-            f"the columns?"
-        )
-    lines = [
-        "# Drafted from the names of columns; no record was read. State what is publicly known of",
-        "# each: never the lowest and highest value that private records have.",
-        *(f"# {doubt}" for doubt in doubts),
-        f"label = {_quoted(label)}" if label else "# label = name of the label's column",
-        "classes = []  # state them, in the order of their numbers",
-        *([f"owner = {_quoted(owner)}"] if owner else []),
-        f"delimiter = {_quoted(delimiter)}",
-        f"encoding = {_quoted(encoding)}",
+    remarks = [
+        "Drafted from the names of columns; nothing of a record is in it. State what is publicly",
+        "known of each: never the lowest and highest value that private records have.",
     ]
+    lines = _draft_lines([*remarks, *unnamed_left_out(names)], label, "", owner=owner, **written)
     for name in dict.fromkeys(names):
         if name not in (label, owner) and not UNNAMED.fullmatch(name):
             lines += ["", f"[columns.{_key(name)}]", *STATED]
     return "\n".join(lines) + "\n"
+
+
+def _draft_lines(
+    remarks: Sequence[str], label: str | None, classes: str, **others: str | Sequence[str] | None
+) -> list[str]:
+    """Returns remarks and entries of a draft in TOML, without those that are empty or usual."""
+    classes = classes or "[]  # state them, in the order of their numbers"
+    lines = [f"# {remark}" for remark in remarks]
+    lines += [f"label = {_quoted(label)}"] if label else []
+    stated = {name: value for name, value in others.items() if value and value not in USUAL}
+    entries = [f"{name} = {_quoted(value)}" for name, value in stated.items()]
+    return [*lines, f"classes = {classes}", *entries]
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
@@ -768,6 +836,8 @@ def _check_roles(names: Collection[str], **roles: str | None) -> list[str]:
     """
     doubts = []
     for role, name in roles.items():
+        if name and name not in names and {*name.split(",")} <= {*names}:
+            raise ValueError(f"{role}: {ONE_COLUMN[role]}")
         if name is not None and name not in names and (near := nearest(name, names)):
             if _letters(near) == _letters(name):
                 raise ValueError(
@@ -791,36 +861,46 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (".", "'"))  # of numbers
+# Decimal mark of numbers, and mark between thousands.
+FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"))
 SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for sign in (-1, 1)) | {
     -1.0,
     -9.0,
 }
 DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
-MARK = r"[^\w\s.,'+()\u2212-]"  # of a unit
-UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,' ]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
+MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # of a unit
+UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,'\u2019\s]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
+OWNERS = re.compile(  # names of columns that say whose a record is
+    "(?i:(?:.*[_ .-])?(?:id|key)|patient|person|subject|customer|client|user|member|participant)"
+    "|.*[a-z]I[Dd]"
+)
+FAR = 5.0  # ranges of the other numbers between them and an outlier
 NUMBERS_PER_WORD = 20  # from which on a draft takes a word among numbers for a gap
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 
 
-def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableColumn | None:
-    texts = texts_of(fields)
-    distinct, _ = distinct_of(texts)
-    has_gaps, values = "" in distinct, sorted(set(distinct) - {""})
-    gaps = tuple(sorted(GAPS & set(values)))
-    numbers = [text for text in values if text not in GAPS]
-    for form in DATES if numbers else ():
-        days = [_days(text, form) for text in numbers]
+def _drafted_date(name: str, distinct: Sequence[str]) -> TableColumn | None:
+    """Returns a column of dates; None if some values are none, besides gaps."""
+    gaps = tuple(sorted(GAPS.intersection(distinct)))
+    for form in DATES:
+        days = [_days(text, form) for text in distinct if text not in ("", *gaps)]
         if np.isfinite(days).all():
             column = TableColumn(name=name, low=min(days), high=max(days) + 1.0, date=form)
             return dataclasses.replace(column, missing=str(column.example), gaps=gaps)
+    return None
+
+
+def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
+    """Returns a column of numbers of one of `FORMS`; None if some values are none, besides gaps."""
+    gaps = tuple(sorted(GAPS.intersection(distinct)))
+    numbers = sorted({*distinct} - {"", *gaps})
     words = [text for text in numbers if not re.search(r"\d", text.partition(" ")[0])]
     if words and NUMBERS_PER_WORD * len(words) < len(numbers):
         gaps = (*gaps, *words)
         numbers = [text for text in numbers if text not in words]
     units = {"".join(match.groups()) if (match := UNIT.fullmatch(text)) else "" for text in numbers}
     unit = units.pop() if len(units) == 1 else ""
-    for decimal, thousands in FORMS if may_be_numbers and numbers else ():
+    for decimal, thousands in FORMS:
         column = TableColumn(
             name=name,
             decimal="" if decimal == "." else decimal,
@@ -833,53 +913,57 @@ def _draft_column(name: str, fields: Column, *, may_be_numbers: bool) -> TableCo
             continue
         parsed = column.numbers(texts)
         parsed = parsed[np.isfinite(parsed)]
-        low, high = float(parsed.min()), float(parsed.max())
+        low = float(parsed.min())
+        high = float(parsed.max())
         high = high if low < high else low + max(1.0, 1e-9 * abs(low))
         missing = float(f"{np.median(parsed):.6g}")
         # Where public records lack it, that may tell something: a value below all others, a short
         # number about a quarter of the range away.
-        if has_gaps or gaps:
+        if "" in distinct or gaps:
             places = 1 - math.floor(math.log10(high - low))
             missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places) + 0.0
         return dataclasses.replace(column, low=low, high=high, missing=repr(missing))
+    return None
+
+
+def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
+    """Returns a column of texts or categories; None if it has no values, or one of each record."""
+    values = sorted({*distinct} - {""})
     if len(values) > MOST_CATEGORIES:
-        is_text = np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT
-        return TableColumn(name=name, text=TEXT_FEATURES) if is_text else None
+        if np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT:
+            return TableColumn(name=name, text=TEXT_FEATURES)
+        counts = Counter(texts.to_pylist())
+        listed = sorted(values, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
+        if counts[listed[-1]] == 1:  # mostly values of one record each: an identifier
+            return None
+        values = sorted(listed)
     if not values:
         return None
-    return TableColumn(name=name, categories=(*values, *[""] * has_gaps), other=True)
+    return TableColumn(name=name, categories=(*values, *[""] * ("" in distinct)), other=True)
 
 
 def _doubts(column: TableColumn, fields: Column) -> list[str]:
     """Returns what a person should think about before a drafted column is used."""
     texts = texts_of(fields)
-    distinct, _ = distinct_of(texts)
+    distinct, places = distinct_of(texts)
     doubts = []
     if len(distinct) == 1:
         doubts.append("constant: every public record has the same value")
+    # Records of one person have one value, and often follow each other.
+    is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MOST_CATEGORIES
+    is_repeated = 2 < len(distinct) < len(texts) and not column.date
+    if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
+        doubts.append(
+            f"does this column say whose record it is? Then write owner = {_quoted(column.name)} "
+            "above and remove the column here"
+        )
     if column.is_number:
-        values = dataclasses.replace(column, missing=None).numbers(texts)
-        values = values[np.isfinite(values)]  # gaps are none
-        ascending = np.unique(values)
-        for extreme, others in ((ascending[-1:], ascending[:-1]), (ascending[:1], ascending[1:])):
-            is_word = len(others) > 1 and extreme[0] in SENTINELS
-            if is_word and abs(extreme[0] - others).min() > np.ptp(others):
-                doubts.append(f"{extreme[0]:g} lies far from the others: does it mean unknown?")
-        is_whole = np.array_equal(ascending, np.rint(ascending))
-        if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
-            doubts.append("every record has a number of its own: an identifier?")
-        numbers = [text for text in distinct if text not in column.gap_words]
-        marks = r"\(" if has_decimals(pyarrow.array(numbers), ".") else r"\(|\."
-        is_marked = any(re.search(marks, text) for text in numbers)
-        if column.thousands or column.unit or column.decimal == "," or is_marked:
-            example = max(
-                numbers, key=lambda text: ("(" in text, (column.decimal or ".") in text, len(text))
-            )
-            doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
-        if any(re.match(r"0\d", text) for text in distinct):
-            doubts.append("some begin with 0: codes of categories?")
-        if values.min() < 0.0 <= np.quantile(values, 0.01):
-            doubts.append(f"of 100 values 99 are not below 0: is {values.min():g} possible?")
+        doubts += _number_doubts(column, texts, distinct)
+    is_short = np.mean([len(text.split()) for text in distinct]) < 2 * WORDS_OF_TEXT
+    if column.text and is_short and len(distinct) == len(texts):
+        doubts.append("every record has a short text of its own: names? Then remove the column")
+    if column.categories and (rest := len(set(distinct) - set(column.categories))):
+        doubts.append(f"the most frequent of {len(distinct)} values; other stands for {rest} more")
     if column.date and column.date != ISO_DATE:
         days = [text for text in distinct if text not in column.gap_words]
         doubts += [
@@ -888,6 +972,54 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
             if form != column.date and np.isfinite([_days(text, form) for text in days]).all()
         ]
     return doubts + _alike(column.categories)
+
+
+def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence[str]) -> list[str]:
+    """Returns what a person should think about in a drafted column of numbers."""
+    doubts = []
+    values = dataclasses.replace(column, missing=None).numbers(texts)
+    values = values[np.isfinite(values)]  # gaps are none
+    ascending = np.unique(values)
+    if column.missing is not None and float(column.missing) < ascending[0]:
+        doubts.append(
+            f"some fields are empty: missing stands for them, and low includes it; the lowest "
+            f"number is {ascending[0]:g}"
+        )
+    if (far := _far_value(ascending)) is not None:
+        doubt = "does it mean unknown?" if far in SENTINELS else "an error? Then correct the range"
+        doubts.append(f"{far:g} lies far from the others: {doubt}")
+    elif values.min() < 0.0 <= np.quantile(values, 0.01):
+        doubts.append(f"of 100 values 99 are not below 0: is {values.min():g} possible?")
+    is_whole = np.array_equal(ascending, np.rint(ascending))
+    if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
+        doubts.append("every record has a number of its own: an identifier?")
+    numbers = [text for text in distinct if text not in column.gap_words]
+    marks = r"\(" if has_decimals(pyarrow.array(numbers), ".") else r"\(|\."
+    is_marked = any(re.search(marks, text) for text in numbers)
+    if column.thousands or column.unit or column.decimal == "," or is_marked:
+        example = max(
+            numbers, key=lambda text: ("(" in text, (column.decimal or ".") in text, len(text))
+        )
+        doubts.append(f"{example} is read as {column.numbers([example])[0]:.12g}")
+    for text in [text for text in numbers if re.fullmatch(r"\d+[eE]\d+", text)][:1]:
+        doubts.append(
+            f"{text} is read as {column.numbers([text])[0]:.12g}: numbers or codes? For codes "
+            "write categories = [...] instead of low, high and missing"
+        )
+    if any(re.match(r"0\d", text) for text in distinct):
+        doubts.append("some begin with 0: codes of categories?")
+    return doubts
+
+
+def _far_value(ascending: npt.NDArray[np.float64]) -> float | None:
+    """Returns the extreme of a few numbers that lie far from most others; None if none do."""
+    if len(ascending) < 4:
+        return None
+    gaps = np.diff(ascending)
+    few, many = sorted(np.split(ascending, [int(gaps.argmax()) + 1]), key=len)
+    farthest = float(max(few, key=lambda number: abs(number - many[0])))
+    factor = 1.0 if len(few) == 1 and farthest in SENTINELS else FAR
+    return farthest if len(many) > 2 and gaps.max() > factor * np.ptp(many) else None
 
 
 def _alike(names: Sequence[str]) -> list[str]:

@@ -22,16 +22,28 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from pate_tf.core.checks import MOST_FAULTS, raise_all
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
-from pate_tf.core.sensitive import PrivateExamples, SensitiveWarning
-from pate_tf.core.validation import MOST_FAULTS, raise_all
-from pate_tf.data.schema import Column, Schema, field_text, nearest, number_pattern, texts_of
+from pate_tf.core.sensitive import PrivateExamples, warn_holder
+from pate_tf.data.schema import (
+    GAPS,
+    Column,
+    Schema,
+    field_text,
+    is_inexact,
+    nearest,
+    number_pattern,
+    texts_of,
+)
 
 PARQUET = (".parquet", ".pq")
 HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
-FIRST, LAST = "first", "last"
-REFUSE, SKIP = "refuse", "skip"  # what becomes of a file, or a record, that does not fit
+ONE_OF = ", one of "  # begins a list in a message
+FIRST = "first"
+LAST = "last"
+REFUSE = "refuse"  # a file, or a record, that does not fit
+SKIP = "skip"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,11 +76,10 @@ class TextForm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """Records as texts, or as numbers where a schema says that they are. SENSITIVE if they are.
+    """Records as texts, or as the numbers that a Parquet file has. SENSITIVE if they are.
 
     Attributes:
         fields: of each column by its name, a pyarrow array `[num_records]`.
-        num_records: how many there are.
         what: begins a message; of a file its path.
         form: how the file is written; None if it is none of separated values.
         misshapen: places in the file of records that had another number of fields, and were passed
@@ -77,11 +88,15 @@ class TextTable:
     """
 
     fields: Mapping[str, Column] = dataclasses.field(repr=False)
-    num_records: int = dataclasses.field(repr=False)
     what: str
     form: TextForm | None = None
     misshapen: Sequence[int] = dataclasses.field(default=(), repr=False)
     left_out: Sequence[str] = dataclasses.field(default=(), repr=False)
+
+    @property
+    def num_records(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.fields.values()), ()))
 
     def private(
         self,
@@ -107,16 +122,19 @@ class TextTable:
                 names places and no field.
         """
         schema: Schema = dataset.schema
-        label, owner = label or schema.label, owner or schema.owner
+        label = label or schema.label
+        owner = owner or schema.owner
         if label is None:
             raise ValueError("label: expected the name of the label's column, got none")
         self.check_columns([*(each.name for each in schema.columns), label, owner])
         labels = schema.labels(self.fields[label])
-        misfits = {f"{label}: expected a class, {schema.some_classes}": labels < 0}
+        misfits = {f"{label}: expected a class{ONE_OF}{schema.some_classes}": labels < 0}
         owners = None
         if owner is not None:
             owners = np.array(texts_of(self.fields[owner]), np.str_)
             misfits[f"{owner}: expected the owner of each record, got none"] = owners == ""
+            is_rounded = np.array([is_inexact(name) for name in owners.tolist()], bool)
+            misfits[f"{owner}: expected a text or a whole number, got a rounded one"] = is_rounded
         elif on_bad_record == SKIP:
             rows = np.arange(self.num_records + len(self.misshapen))
             owners = np.delete(rows, self.misshapen)
@@ -130,14 +148,18 @@ class TextTable:
 
         `name` is the data set's unless the schema says it; otherwise as `private`.
         """
-        labels, misfits, column = None, dict[str, npt.NDArray[np.bool_]](), label or schema.label
+        labels = None
+        misfits = dict[str, npt.NDArray[np.bool_]]()
+        column = label or schema.label
         if column is not None and column in self.fields:
             labels = schema.labels(self.fields[column], may_be_empty=True)
-            misfits[f"{column}: expected a class, {schema.some_classes}, or none"] = labels < -1
+            misfits[f"{column}: expected a class or none{ONE_OF}{schema.some_classes}"] = (
+                labels < -1
+            )
         inputs, _ = self.inputs(schema, misfits)
         for each in schema.columns:
             if each.is_number:
-                numbers = each.numbers(self.fields[each.name])
+                numbers = dataclasses.replace(each, missing=None).numbers(self.fields[each.name])
                 is_outside = (numbers < each.low) | (numbers > each.high)
                 warn_of_range(f"{self.what}: {each.name}", is_outside)
         has_labels = labels is not None and bool((labels >= 0).any())
@@ -180,17 +202,6 @@ class TextTable:
         inputs = np.concatenate([parts[column.name] for column in schema.columns], axis=1)
         return inputs[kept] if not kept.all() else inputs, kept
 
-    def texts(self, name: str) -> list[str]:
-        """Returns the fields of a column; raises ValueError if there is none."""
-        self.check_columns([name])
-        texts: list[str] = texts_of(self.fields[name]).to_pylist()
-        return texts
-
-    def take(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> "TextTable":
-        """Returns the records at some places."""
-        fields = {name: column.take(rows) for name, column in self.fields.items()}
-        return dataclasses.replace(self, fields=fields, num_records=len(rows))
-
     def check_columns(self, names: Sequence[str | None]) -> None:
         """Raises ValueError, with all that are missing, unless there are such columns."""
         lacking = []
@@ -222,22 +233,16 @@ class TextTable:
             for row in np.flatnonzero(is_bad)[:MOST_FAULTS]
         }
         faults = list(itertools.islice(self._faults(texts), MOST_FAULTS))
+        listed = [place for place, fault in enumerate(faults) if ONE_OF in fault]
+        for place in listed[1:]:  # the first one names the classes
+            faults[place] = faults[place].partition(ONE_OF)[0]
         if on_bad_record == REFUSE:
-            what = (
-                f"{self.what} (line numbers are sensitive; `on_bad_record=skip` leaves records out)"
-                if is_private
-                else self.what
-            )
-            raise_all(what, faults, number)
-        secret = "sensitive, for the data holder alone: " if is_private else ""
+            hint = " (line numbers are sensitive; `on_bad_record=skip` leaves records out)"
+            raise_all(self.what + hint * is_private, faults, number)
         num_bad = len(self.misshapen) + int(is_bad.sum())
         more = f"; and {number - len(faults):,} more" if number > len(faults) else ""
-        warnings.warn(
-            f"{secret}{self.what}: {num_bad:,} records do not fit and are left out: "
-            f"{'; '.join(faults)}{more}",
-            SensitiveWarning if is_private else UserWarning,
-            stacklevel=5,
-        )
+        text = f"{num_bad:,} records do not fit and are left out: {'; '.join(faults)}{more}"
+        warn_holder(f"{self.what}: {text}", is_private=is_private, stacklevel=6)
 
     def _faults(self, texts: Mapping[int, Sequence[str]]) -> Iterator[str]:
         """Yields what is wrong with records, by row, each with its place."""
@@ -245,11 +250,11 @@ class TextTable:
             for row, some in texts.items():
                 yield from (f"record {row + 1}: {text}" for text in some)
             return
-        row, names = -1, list[str]()
-        for line, record in _records(pathlib.Path(self.what), self.form, self.fields):
-            if not names:
-                names = record
-            elif len(record) != len(names):
+        records = _records(pathlib.Path(self.what), self.form, self.fields)
+        _, names = next(records)
+        row = -1
+        for line, record in records:
+            if len(record) != len(names):
                 yield f"line {line}: expected {len(names)} fields, got {len(record)}"
             else:
                 row += 1
@@ -328,44 +333,36 @@ def text_form(
     Raises:
         ValueError: if the file can't be read.
     """
-    encoding, delimiter = (by.encoding, by.delimiter) if by is not None else (None, None)
-    names = () if by is None else by.names
     if path.suffix.lower() in PARQUET:
         return TextForm()
     if header_alone:
-        _, form = header_of(path)
-        return dataclasses.replace(
-            form,
-            encoding=encoding or form.encoding,
-            delimiter=delimiter or form.delimiter,
-            names=names,
-            has_header=not names,
-        )
-    if encoding is None:
-        with open_bytes(path) as file:
-            encoding = _encoding(iter(functools.partial(file.read, BLOCK), b""))
-    with open_text(path, TextForm(encoding=encoding)) as text:
-        lines = list(itertools.islice(text, LOOKED_AT))
-    form = _form_of(lines, encoding, delimiter)
+        form = header_of(path)
+    else:
+        encoding = None if by is None else by.encoding
+        if encoding is None:
+            with open_bytes(path) as file:
+                encoding = _encoding(iter(functools.partial(file.read, BLOCK), b""))
+        with open_text(path, TextForm(encoding=encoding)) as text:
+            lines = list(itertools.islice(text, LOOKED_AT))
+        form = _form_of(lines, encoding, None if by is None else by.delimiter)
     if by is None:
         return form
-    return dataclasses.replace(form, names=names or form.names, has_header=not names)
+    return dataclasses.replace(
+        form,
+        encoding=by.encoding or form.encoding,
+        delimiter=by.delimiter or form.delimiter,
+        names=by.names or form.names,
+        has_header=not by.names,
+    )
 
 
 def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) -> TextForm:
     """Returns how the first lines of a file are written."""
     delimiter = delimiter or _delimiter(lines)
-    starts_quoted = [
-        field.endswith('"')
-        for line in lines
-        for field in line.rstrip().split(delimiter)
-        if field.startswith('"')
-    ]
     form = TextForm(
         delimiter=delimiter,
         encoding=encoding,
-        # Between tabulators, marks are quotation marks where fields begin and end with them.
-        is_quoted=delimiter != "\t" or (bool(starts_quoted) and all(starts_quoted)),
+        is_quoted=delimiter != "\t" or _has_quoted_fields(lines),
         has_blanks=delimiter == BLANK
         or any(re.search(f'{re.escape(delimiter)} +"', line) for line in lines),
     )
@@ -374,7 +371,8 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
         return form
     width, _ = Counter(map(len, records)).most_common(1)[0]
     place = next(place for place, record in enumerate(records) if len(record) == width)
-    header, others = records[place], [each for each in records[place + 1 :] if len(each) == width]
+    header = records[place]
+    others = [each for each in records[place + 1 :] if len(each) == width]
     is_unnamed = bool(place) and 1 < len(records[place - 1]) == width - 1
     has_number = any(re.fullmatch(number_pattern(), field) for field in header)
     if _is_record(header, others) or (is_unnamed and has_number):
@@ -385,6 +383,13 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
         form = dataclasses.replace(form, unnamed=LAST if is_last else FIRST)
         header = records[place - 1]
     return dataclasses.replace(form, names=tuple(form.named(header)))
+
+
+def _has_quoted_fields(lines: Sequence[str]) -> bool:
+    """Whether quotation marks between tabulators are some: fields that begin with one end so."""
+    fields = [field for line in lines for field in line.rstrip().split("\t")]
+    quoted = [field.endswith('"') for field in fields if field.startswith('"')]
+    return bool(quoted) and all(quoted)
 
 
 def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
@@ -398,8 +403,8 @@ def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     return 2 * num_again >= len(header) or (is_numbers and num_again > 0)
 
 
-def header_of(path: pathlib.Path) -> tuple[list[str], TextForm]:
-    """Returns the names of a file's columns, and how it is written, by its line of names alone.
+def header_of(path: pathlib.Path) -> TextForm:
+    """Returns how a file is written, with the names of its columns, by its line of names alone.
 
     Raises:
         ValueError: if the file can't be read.
@@ -408,7 +413,7 @@ def header_of(path: pathlib.Path) -> tuple[list[str], TextForm]:
         from pyarrow import parquet
 
         try:
-            return list(parquet.read_schema(path).names), TextForm()
+            return TextForm(names=tuple(parquet.read_schema(path).names))
         except (OSError, pyarrow.ArrowException):
             raise ValueError(f"{path}: expected Parquet, got something else") from None
     with open_bytes(path) as file:
@@ -418,8 +423,47 @@ def header_of(path: pathlib.Path) -> tuple[list[str], TextForm]:
     encoding = _encoding([content])
     codec = "utf-8-sig" if encoding == "utf-8" else encoding
     lines = content.decode(codec, errors="ignore").splitlines(keepends=True)
-    form = _form_of(lines, encoding)
-    return list(form.names), form
+    return _form_of(lines, encoding)
+
+
+def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
+    """Returns the form of a PRIVATE file; refuses one whose first line may be a record.
+
+    A draft would publish its fields.
+
+    Args:
+        path: of the file; its records are only compared with the first line.
+        named: columns that must be in the first line.
+
+    Raises:
+        ValueError: if one of them is not, or comes again in its column as half of all fields do,
+            or a field is a number or a date. The message has no field of the file.
+    """
+    form = header_of(path)
+    header = form.names
+    lines = list[str]()
+    if path.suffix.lower() not in PARQUET:
+        with open_bytes(path) as file:
+            text = io.TextIOWrapper(file, encoding=form.encoding, errors="ignore", newline="")
+            lines = list(itertools.islice(text, LOOKED_AT))
+    records = [record for _, record in records_of(lines, form, strict=False)]
+    others = [record for record in records[1:] if len(record) == len(header)]
+    columns = dict(zip(header, zip(*others, strict=True), strict=False))
+    is_again = any(name in columns.get(name, ()) for name in named)
+    values = [name for name in header if re.fullmatch(r"[\W_]*\d[\W\d_]*", name)]
+    if len(values) > 2 and "".join(values).isdecimal() and set(np.diff([*map(int, values)])) == {1}:
+        values = []  # numbers of columns, or years
+    if values or is_again or _is_record(header, others) or not GAPS.isdisjoint(header):
+        raise ValueError(
+            f"private: the first line of {path} looks like a record, not like column names; add a "
+            "header line, or write a schema by hand with names = [...] of all columns"
+        )
+    if lacking := [name for name in named if name not in header]:
+        raise ValueError(
+            f"private: the first line of {path} has no column {', '.join(lacking)}; spell columns "
+            "as that line does, or add a header line if it is a record"
+        )
+    return form
 
 
 def _delimiter(lines: Sequence[str]) -> str:
@@ -477,11 +521,12 @@ def open_bytes(path: pathlib.Path) -> Iterator[Any]:
 def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
     """Opens a file as text; raises ValueError where it is none, also while it is read."""
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
-    csv.field_size_limit(LARGEST_BLOCK)
     try:
         with open_bytes(path) as file:
             yield io.TextIOWrapper(file, encoding=encoding, newline="")
-    except (csv.Error, UnicodeError, LookupError):
+    except csv.Error as error:
+        raise ValueError(f"{path}: {error}") from None
+    except (UnicodeError, LookupError):
         raise not_text(path, form) from None
 
 
@@ -501,7 +546,12 @@ def _encoding(contents: Iterable[bytes]) -> str:
 def records_of(
     text: Iterable[str], form: TextForm, *, strict: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields records that are not empty, each with the number of its last line."""
+    """Yields records that are not empty, each with the number of its last line.
+
+    Raises:
+        csv.Error: with the line of a quotation mark that has no partner.
+    """
+    csv.field_size_limit(LARGEST_BLOCK)
     reader = csv.reader(
         text,
         strict=strict,
@@ -509,11 +559,19 @@ def records_of(
         quoting=csv.QUOTE_MINIMAL if form.is_quoted else csv.QUOTE_NONE,
         skipinitialspace=form.has_blanks,
     )
-    for record in filter(None, reader):
-        line = form.delimiter.join(record)
-        if reader.line_num > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-            is_ended = form.delimiter == BLANK and not record[-1]  # by blanks
-            yield reader.line_num, record[:-1] if is_ended else record
+    last = 0
+    try:
+        for record in filter(None, reader):
+            last = reader.line_num
+            line = form.delimiter.join(record)
+            if last > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
+                is_ended = form.delimiter == BLANK and not record[-1]  # by blanks
+                yield last, record[:-1] if is_ended else record
+    except csv.Error:
+        raise csv.Error(
+            f"the quotation mark in line {last + 1} has no partner: close or remove it (line "
+            "numbers of a private file are sensitive)"
+        ) from None
 
 
 def named_records(
@@ -547,16 +605,6 @@ def _records(
         yield from named_records(text, form, wanted)
 
 
-@contextlib.contextmanager
-def _open_plain(path: pathlib.Path, form: TextForm, names: Collection[str]) -> Iterator[Any]:
-    """Opens the records of a file as usual text, where blanks stand before its fields."""
-    text = io.StringIO(newline="")
-    records = _records(path, form, names)
-    next(records, None)
-    csv.writer(text).writerows(record for _, record in records)
-    yield io.BytesIO(text.getvalue().encode())
-
-
 def read_table(
     path: pathlib.Path,
     form: TextForm = TextForm(),
@@ -583,26 +631,35 @@ def read_table(
         return _read_parquet(path, wanted)
     line, names = next(_records(path, form, wanted), (0, []))
     places = places_of(names, wanted, str(path))
-    # Numbers that are written in the usual way are read as such, which is faster.
-    columns = [column for column in (by.columns if by else ()) if column.name in places]
-    plain = [column for column in columns if column.is_number and column.is_plain]
-    words = {tuple(column.gap_words) for column in plain}
-    numbers = {column.name for column in plain} if len(words) == 1 else set()
-    gaps = next(iter(words), ())
-    table, misshapen = _parsed(path, form, line, len(names), places, numbers, gaps, in_order)
+    table, misshapen = _parsed(path, form, line, len(names), places, in_order)
     fields = {name: table.column(str(place)) for name, place in places.items()}
-    texts = [column for column in fields.values() if pyarrow.types.is_string(column.type)]
-    if form.is_quoted and any(pc.any(pc.match_substring(text, "\n")).as_py() for text in texts):
-        for _ in _records(path, form, wanted):  # refuses quotation marks that swallow records
-            pass
+    if form.is_quoted:
+        # A field of several lines may be in a column that is not read. There are more lines where a
+        # block parts the two bytes of an end.
+        number = 0
+        content = b"\n"
+        with open_bytes(path) as file:
+            while block := file.read(BLOCK):
+                content = block
+                number += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
+        number += not content.endswith((b"\n", b"\r"))
+        if number > line + table.num_rows + len(misshapen):
+            _refuse_lone_quotation_mark(path, form, wanted)
     return TextTable(
         fields=fields,
-        num_records=table.num_rows,
         what=str(path),
         form=form,
         misshapen=misshapen,
         left_out=[name for name in names if name not in fields] if by is None else (),
     )
+
+
+def _refuse_lone_quotation_mark(
+    path: pathlib.Path, form: TextForm, wanted: Collection[str | None] | None
+) -> None:
+    """Raises ValueError if a file has a quotation mark without a partner: it swallows records."""
+    for _ in _records(path, form, wanted):
+        pass
 
 
 def _parsed(
@@ -611,14 +668,11 @@ def _parsed(
     first_line: int,
     num_fields: int,
     places: Mapping[str, int],
-    numbers: Collection[str],
-    gaps: Sequence[str],
     in_order: bool,
 ) -> tuple[pyarrow.Table, list[int]]:
     """Returns the columns at `places`, and which records had another number of fields.
 
-    Columns of `numbers` are numbers, null for a gap, unless one of their fields is none, or not
-    finite: then all columns are texts, so that what a field says never depends on another.
+    Every field is a text, which its column reads alone: what it says never depends on another.
     """
     misshapen = list[int]()
 
@@ -626,16 +680,18 @@ def _parsed(
         misshapen.append((row.number or 0) - 1 - first_line)
         return "skip"
 
-    kinds = {
-        str(place): pyarrow.float64() if name in numbers else pyarrow.string()
-        for name, place in places.items()
-    }
-    block = BLOCK
+    kinds = {str(place): pyarrow.string() for place in places.values()}
     opened: Any = functools.partial(open_bytes, path)
     if form.has_blanks:
-        opened = functools.partial(_open_plain, path, form, list(places))
-        form, first_line = TextForm(), 0
-    while True:
+        # As usual text, where no blanks stand before fields.
+        text = io.StringIO(newline="")
+        records = _records(path, form, list(places))
+        next(records, None)
+        csv.writer(text).writerows(record for _, record in records)
+        opened = functools.partial(io.BytesIO, text.getvalue().encode())
+        form = TextForm()
+        first_line = 0
+    for block in (BLOCK, LARGEST_BLOCK):
         misshapen.clear()
         try:
             with opened() as file:
@@ -652,31 +708,22 @@ def _parsed(
                         delimiter=form.delimiter,
                         quote_char='"' if form.is_quoted else False,
                         newlines_in_values=form.is_quoted,
+                        # Where places are owners, an empty line has a place, too: else the owners
+                        # of all later records would depend on it.
+                        ignore_empty_lines=not in_order,
                         invalid_row_handler=skip,
                     ),
-                    pyarrow.csv.ConvertOptions(
-                        column_types=kinds,
-                        include_columns=list(kinds),
-                        null_values=gaps,
-                        strings_can_be_null=False,
-                    ),
+                    pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds)),
                 )
-            read = [table.column(str(places[name])) for name in numbers]
-            if not any(pc.any(pc.invert(pc.is_finite(column))).as_py() for column in read):
-                return table, misshapen
-            numbers, kinds = (), dict.fromkeys(kinds, pyarrow.string())
+            return table, misshapen
         except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
             # The texts of Arrow's errors quote fields.
-            if "straddl" in str(error) and block < LARGEST_BLOCK:
-                block = LARGEST_BLOCK
-            elif "conversion error to double" in str(error) and numbers:
-                numbers, kinds = (), dict.fromkeys(kinds, pyarrow.string())
-            elif "Empty CSV" in str(error):
-                return pyarrow.table(
-                    {name: pyarrow.array([], kinds[name]) for name in kinds}
-                ), misshapen
-            else:
-                raise not_text(path, form) from None
+            if "Empty CSV" in str(error):
+                return pyarrow.table(dict.fromkeys(kinds, pyarrow.array([], pyarrow.string()))), []
+            if "straddl" not in str(error):
+                break
+    _refuse_lone_quotation_mark(path, form, None)
+    raise not_text(path, form)
 
 
 def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> TextTable:
@@ -686,12 +733,12 @@ def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> 
         file = parquet.ParquetFile(path)
         nested = [each.name for each in file.schema_arrow if pyarrow.types.is_nested(each.type)]
         names = ["" if name in nested else name for name in file.schema_arrow.names]
-        places = places_of(names, wanted, str(path))
-        table = file.read(columns=list(places))
-        fields = {name: of_arrow(table.column(name)) for name in places}
+        names = list(places_of(names, wanted, str(path)))
+        table = file.read(columns=names)
+        fields = {name: of_arrow(table.column(name)) for name in names}
     except (OSError, pyarrow.ArrowException):  # whose text may quote values
         raise ValueError(f"{path}: expected Parquet, got something else") from None
-    return TextTable(fields=fields, num_records=table.num_rows, what=str(path), left_out=nested)
+    return TextTable(fields=fields, what=str(path), left_out=nested)
 
 
 def of_arrow(values: Any) -> Column:
@@ -708,9 +755,11 @@ def of_arrow(values: Any) -> Column:
         values = values.cast(pyarrow.timestamp("us", kind.tz), safe=False)
     if pyarrow.types.is_string(kind):
         return values
-    if pyarrow.types.is_binary(kind):
-        return values.cast(pyarrow.string())
-    return pyarrow.array([field_text(value) for value in values.to_pylist()], pyarrow.string())
+    fields = values.to_pylist()
+    if pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
+        # One that is no UTF-8 must not decide on all.
+        fields = [None if value is None else value.decode(errors="replace") for value in fields]
+    return pyarrow.array([field_text(value) for value in fields], pyarrow.string())
 
 
 def places_of(

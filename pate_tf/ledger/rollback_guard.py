@@ -30,21 +30,18 @@ import sqlite3
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
+
+import platformdirs
 
 from pate_tf.accounting import composition
-from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.charge import charge_from_dict
 from pate_tf.accounting.composition import Charge
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import SensitiveWarning
 from pate_tf.core.source import PrivateSource
 
 STATE_VARIABLE: Final = "PATE_TF_STATE"
-PLACES: Final = (  # of the registry: in which variable, and where below
-    (STATE_VARIABLE, "."),
-    ("XDG_STATE_HOME", "pate_tf"),
-    ("HOME", ".local/state/pate_tf"),
-)
 REGISTRY: Final = "ledgers.sqlite3"
 VERSION: Final = 2
 WAIT_SECONDS: Final = 60.0
@@ -138,6 +135,10 @@ class RollbackGuard:
             holds is missing here. None for a ledger, of which there may be several.
         unit: what the store's charges protect, "record" or "owner"; None if that is not known. What
             was noted first stays.
+
+    Attributes:
+        source: as above; that of the store once it is known.
+        registry: where the store's rows are noted; None if that can't be done.
     """
 
     def __init__(
@@ -148,26 +149,27 @@ class RollbackGuard:
         identity: Identity | None = None,
         unit: str | None = None,
     ) -> None:
-        self._folder, self._unit = folder.resolve(), unit
+        self._folder = folder.resolve()
+        self._unit = unit
         self.source = source or PrivateSource(name=None, key=f"run {self._folder}")
         self._identity = None if identity is None else json.dumps(identity)
         self._unsettled: dict[str, sqlite3.Row] = {}
         self._last_place = 0
-        self._registry: sqlite3.Connection | None = None
-        state = [pathlib.Path(os.environ[name], sub) for name, sub in PLACES if os.getenv(name)]
+        self.registry: sqlite3.Connection | None = None
         try:
-            if not state:
-                raise OSError(f"expected {', '.join(name for name, _ in PLACES)}, none is set")
-            state[0].mkdir(parents=True, exist_ok=True, mode=0o700)
-            state[0].chmod(0o700)
-            path = state[0].resolve() / REGISTRY
+            place = os.environ.get(STATE_VARIABLE) or platformdirs.user_state_dir("pate_tf")
+            state = pathlib.Path(place)
+            state.mkdir(parents=True, exist_ok=True, mode=0o700)
+            state.chmod(0o700)
+            path = state.resolve() / REGISTRY
             # SQLite would give it the umask's mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
-            self._registry = registry = sqlite3.connect(
+            self.registry = registry = sqlite3.connect(
                 path, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False
             )
             registry.row_factory = sqlite3.Row
+            registry.create_function("shares", 1, lambda key: self.source.shares(key))
             registry.execute("PRAGMA synchronous = FULL")
             with registry:
                 registry.execute("BEGIN IMMEDIATE")  # another process may be faster
@@ -180,18 +182,13 @@ class RollbackGuard:
                     for statement in TABLES.split(";"):
                         registry.execute(statement)
                     registry.execute(f"PRAGMA user_version = {VERSION}")
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, RuntimeError) as error:  # the last one: no home folder
             self._go_on_without(error)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether a registry notes what the store does."""
-        return self._registry is not None
 
     def close(self) -> None:
         """Closes the registry."""
-        if self._registry is not None:
-            self._registry.close()
+        if self.registry is not None:
+            self.registry.close()
 
     def note(self, ledger: str, rows: Sequence[tuple[int, str, str | None]]) -> None:
         """Notes rows that are durable in the store; those noted already stay as they are.
@@ -200,10 +197,10 @@ class RollbackGuard:
             ledger: digest of the row that opened the store.
             rows: of each the sequence, the digest, and what it charged as JSON, None if nothing.
         """
-        if self._registry is None:
+        if self.registry is None:
             return
         try:
-            with self._registry as registry:
+            with self.registry as registry:
                 registry.execute("BEGIN IMMEDIATE")
                 registry.execute(
                     "INSERT INTO ledgers VALUES (?, ?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
@@ -227,17 +224,14 @@ class RollbackGuard:
             runs: folders of runs whose statements may quote an earlier ledger.
         """
         if self._identity is None:
-            where, seen = (
-                "here",
-                self.query(
-                    f"{SEEN}source = ? AND ledger IN (SELECT ledger FROM folders WHERE folder = ?)",
-                    *(self.source.key, str(self._folder)),
-                ),
-            )
+            here = "ledger IN (SELECT ledger FROM folders WHERE folder = ?)"
+            seen = self.query(f"{SEEN}shares(source) AND {here}", str(self._folder))
+            where = "here"
         else:
             seen = self.query(f"{SEEN}identity = ?", self._identity)
             where = f"in {self._places(seen)}"
-        lost, reasons = {row["digest"]: row["sequence"] for row in seen}, list[str]()
+        lost = {row["digest"]: row["sequence"] for row in seen}
+        reasons = []
         if lost:
             reasons.append(f"one of {max(lost.values())} rows was seen {where}")
         if any((self._folder / VOTES).glob("*.npz")):
@@ -269,13 +263,11 @@ class RollbackGuard:
             held: its rows: the sequence of each, by digest.
             acknowledged: digests of rows that are known to be missing.
         """
-        column, subject = ("ledger", ledger)
-        if self._identity is not None:
-            column, subject = ("identity", self._identity)
-        for row in self.query(
-            f"{SEEN}{column} = ? AND rows.rowid > ? ORDER BY rows.rowid", subject, self._last_place
-        ):
-            self._last_place, self._unsettled[row["digest"]] = row["place"], row
+        column = "ledger" if self._identity is None else "identity"
+        later = f"{SEEN}{column} = ? AND rows.rowid > ? ORDER BY rows.rowid"
+        for row in self.query(later, self._identity or ledger, self._last_place):
+            self._last_place = row["place"]
+            self._unsettled[row["digest"]] = row
         # Rows are only ever added, here and there: what is settled once stays so.
         self._unsettled = {
             digest: row
@@ -290,7 +282,8 @@ class RollbackGuard:
                 lost[digest] = sequence
         if not lost:
             return None
-        last, here = max(lost.values()), max(held.values())
+        last = max(lost.values())
+        here = max(held.values())
         if any(row["ledger"] != ledger for row in gone):
             reason = (
                 f"another ledger of the same subject went on in {self._places(gone)}; go on with "
@@ -308,24 +301,6 @@ class RollbackGuard:
             )
         return Missing(reason=f"{self._folder}: {reason}; {ACKNOWLEDGE}", digests=tuple(lost))
 
-    def debits_of(
-        self, digests: Iterable[str], charged: Container[str]
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yields what missing rows charged that is not charged here, each once.
-
-        Args:
-            digests: of the rows.
-            charged: what is charged here, by digest of the row that charged it first.
-        """
-        yielded = set[str]()
-        for digest in digests:
-            for row in self.query(f"{SEEN}digest = ? AND debit IS NOT NULL", digest):
-                debit = json.loads(row["debit"])
-                first = debit["carried_from"]
-                if first not in charged and first not in yielded:
-                    yielded.add(first)
-                    yield debit
-
     def source_spending(
         self, ledger: str, debits: Mapping[str, tuple[Charge, int]]
     ) -> SourceSpending | None:
@@ -335,20 +310,21 @@ class RollbackGuard:
             ledger: digest of the row that opened the ledger.
             debits: what the ledger itself charged, by digest of the row that charged it first.
         """
-        ledgers = self.query("SELECT ledger, unit FROM ledgers WHERE source = ?", self.source.key)
+        ledgers = self.query("SELECT ledger, unit FROM ledgers WHERE shares(source)")
         units: dict[str, str | None] = {row["ledger"]: row["unit"] for row in ledgers}
-        together, unknown = dict[str, tuple[Charge, int]](), set[str]()
-        for row in self.query(f"{SEEN}source = ? AND debit IS NOT NULL", self.source.key):
+        together: dict[str, tuple[Charge, int]] = {}
+        unknown = set[str]()
+        charged = "ledger IN (SELECT ledger FROM ledgers WHERE shares(source))"
+        for row in self.query(f"{SEEN}{charged} AND debit IS NOT NULL"):
             debit = json.loads(row["debit"])
-            if not debit["secure_noise"] and debit["carried_from"] not in debits:
+            first = debit["carried_from"]
+            if not debit["secure_noise"] and first not in debits:
                 unknown.add(row["ledger"])  # it costs more than it was charged for
             try:
-                charge = charge_from_dict(debit["charge"])
+                together[first] = (charge_from_dict(debit["charge"]), int(debit["number"]))
             except (ValueError, TypeError):
                 unknown.add(row["ledger"])
-                continue
-            together[debit["carried_from"]] = (charge, int(debit["number"]))
-        if self._registry is None:
+        if self.registry is None:
             return None
         charges: Counter[Charge] = Counter()
         for charge, number in {**together, **debits}.values():
@@ -368,8 +344,8 @@ class RollbackGuard:
 
         The store's run is one of them. A file that is no statement quotes nothing.
         """
-        is_in_run = self._folder.name == artifacts.SENSITIVE
-        for run in (*[self._folder.parent][: int(is_in_run)], *runs):
+        own = [self._folder.parent] if self._folder.name == artifacts.SENSITIVE else []
+        for run in [*own, *runs]:
             path = run / artifacts.RELEASED / STATEMENT
             try:
                 sequence, digest = json.loads(path.read_text())["ledger_head"]
@@ -386,17 +362,17 @@ class RollbackGuard:
 
     def query(self, question: str, *values: str | int | bytes) -> list[sqlite3.Row]:
         """Returns what the registry answers; without one, or once it can't be used, nothing."""
-        if self._registry is None:
+        if self.registry is None:
             return []
         try:
-            return self._registry.execute(question, values).fetchall()
+            return self.registry.execute(question, values).fetchall()
         except sqlite3.Error as error:
             self._go_on_without(error)
             return []
 
     def _go_on_without(self, error: Exception) -> None:
         self.close()
-        self._registry = None
+        self.registry = None
         warn(
             "no registry of ledgers can be kept, so that copied or restored ledgers and other "
             "ledgers of the same source go unnoticed, which statements say: "
@@ -423,8 +399,9 @@ def warn_of_same_records(
         keyed = hashlib.blake2b(content, key=key, digest_size=32).digest()
         guard.query("INSERT OR IGNORE INTO contents VALUES (?, ?)", keyed, source_key)
         others = guard.query(
-            "SELECT source FROM contents WHERE content = ? AND source NOT IN (?, ?)",
-            *(keyed, source_key, f"run {sensitive.resolve()}"),
+            "SELECT source FROM contents WHERE content = ? AND NOT shares(source) AND source != ?",
+            keyed,
+            f"run {sensitive.resolve()}",
         )
         if others:
             path = artifacts.make_sensitive_folder(sensitive) / SAME_RECORDS

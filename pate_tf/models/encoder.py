@@ -8,7 +8,8 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,14 @@ import scipy.linalg
 import tensorflow as tf
 
 from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset, check_inputs
 from pate_tf.core.public import Pool
 from pate_tf.core.source import Digests, record_digests
-from pate_tf.core.validation import IntArray
+from pate_tf.data.preprocessing import input_spec, load_graph
 
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
-MOST_DIRECTIONS = 512  # of a view of images
-SAMPLE = 10_000  # of the pool's images, by which the directions are found
 PLACES = 256  # of records in a batch
-TOGETHER = 16  # images whose features, at all places, are in memory at a time
 
 
 class Part(tf.Module):
@@ -34,6 +33,10 @@ class Part(tf.Module):
 
     Attributes:
         widths: number of features of each view.
+        learnt: Keras' or TensorFlow's variables that hold what was learned, in an order of their
+            own.
+        variances: how much features vary in the pool, `[width]` of each view; None if unknown.
+        groups: the group of each one-hot feature, of each of which one is not 0; None for others.
         weight: of each view, where features of several parts are weighed against each other.
         least_variance: that a feature counts with, as a share of its view's mean one
             (docs/how-to/small_teachers.md).
@@ -42,25 +45,13 @@ class Part(tf.Module):
     """
 
     widths: tuple[int, ...]
+    learnt: Sequence[Any]
+    variances: Sequence[Any] | None = None
+    groups: IntArray | None = None
     weight: float = 1.0
     least_variance: float = 0.3
     places: int = PLACES
     is_frozen: bool = False
-
-    @property
-    def variances(self) -> list[Any] | None:
-        """How much features vary in the pool, `[width]` of each view; None if unknown."""
-        return None
-
-    @property
-    def groups(self) -> IntArray | None:
-        """The group of each one-hot feature, of each of which one is not 0; None for others."""
-        return None
-
-    @property
-    def learnt(self) -> list[Any]:
-        """Keras' or TensorFlow's variables that hold what was learned, in an order of their own."""
-        raise NotImplementedError
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
         """Takes what another part of the kind has `learnt`, before an encoder is made of it.
@@ -97,15 +88,16 @@ class Directions(tf.Module):
         """All are zeros before `find`; `most` is the largest width."""
         super().__init__()
         self.width = min(num_features, most)
-        shapes = [num_features], [num_features, self.width], [self.width]
-        self.mean, self.directions, self.variances = constants(*map(np.zeros, shapes))
+        (self.mean,) = constants(np.zeros(num_features))
+        (self.directions,) = constants(np.zeros((num_features, self.width)))
+        (self.variances,) = constants(np.zeros(self.width))
+        self.learnt = [self.mean, self.directions, self.variances]
 
     def find(self, mean: npt.NDArray[Any], covariance: npt.NDArray[Any]) -> None:
         """Takes the directions from the mean and covariance of a pool's features."""
-        number = len(covariance)
-        variances, vectors = scipy.linalg.eigh(  # ascending
-            covariance, subset_by_index=[number - self.width, number - 1]
-        )
+        last = len(covariance) - 1
+        chosen = [last - self.width + 1, last]
+        variances, vectors = scipy.linalg.eigh(covariance, subset_by_index=chosen)  # ascending
         self._take(mean, vectors, variances, np.trace(covariance))
 
     def find_in(self, features: npt.NDArray[np.float32]) -> None:
@@ -121,17 +113,15 @@ class Directions(tf.Module):
             self.find(mean, (features.T @ features) / number)
             return
         products = features @ features.T / number
-        width = min(self.width, number)
-        variances, of_inputs = scipy.linalg.eigh(
-            products, subset_by_index=[number - width, number - 1]
-        )
+        chosen = [number - min(self.width, number), number - 1]
+        variances, of_inputs = scipy.linalg.eigh(products, subset_by_index=chosen)
         # At most the error of the products' own rounding: no variance.
         has_variance = variances > number * np.finfo(np.float32).eps * variances[-1]
-        variances, of_inputs = variances[has_variance], of_inputs[:, has_variance]
-        vectors = (features.T @ of_inputs) / np.sqrt(number * variances)
+        variances = variances[has_variance]
+        vectors = (features.T @ of_inputs[:, has_variance]) / np.sqrt(number * variances)
         missing = (self.width - len(variances), 0)
-        vectors, variances = np.pad(vectors, [(0, 0), missing]), np.pad(variances, missing)
-        self._take(mean, vectors, variances, np.trace(products))
+        vectors = np.pad(vectors, [(0, 0), missing])
+        self._take(mean, vectors, np.pad(variances, missing), np.trace(products))
 
     def _take(
         self,
@@ -150,71 +140,6 @@ class Directions(tf.Module):
         return tf.math.l2_normalize(tf.matmul(features - self.mean, self.directions), axis=1)
 
 
-class ImagePart(Part):
-    """One view of images, of L2 norm 1: along the directions in which a pool's images differ most.
-
-    Attributes:
-        view: the directions, at most `MOST_DIRECTIONS`.
-        fitted: variables that training finds besides the directions, first in `learnt`.
-    """
-
-    places = 64  # few records fill them
-
-    def __init__(self, dataset: Dataset, num_features: int) -> None:
-        """Takes the range of a data set's images; the directions are zero before training."""
-        super().__init__()
-        self._low, self._high = (
-            np.broadcast_to(np.asarray(values, np.float32), dataset.input_shape).copy()
-            for values in dataset.value_range
-        )
-        self.view = Directions(num_features, MOST_DIRECTIONS)
-        self.fitted: list[tf.Variable] = []
-        self.widths = (self.view.width,)
-
-    @property
-    def variances(self) -> list[Any]:
-        """As of `Directions`."""
-        return [self.view.variances]
-
-    @property
-    def learnt(self) -> list[Any]:
-        """What is fitted, the mean, directions and variances."""
-        return [*self.fitted, self.view.mean, self.view.directions, self.view.variances]
-
-    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        return [self.view(self.features(inputs))]
-
-    def few_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns features `[TOGETHER, ...]` of images whose range is 0 to 1."""
-        raise NotImplementedError
-
-    def features(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns features float32 `[batch, num_features]`, computed for `TOGETHER` at a time.
-
-        The batch is filled up with zeros, so that `few_features` sees one shape alone.
-        """
-        number = tf.shape(inputs)[0]
-        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
-        images = (filled - self._low) / (self._high - self._low)
-        features = tf.map_fn(
-            self.few_features,
-            tf.reshape(images, [-1, TOGETHER, *inputs.shape[1:]]),
-            parallel_iterations=1,
-        )
-        return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
-
-    def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Returns features of at most `SAMPLE` images of a pool, by which directions are found."""
-        signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
-        compiled = tf.function(self.features, signature, autograph=False)
-        inputs = pool.inputs[:SAMPLE]
-        batches = (inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH))
-        return np.concatenate(
-            [compiled(tf.constant(batch, tf.float32)).numpy() for batch in batches]
-        )
-
-
 class Encoder(tf.Module):
     """Public: features of raw inputs, in views that lie side by side.
 
@@ -230,6 +155,7 @@ class Encoder(tf.Module):
         num_features: of all views together.
         num_views: how many there are.
         learnt: variables with all that was learned.
+        groups: as of its only part; None of several, whose features are no one-hot ones together.
         places: as of its parts, the fewest.
         is_frozen: whether one of its parts is.
     """
@@ -242,7 +168,9 @@ class Encoder(tf.Module):
         self.dataset = dataset
         self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
         self.widths = tuple(width for part in parts for width in part.widths)
-        self.num_features, self.num_views = sum(self.widths), len(self.widths)
+        self.num_features = sum(self.widths)
+        self.num_views = len(self.widths)
+        self.groups = parts[0].groups if len(parts) == 1 else None
         self.parts = list(parts)
         self.places = min(part.places for part in parts)
         self.is_frozen = any(part.is_frozen for part in parts)
@@ -274,7 +202,6 @@ class Encoder(tf.Module):
             value_range=(-1.0, 1.0),
             augmentation="none",
             input_type="float32",
-            num_categories=(),
         )
 
     @functools.cached_property
@@ -284,7 +211,8 @@ class Encoder(tf.Module):
         The directions in which a pool's inputs hardly differ are not lifted all the way. Each
         view's part of an input's squared norm is its weight then, of all together 1 in the mean.
         """
-        factors, weights = [], []
+        factors = list[npt.NDArray[np.float64]]()
+        weights = list[float]()
         for part in self.parts:
             for variances in part.variances or ():
                 shares = np.asarray(variances, np.float64)
@@ -296,11 +224,6 @@ class Encoder(tf.Module):
         if len(factors) != self.num_views:
             return None
         return np.concatenate(factors) / math.sqrt(sum(weights))
-
-    @property
-    def groups(self) -> IntArray | None:
-        """As of its only part; None of several, whose features are no one-hot ones together."""
-        return self.parts[0].groups if len(self.parts) == 1 else None
 
     @functools.cached_property
     def digest(self) -> str:
@@ -335,14 +258,49 @@ class Encoder(tf.Module):
 
     def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
         """Keeps the features of a read-only array, which `features` returns of the same one."""
-        self._pool_inputs, self._pool_features = inputs, features
+        self._pool_inputs = inputs
+        self._pool_features = features
 
     def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
         """Returns the views of features `[num_inputs, num_features]`, without a copy."""
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
 
 
-# Features of private records.
+# What a record adds to the sum of its class: its features, scaled and brought to one L2 norm.
+#
+# Features are scaled to equal variance in the public pool and get a common L2 norm; a constant is
+# appended, whose sum counts the records. A vector depends on its own input and on public values
+# alone. Features of norm 0, or that are not finite, give the zero vector.
+
+
+# Of a vector's squared norm, the part of the constant. It counts the records of each class, to a
+# thousandth of them where features are of any use. The noise on features counts for a fortieth
+# more.
+CONSTANT_SHARE = 0.05
+CONSTANT = float(np.sqrt(CONSTANT_SHARE))
+
+
+def record_vectors(
+    features: npt.NDArray[np.float32], scale: npt.NDArray[np.float64] | None
+) -> npt.NDArray[np.float64]:
+    """Returns a vector of L2 norm at most 1 for each input, `[num_inputs, num_features + 1]`.
+
+    Args:
+        features: `[num_inputs, num_features]`.
+        scale: factors by which features vary equally in the pool, `[num_features]`, as
+            `Encoder.scale`; None where unknown.
+    """
+    scaled = features.astype(np.float64)
+    if scale is not None:
+        scaled *= scale
+    norms = np.linalg.norm(scaled, axis=1)
+    is_usable = np.isfinite(norms) & (norms > 0.0)
+    vectors = np.zeros((len(scaled), scaled.shape[1] + 1))
+    vectors[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
+    vectors[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
+    vectors[is_usable, -1] = CONSTANT
+    return vectors
+
 
 LEAST_TOGETHER = 4_096  # records whose features are handed on together
 BLOCK = 2**26  # bytes of raw inputs that are looked at together
@@ -370,7 +328,13 @@ def record_features(
 
     Yields:
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
+
+    Raises:
+        ValueError: after the last, if weights of a frozen model are no longer what they were.
     """
+    is_frozen = getattr(encoder, "is_frozen", False)
+    # The published digest must not depend on records.
+    digest = encoder.digest if is_frozen else None
     waiting: list[tuple[IntArray, npt.NDArray[np.float32]]] = []
     number = len(inputs) if rows is None else len(rows)
     done = 0
@@ -380,7 +344,15 @@ def record_features(
         if together >= LEAST_TOGETHER or done + together == number:
             positions, features = zip(*waiting, strict=True)
             yield np.concatenate(positions), np.concatenate(features)
-            done, waiting = done + together, []
+            done += together
+            waiting = []
+    if is_frozen:
+        del encoder.digest  # of the cache
+        if encoder.digest != digest:
+            raise ValueError(
+                "representation: the model's weights changed while private records went through "
+                "it; take a model that keeps nothing"
+            )
 
 
 def _batches_of_features(
@@ -421,61 +393,74 @@ def _batches_of_features(
                 yield block[order[part]], features[places[number[part]]]
 
 
-# What a record adds to the sum of its class: its features, scaled and brought to one L2 norm.
-#
-# Features are scaled to equal variance in the public pool and get a common L2 norm; a constant is
-# appended, whose sum counts the records. A vector depends on its own input and on public values
-# alone. Features of norm 0, or that are not finite, give the zero vector.
+# An encoder on disk: a SavedModel that takes raw inputs.
 
 
-# Of a vector's squared norm, the part of the constant. It counts the records of each class, to a
-# thousandth of them where features are of any use. The noise on features counts for a fortieth
-# more.
-CONSTANT_SHARE = 0.05
-CONSTANT = float(np.sqrt(CONSTANT_SHARE))
-
-FloatArray = npt.NDArray[np.float64]
+def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
+    """Returns SHA-256 of what an encoder learned, as hexadecimal digits."""
+    return hashlib.sha256(artifacts.digest_arrays(learnt).encode()).hexdigest()
 
 
-def record_vectors(
-    features: npt.NDArray[np.float32], scale: npt.NDArray[np.float64] | None
-) -> FloatArray:
-    """Returns a vector of L2 norm at most 1 for each input, `[num_inputs, num_features + 1]`.
+def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
+    """Writes an encoder as a SavedModel.
 
-    Args:
-        features: `[num_inputs, num_features]`.
-        scale: factors by which features vary equally in the pool, `[num_features]`, as
-            `Encoder.scale`; None where unknown.
+    Its signature `features` takes raw inputs, named as the data set names them.
     """
-    scaled = features.astype(np.float64)
-    if scale is not None:
-        scaled *= scale
-    norms = np.linalg.norm(scaled, axis=1)
-    is_usable = np.isfinite(norms) & (norms > 0.0)
-    vectors = np.zeros((len(scaled), scaled.shape[1] + 1))
-    vectors[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
-    vectors[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
-    vectors[is_usable, -1] = CONSTANT
-    return vectors
+    module = tf.Module()
+    module.encoder = encoder
+    module.learnt = encoder.learnt
+
+    @tf.function(autograph=False, input_signature=[input_spec(encoder.dataset)])
+    def features(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        values = encoder(tf.cast(inputs, tf.float32))
+        return {"features": tf.ensure_shape(values, [None, encoder.num_features])}
+
+    module.features = features
+    tf.saved_model.save(module, str(folder), signatures={"features": features})
 
 
-# Clusters of the pool. A record counts in the cluster whose center is nearest.
+class SavedEncoder:
+    """Public: an encoder that `save_encoder` wrote.
 
-# Vectors and centers are rounded to whole steps, whose products float64 adds up exactly. So a
-# record's cluster does not depend, by rounding, on the records that are computed together with it.
-CENTRE_STEP = 2.0**-15
-
-
-def nearest_centres(
-    vectors: npt.NDArray[np.floating], centres: FloatArray
-) -> npt.NDArray[np.int64]:
-    """Returns which center is nearest to each vector, `[num_inputs]`; of equals the first.
-
-    Args:
-        vectors: of norm at most 1, `[num_inputs, width]`.
-        centres: in whole steps, `[num_clusters, width]`.
+    Attributes:
+        dataset: the data whose inputs it takes.
+        digest: SHA-256 of what it learned.
+        num_features: how many features an input has.
+        loaded: the SavedModel itself.
+        scale: as of `Encoder`; None if unknown.
+        is_frozen: whether a person brought it, trained on other data.
     """
-    steps = centres / CENTRE_STEP
-    products = np.rint(np.asarray(vectors, np.float64) / CENTRE_STEP) @ steps.T
-    nearest: npt.NDArray[np.int64] = (np.square(steps).sum(axis=1) - 2.0 * products).argmin(axis=1)
-    return nearest
+
+    scale: npt.NDArray[np.float64] | None = None
+    is_frozen = False
+
+    def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
+        """Loads it; ValueError if there is none at `folder`, or it is broken."""
+        self.dataset = dataset
+        try:
+            self.loaded = load_graph(str(folder))
+            self.digest = learnt_digest(self.loaded.learnt)
+            shape = self.loaded.signatures["features"].structured_outputs["features"].shape
+            self.num_features = int(shape[1])
+            self.remember(np.zeros(0), np.zeros(0, np.float32))
+        except Exception as error:  # TensorFlow raises its own kinds
+            raise ValueError(f"expected a representation in {folder}, got none") from error
+
+    def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
+        """Keeps the features of a pool's inputs, as `Encoder.remember`."""
+        self._pool_inputs = inputs
+        self._pool_features = features
+
+    def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns features `[num_inputs, num_features]` of raw inputs, worked out in parts."""
+        if inputs is self._pool_inputs:
+            return self._pool_features
+        starts = range(0, max(1, len(inputs)), BATCH)
+        return np.concatenate(
+            [self.batch_features(inputs[start : start + BATCH]) for start in starts]
+        )
+
+    def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns features of one batch of raw inputs in a single call, as an `Encoder` does."""
+        named = {self.dataset.input_name: tf.constant(batch, self.dataset.input_type)}
+        return np.asarray(self.loaded.signatures["features"](**named)["features"])

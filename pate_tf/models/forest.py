@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 
 RANDOM_FOREST = "random_forest"
@@ -51,11 +51,9 @@ class Forest:
     num_features: int
 
     def __post_init__(self) -> None:
-        if not self._forms_trees():
-            raise ValueError("forest: expected arrays that form trees, got others")
-
-    def _forms_trees(self) -> bool:
-        num_nodes, sizes = len(self.features), np.diff(self.starts)
+        refused = ValueError("forest: expected arrays that form trees, got others")
+        num_nodes = len(self.features)
+        sizes = np.diff(self.starts)
         for array, dtype, shape in (
             (self.starts, np.int64, (len(self.starts),)),
             (self.children, np.int32, (num_nodes, 2)),
@@ -64,21 +62,22 @@ class Forest:
             (self.probabilities, np.float64, (num_nodes, *self.probabilities.shape[1:2])),
         ):
             if array.dtype != dtype or array.shape != shape:
-                return False
+                raise refused
         covers = len(sizes) and self.starts[0] == 0 and self.starts[-1] == num_nodes
         if not covers or (sizes < 1).any() or self.probabilities.ndim != 2 or not self.num_classes:
-            return False
+            raise refused
         places = np.arange(num_nodes) - np.repeat(self.starts[:-1], sizes)
         # A child comes after its parent, so that a way down can't go round in a circle.
         inner = ~(self.children == LEAF).all(axis=1)
-        low, high = self.children[inner].min(axis=1), self.children[inner].max(axis=1)
-        return bool(
-            (low > places[inner]).all()
-            and (high < np.repeat(sizes, sizes)[inner]).all()
+        children = self.children[inner]
+        if not (
+            (children.min(axis=1) > places[inner]).all()
+            and (children.max(axis=1) < np.repeat(sizes, sizes)[inner]).all()
             and ((self.features >= 0) & (self.features < self.num_features)).all()
             and np.isfinite(self.thresholds).all()
             and ((self.probabilities >= 0.0) & (self.probabilities <= 1.0)).all()
-        )
+        ):
+            raise refused
 
     @property
     def num_trees(self) -> int:
@@ -117,7 +116,8 @@ class Forest:
         total = np.zeros((len(rows), self.num_classes))
         for start, end in itertools.pairwise(self.starts):
             children = self.children[start:end]
-            features, thresholds = self.features[start:end], self.thresholds[start:end]
+            features = self.features[start:end]
+            thresholds = self.thresholds[start:end]
             nodes = np.zeros(len(rows), np.int32)
             walking = np.flatnonzero(children[nodes, 0] != LEAF)
             while len(walking):

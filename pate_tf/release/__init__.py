@@ -1,1 +1,1 @@
-"""The release boundary: the labeller, feature sums, the vote-aggregation graph, the noise."""
+"""The release boundary: votes and feature sums, their charge, the noise."""

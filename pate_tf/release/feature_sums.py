@@ -7,73 +7,80 @@ infers labels of the public pool from them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
+import secrets
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.conversions import LATTICE, default_delta
-from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.planning import Forecast, cluster_numbers, planned_sums
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset, check_inputs
-from pate_tf.core.public import Pool
+from pate_tf.core.public import Pool, cluster_numbers
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, owner_partition
 from pate_tf.core.source import (
-    RECORD_KEY,
     Digests,
     PrivateSource,
     Records,
     check_same_settings,
-    keyed_sum,
-    owner_digests,
-    private_digest,
+    content_sum,
     record_digests,
 )
-from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.ledger.rollback_guard import warn_of_same_records
-from pate_tf.models.encoder import Encoder, nearest_centres, record_features, record_vectors
-from pate_tf.release.moments import moments_by_class
-from pate_tf.release.noisy_sums import (
-    VECTOR_STEPS,
+from pate_tf.models.encoder import (
+    Encoder,
+    SavedEncoder,
+    learnt_digest,
+    record_features,
+    record_vectors,
+    save_encoder,
+)
+from pate_tf.postprocessing.label_propagation import cluster_centres, nearest_centres
+from pate_tf.postprocessing.regression import weights_of_rounds
+from pate_tf.release.exact_sums import (
+    counts_by_class,
+    moments_by_class,
     owner_steps,
     residual_sums,
     sums_by_class,
     sums_of_owners,
     vector_steps,
-    weights_of_rounds,
 )
-from pate_tf.release.pseudo_labels import DRAWS, FEWEST_LABELED, trial
 from pate_tf.representations.catalogue import (
     Representation,
     check_representation,
     default_of_sums,
     encoder_of,
     is_known,
-    pool_features_by_name,
     source_of,
 )
-from pate_tf.representations.label_propagation import cluster_centres
-from pate_tf.representations.raw import MOST_OF_PAIRS
-from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
 from pate_tf.teachers.run_folder import RunDescription, described_run
-from pate_tf.teachers.voters import Voter
+
+if TYPE_CHECKING:
+    from pate_tf.teachers.voters import Voter
 
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 MOST_OF_MOMENTS: Final = 1_024  # features
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
-SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
+SUMS = "sums.npz"
+ENCODER = "encoder"
+DESCRIPTION = "description.json"
 VECTORS: Final = "vectors.npz"  # of single records, for rounds of residual sums
+IN_VECTORS: Final = ("vectors", "labels", "moments")
 EARLIER_COMMAND: Final = "call fit(data.private, data.pool), or train_student.py with the data"
 
 
@@ -90,10 +97,24 @@ def default_folder(dataset_name: str) -> pathlib.Path:
 def digest_of(
     description: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], encoder_digest: str
 ) -> str:
-    """Returns the digest of stored sums: of all that lies in their folder but vectors."""
+    """Returns the digest of stored sums: of all that lies in their folder."""
     text = json.dumps(description, sort_keys=True) + encoder_digest
     text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=1)
+def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float64]]:
+    """Returns centers `[num_clusters, num_features]` of a pool's clusters, by their number.
+
+    Only images whose data set has an augmentation have clusters, and only with an encoder that is
+    not frozen.
+    """
+    if not pool or encoder.is_frozen or pool.dataset.augmentation == "none":
+        return {}
+    vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
+    numbers = cluster_numbers(len(pool), pool.dataset.num_classes)
+    return dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,11 +147,8 @@ class Summands:
 
         A frozen encoder's features are worth a linear model more than clusters.
         """
-        num_classes, centres = encoder.dataset.num_classes, dict[int, npt.NDArray[np.float64]]()
-        if pool and not encoder.is_frozen and encoder.dataset.augmentation != "none":
-            vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
-            numbers = cluster_numbers(len(pool), num_classes)
-            centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
+        num_classes = encoder.dataset.num_classes
+        centres = {} if pool is None else pool_centres(encoder, pool)
         scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
         if pool is not None and not pool:
             return cls(num_classes, scale, centres, has_moments=True, groups=encoder.groups)
@@ -151,9 +169,13 @@ class Summands:
         if self.has_moments:
             return moments_by_class(vectors, labels, num_classes=self.num_classes)
         tables = [sums_by_class(vectors, labels, num_classes=self.num_classes)]
-        for number, centres in self.centres.items():
-            counts = np.zeros((number, self.num_classes), np.int64)
-            np.add.at(counts, (nearest_centres(vectors[:, :-1], centres), labels), LATTICE)
+        for centres in self.centres.values():
+            counts = counts_by_class(
+                nearest_centres(vectors[:, :-1], centres),
+                labels,
+                num_clusters=len(centres),
+                num_classes=self.num_classes,
+            )
             tables.append(counts)
         return np.concatenate(tables)
 
@@ -173,7 +195,8 @@ class Summands:
             totals: of each owner and class that has records, `[num_pairs, num_rows]`.
             pairs: a number for the owner, times `num_classes`, plus the class, ascending.
         """
-        owners, classes = pairs // self.num_classes, pairs % self.num_classes
+        owners = pairs // self.num_classes
+        classes = pairs % self.num_classes
         first = len(self.scale) + 1
         sums = sums_of_owners(totals[:, :first], owners, classes, num_classes=self.num_classes)
         if not self.centres:
@@ -209,11 +232,16 @@ def sums_of_records(
         digests: `record_digests` of the inputs, where they are known.
         vectors: what `vector_steps` of each record are written to, without owners.
     """
-    inputs, labels, owners = examples.inputs, examples.labels, examples.owners
+    inputs = examples.inputs
+    labels = examples.labels
+    owners = examples.owners
     total = np.zeros((summands.num_rows, summands.num_columns), np.int64)
     # How many records owners have is private: no bar tells.
     steps, unit = (len(examples), "record") if owners is None else (PARTS, "part")
-    with reporting.progress_bar(desc="summing features of records", total=steps, unit=unit) as bar:
+    task = "summing features of records"
+    if encoder.places == 1:
+        task += " one by one: the model may mix inputs of a batch"
+    with reporting.progress_bar(desc=task, total=steps, unit=unit) as bar:
         if owners is None:
             for rows, features in record_features(encoder, inputs, digests=digests):
                 some = record_vectors(features, summands.scale)
@@ -282,14 +310,10 @@ class FeatureSums:
         has_vectors: whether vectors of records are stored, from which several rounds can be
             released.
         num_teachers: None: no teacher was trained.
-        forecast: of the trial of `choose_representation`; None without one. Public.
-        logit_factor: of the linear model, by that trial, so that its probabilities are calibrated.
     """
 
-    num_teachers: None = None
+    num_teachers = None
     digest: str = ""
-    forecast: Forecast | None = None
-    logit_factor = 1.0
     source: PrivateSource | None
 
     def __init__(
@@ -313,82 +337,39 @@ class FeatureSums:
         self.directory = None if directory is None else pathlib.Path(directory)
         self._run = artifacts.RunDirectory(self.directory or pathlib.Path())
         self.reporting = reporting(verbose)
+        # Of the records that this object was fitted to; stored sums may be of others.
+        self.split: tuple[object, bool] | None = None
         if isinstance(representation, Representation):
             seed = representation.seed
         self._seed = seed
         self._name = source_of(representation)
 
-    def choose_representation(
-        self,
-        pool: Pool,
-        num_records: int | None,
-        epsilon: float,
-        delta: float | None,
-        num_rounds: int | None = None,
-    ) -> None:
-        """Takes the representation that labels the pool best in a trial.
-
-        Of tables bins, raw features and, of narrow tables, pairs label each third of the pool's
-        labeled samples from noisy sums of the others (`trial`); the best accuracy is the
-        `forecast`. It costs no privacy: the labels and, without owners, the number of private
-        records are public. A representation that is named, that of stored sums, and that of texts
-        or images are tried alone. Nothing is tried if owners are protected or fewer than
-        `FEWEST_LABELED` samples have a label.
+    def settle(self, dataset: Dataset, planned: Named | None = None) -> tuple[Named | None, int]:
+        """Takes the default folder where none is named, and a representation where none is.
 
         Args:
-            pool: public, with labels.
-            num_records: private records; None where owners are protected, as their number is
-                private then.
-            epsilon: what the sums will cost.
-            delta: of epsilon; None for the default.
-            num_rounds: as of `Labeller`.
+            dataset: of the records.
+            planned: the representation to take; None for that of sums that the folder holds.
+
+        Returns:
+            The representation, None while it is open; and the seed of what is trained.
         """
-        self._settle(pool.dataset)
-        if num_records is None or pool.num_labeled < FEWEST_LABELED:
-            return
-        delta = default_delta(num_records) if delta is None else delta
-        mechanism = planned_sums(
-            Target(epsilon=epsilon, delta=delta),
-            num_records,
-            pool.dataset.num_classes,
-            (),
-            num_rounds,
-            accept_forecast=True,  # whether labels are worth their cost is checked by the forecast
-        )
-        names: tuple[Any, ...] = ("bins", "raw")
-        if self._name or pool.dataset.kind != "tabular":
-            names = (self._name or default_of_sums(pool.dataset),)
-        with self.reporting.clock("training the representation"):
-            encoders = {name: encoder_of(pool, name, self._seed) for name in names}
-        if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
-            encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
-
-        def tried(name: Any, num_draws: int) -> tuple[Forecast, float]:
-            has_views = pool.dataset.augmentation != "none" and not encoders[name].is_frozen
-            views = pool_features_by_name(pool, name, self._seed) if has_views else ()
-            return trial(pool, encoders[name], mechanism, num_records, views, num_draws)
-
-        with self.reporting.clock("trying representations on labeled samples of the pool"):
-            (self._name, *others) = encoders
-            if others:
-                trials = {name: tried(name, 1)[0] for name in encoders}
-                self._name = max(encoders, key=lambda name: trials[name].accuracy)
-                shown = ", ".join(f"{name} {of.accuracy:.1%}" for name, of in trials.items())
-                self.reporting.note(f"Representation, by labels of the pool: {shown}.")
-            self.forecast, self.logit_factor = tried(self._name, DRAWS)
-
-    def _settle(self, dataset: Dataset) -> None:
-        """Takes the default folder, and the representation of sums stored there, unless named."""
         self.directory = self.directory or default_folder(dataset.name)
         self._run = artifacts.RunDirectory(self.directory)
         run = described_run(self.directory)
         if self._name is None and run is not None and run.method == "feature_sums":
             self._name = run.representation
+        self._name = self._name or planned
+        return self._name, self._seed
 
     def fit(
         self, private: PrivateExamples, pool: Pool, *, flags: Mapping[str, Any] | None = None
     ) -> Self:
         """Sums the records' features, or reads the sums that an earlier call stored; returns self.
+
+        Stored sums are used whether or not their records were the same, with a warning that says
+        from when they are: whether records are the same is a question about private data. Take
+        another directory for other records.
 
         Args:
             private: `data.private`. With owners, what an owner's records add is clipped together.
@@ -399,27 +380,28 @@ class FeatureSums:
 
         Raises:
             ValueError: if data, settings and directory do not fit each other, or the folder holds
-                sums of other records or settings.
+                sums of other settings, another named source or, without owners, another number of
+                records.
         """
         for name, value, kind in (("private", private, PrivateExamples), ("pool", pool, Pool)):
             if not isinstance(value, kind):
                 raise ValueError(f"{name}: expected data.{name}, got {type(value).__name__}")
         encoder = self.encoder_for(private.dataset, pool)
         sensitive = self._run.sensitive
-        digests, owners = record_digests(private.inputs), None
-        key = private_digest(sensitive, RECORD_KEY).encode()
-        if private.owners is not None:
-            owners = owner_digests(private.owners, key)
-        lanes = keyed_sum(key, digests, private.labels, owners)
-        described = self.described(
-            encoder, [private_digest(sensitive, lanes)], has_owners=owners is not None
-        )
-        if self.is_stored(described, private.source):
+        owners = private.owners
+        size = private.public_size
+        described = self.described(encoder, has_owners=owners is not None)
+        # How many owners have records, and how many, is private.
+        public = described if size is None else {**described, "num_records": size}
+        if self.is_stored(public, private.source):
+            self.reporting.warn_of_stored(sums_folder(self._run) / DESCRIPTION, "feature sums")
             return self
-        content = keyed_sum(b"", digests, private.labels).tobytes()
+        digests = record_digests(private.inputs)
+        content = content_sum(digests, private.labels).tobytes()
         warn_of_same_records(private.source, content, sensitive)
         summands = Summands.of(encoder, pool)
-        vectors, for_rounds = None, dict[str, npt.NDArray[Any]]()
+        vectors = None
+        for_rounds = dict[str, npt.NDArray[Any]]()
         if owners is None and pool:
             vectors = np.zeros((len(digests), len(summands.scale) + 1), np.int16)
         table = sums_of_records(
@@ -429,6 +411,7 @@ class FeatureSums:
             of_pool = record_vectors(encoder.features(pool.inputs), summands.scale)
             moments = of_pool.T @ of_pool / len(of_pool)
             for_rounds = {"vectors": vectors, "labels": private.labels, "moments": moments}
+        self.split = private.split
         stored = self.store(
             described,
             encoder,
@@ -474,44 +457,37 @@ class FeatureSums:
                 clipped within a part, so that one in two parts would add twice as much.
             directory: the run folder of all.
             name: public name of the private data of all parts, as of `Data.from_arrays`. Default:
-                that of the parts, if they have one, else none. What was released of a part adds up
-                with what is released of all if their names are the same.
+                the names of the parts. What is released of all is charged to the source of each
+                part, too, and adds up with all that was ever released of any part.
 
         Raises:
             ValueError: if parts protect owners, are broken, the same or of other settings, or the
                 folder holds other sums.
         """
-        if len(parts) < 2:
-            raise ValueError(f"merge: expected at least two run folders, got {len(parts)}")
         loaded = [cls.load(part) for part in parts]
+        records = cls._records_of_parts(loaded)
         first = loaded[0]
-        for part in loaded:
-            if part.unit != "record":
-                raise ValueError(
-                    f"merge: expected sums of single records, got sums of owners in "
-                    f"{part.directory}; sum all records of an owner in one pass"
-                )
-            if part._public != first._public:
-                raise ValueError(
-                    f"merge: expected feature sums of one data set, pool and representation, got "
-                    f"others in {part.directory}"
-                )
-        records = sorted(digest for part in loaded for digest in part.description["records"])
-        if len(set(records)) < len(records):
-            raise ValueError("merge: expected each part once, got one twice")
         common = ("dataset", "unit", "representation", "encoder")
         described = {field: first.description[field] for field in common} | {"records": records}
-        source = None if name is None else PrivateSource.named(name)
         merged = cls(directory=directory)
         merged._run.check(files=[], folders=[artifacts.SENSITIVE])
+        sources = [
+            part.source or PrivateSource(name=None, key=f"run {part._run.sensitive.resolve()}")
+            for part in loaded
+        ]
+        source = PrivateSource.merged(sources, name)
+        if any(a.shares(b.key) for a, b in itertools.combinations(sources, 2)):
+            warnings.warn(
+                f"merge: several parts are of one source: {source.name}; a record that is in two "
+                f"of them counts twice and is protected as two; merge parts of other records",
+                stacklevel=2,
+            )
         if merged.is_stored(described, source):
             return merged
         runs = [described_run(part.directory) for part in loaded]
         sizes = {None if run is None else run.pool_size for run in runs}
         # Without the private files; those of parts differ.
         flags = [{} if run is None else {**run.source, "private": None} for run in runs]
-        charged_to = {part.source for part in loaded}
-        source = source or (charged_to.pop() if len(charged_to) == 1 else None)
         number = sum(part.num_records for part in loaded)
         return merged.store(
             described,
@@ -524,6 +500,27 @@ class FeatureSums:
             flags=flags[0] if all(each == flags[0] for each in flags) else {},
         )
 
+    @staticmethod
+    def _records_of_parts(parts: Sequence[FeatureSums]) -> list[str]:
+        """Returns the names of all parts' records; ValueError if the parts can't be added up."""
+        if len(parts) < 2:
+            raise ValueError(f"merge: expected at least two run folders, got {len(parts)}")
+        for part in parts:
+            if part.unit != "record":
+                raise ValueError(
+                    f"merge: expected sums of single records, got sums of owners in "
+                    f"{part.directory}; sum all records of an owner in one pass"
+                )
+            if part._public != parts[0]._public:
+                raise ValueError(
+                    f"merge: expected feature sums of one data set, pool and representation, got "
+                    f"others in {part.directory}"
+                )
+        records = sorted(digest for part in parts for digest in part.description["records"])
+        if len(set(records)) < len(records):
+            raise ValueError("merge: expected each part once, got one twice")
+        return records
+
     # For `fit`, and for a pipeline that sums in another way.
 
     def encoder_for(self, dataset: Dataset, pool: Pool) -> Encoder:
@@ -534,7 +531,7 @@ class FeatureSums:
         """
         if difference := pool.dataset.difference(dataset):
             raise ValueError(f"pool: expected inputs of the records' data set, got {difference}")
-        self._settle(dataset)
+        self.settle(dataset)
         self._name = self._name or default_of_sums(dataset, has_pool=len(pool) > 0)
         check_representation(self._name, dataset, has_pool=len(pool) > 0)
         folder = f"{artifacts.SENSITIVE}/{sums_folder(self._run).name}"
@@ -549,14 +546,11 @@ class FeatureSums:
             )
         return encoder
 
-    def described(
-        self, encoder: Encoder, records: Sequence[str], *, has_owners: bool
-    ) -> dict[str, Any]:
-        """Returns what feature sums depend on, as JSON values. SENSITIVE.
+    def described(self, encoder: Encoder, *, has_owners: bool) -> dict[str, Any]:
+        """Returns what feature sums depend on besides the records, as JSON values. Public.
 
         Args:
             encoder: of the features.
-            records: keyed digests of the private records, one for each part that was merged.
             has_owners: whether owners are protected.
         """
         described = {
@@ -564,20 +558,19 @@ class FeatureSums:
             "unit": "owner" if has_owners else "record",
             "representation": name_of(self._name or default_of_sums(encoder.dataset)),
             "encoder": encoder.digest,
-            "records": list(records),
         }
         values: dict[str, Any] = json.loads(json.dumps(described))
         return values
 
     def is_stored(self, described: Mapping[str, Any], source: PrivateSource | None = None) -> bool:
-        """Reads the sums that the folder holds; False if there are none.
+        """Reads the sums that the folder holds, whatever their records; False if there are none.
 
         Args:
-            described: what `described` returned, or a part of it.
-            source: of the records; if a person named it, a ledger of another one refuses the sums.
+            described: what `described` returned, with what else is public and has to be equal.
+            source: of the records; one that a person named has to be that of the sums.
 
         Raises:
-            ValueError: if they are of other records or settings.
+            ValueError: if they are of other settings or of a source with another name.
         """
         folder = sums_folder(self._run)
         if not (folder / DESCRIPTION).exists():
@@ -586,8 +579,8 @@ class FeatureSums:
         compared = {name: stored.get(name) for name in described}  # all else follows from these
         check_same_settings(compared, described, folder=folder, holds="feature sums")
         self._read()
-        if source is not None and source.is_named:
-            self.source = source
+        if source is not None:
+            source.check_stored(self.source, folder)
         return True
 
     def store(
@@ -606,7 +599,7 @@ class FeatureSums:
         """Writes feature sums below `sensitive/`, whole or not at all, and returns self.
 
         Args:
-            described: what `described` returned.
+            described: what `described` returned; of merged sums with the `records` of their parts.
             encoder: of the features; or the folder of a stored one.
             summands: what records add.
             table: the sum of it over all records.
@@ -621,9 +614,7 @@ class FeatureSums:
         """
         artifacts.make_sensitive_folder(self._run.sensitive)
         RunDescription(
-            method="feature_sums",
             data_name=described["dataset"]["name"],
-            num_classes=described["dataset"]["num_classes"],
             unit=described["unit"],
             representation=described["representation"],
             pool_size=pool_size,
@@ -638,7 +629,11 @@ class FeatureSums:
         for number, counted in zip(numbers, counts, strict=True):
             arrays[f"centres_{number}"] = summands.centres[number]
             arrays[f"counts_{number}"] = counted
-        with artifacts.atomic_folder(sums_folder(self._run)) as temporary:
+        target = sums_folder(self._run)
+        with (
+            contextlib.suppress(FileExistsError),  # of two processes, the first one's sums stay
+            artifacts.atomic_folder(target, replace=False) as temporary,
+        ):
             if isinstance(encoder, pathlib.Path):
                 shutil.copytree(encoder, temporary / ENCODER)
                 dataset = Dataset.from_dict(described["dataset"])
@@ -649,10 +644,12 @@ class FeatureSums:
             artifacts.write_arrays(temporary / SUMS, arrays, private=True)
             if for_rounds:
                 artifacts.write_arrays(temporary / VECTORS, for_rounds, private=True)
-            full = {**described, "num_records": records.num_records, "left_out": num_left_out}
+            # Names these sums and follows from nothing, so that a ledger takes no others for them.
+            named = {"records": [secrets.token_hex(32)], **described}
+            full = {**named, **dataclasses.asdict(records), "left_out": num_left_out}
+            if for_rounds:
+                full["vectors"] = artifacts.digest_arrays(for_rounds[name] for name in IN_VECTORS)
             full["digest"] = digest_of(full, arrays, encoder_digest)
-            # Not in the digest: sums are the same wherever the records lie.
-            full["source"] = dataclasses.asdict(records)["source"]
             artifacts.write_json(temporary / DESCRIPTION, full, private=True)
             artifacts.make_private(temporary)
         return self._read()
@@ -669,8 +666,11 @@ class FeatureSums:
             self.unit = str(described["unit"])
             self.representation = str(described["representation"])
             self.representation_digest = str(described["encoder"])
+            self.encoder.scale = arrays["scale"]
+            self.encoder.is_frozen = self.is_frozen
             records = Records.from_dict(described)
-            self.num_records, self.source = records.num_records, records.source
+            self.num_records = records.num_records
+            self.source = records.source
             self.sums = SumsByClass(arrays["sums"])
             numbers = arrays["resolutions"].tolist()
             centres = {number: arrays[f"centres_{number}"] for number in numbers}
@@ -685,7 +685,6 @@ class FeatureSums:
             self.cluster_counts = {
                 number: SumsByClass(arrays[f"counts_{number}"]) for number in numbers
             }
-            described.pop("source", None)
             digest = described.pop("digest")
             if digest != digest_of(described, arrays, self.encoder_digest):
                 raise ValueError("sums: expected those of the description, got others")
@@ -697,8 +696,9 @@ class FeatureSums:
             raise ValueError(
                 f"feature sums: expected complete ones in {folder}, got broken ones"
             ) from error
-        self.description, self.digest = described, digest
-        self.has_vectors = (folder / VECTORS).exists()
+        self.description = described
+        self.digest = digest
+        self.has_vectors = "vectors" in described
         self.__dict__.pop("_of_single_records", None)
         return self
 
@@ -737,20 +737,14 @@ class FeatureSums:
         counts = [counts.values for counts in self.cluster_counts.values()]
         return np.concatenate([self.sums.values, *counts])
 
-    def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
-
-        Public, as the inputs are.
+    def vectors(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns what public inputs would add to sums, `[num_inputs, num_features + 1]`.
 
         Raises:
             ValueError: if the inputs have another shape, or are not finite.
         """
         check_inputs(inputs, self.dataset)
-        return self.encoder.features(inputs)
-
-    def vectors(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns what public inputs would add to sums, `[num_inputs, num_features + 1]`."""
-        features = self.features(inputs)
+        features = self.encoder.features(inputs)
         vectors = np.empty((len(features), features.shape[1] + 1), np.float32)
         for start in range(0, len(features), PART):
             part = slice(start, start + PART)
@@ -760,26 +754,15 @@ class FeatureSums:
     @functools.cached_property
     def _of_single_records(self) -> tuple[npt.NDArray[np.int16], IntArray, npt.NDArray[np.float64]]:
         """Vectors and labels of records, SENSITIVE, and the pool's second moments."""
-        path, sums = sums_folder(self._run) / VECTORS, self.sums.values
+        path = sums_folder(self._run) / VECTORS
         refused = f"feature sums: expected the vectors of their records in {path}, got"
         try:
             arrays = artifacts.read_arrays(path)
-            vectors, labels, moments = (arrays[name] for name in ("vectors", "labels", "moments"))
+            vectors, labels, moments = (arrays[name] for name in IN_VECTORS)
         except Exception as error:
             raise ValueError(f"{refused} broken ones") from error
-        width = len(sums)
-        is_theirs = (
-            vectors.shape == (self.num_records, width)
-            and labels.shape == (self.num_records,)
-            and moments.shape == (width, width)
-        )
-        for number, exact in enumerate(sums.T if is_theirs else ()):
-            of_class = vectors[labels == number]
-            less = exact / LATTICE - of_class.sum(axis=0, dtype=np.int64) / VECTOR_STEPS
-            # Both are cut off toward zero, by less than a step a record.
-            largest = len(of_class) * (1 / VECTOR_STEPS + 1 / LATTICE)
-            is_theirs &= bool(np.abs(less).max() <= largest)
-        if not is_theirs:
+        digest = artifacts.digest_arrays((vectors, labels, moments))
+        if digest != self.description.get("vectors"):
             raise ValueError(f"{refused} others")
         return vectors, labels, moments
 
@@ -799,4 +782,10 @@ class FeatureSums:
         return residual_sums(vectors, labels, weights)
 
 
-LabelSource = Voter | FeatureSums  # what labels come from
+def of_other_data(source: Voter | FeatureSums, pool: Pool) -> ValueError:
+    """Returns the refusal of teachers or feature sums of another data set than a pool's."""
+    what = "feature sums" if source.num_teachers is None else "teachers"
+    return ValueError(
+        f"{what}: expected those for {pool.dataset.name}, got those for "
+        f"{source.dataset.name}: {source.dataset.difference(pool.dataset)}"
+    )

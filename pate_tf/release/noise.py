@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import NoisyWinners, largest_sums
-from pate_tf.core.validation import IntArray
+from pate_tf.core.checks import IntArray
 
 WordArray = npt.NDArray[np.uint64]
 

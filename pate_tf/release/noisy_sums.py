@@ -3,188 +3,33 @@
 What was released once is returned again from the ledger and charged once, as by the labeller.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
+import math
+import pathlib
+import tempfile
 from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import scipy.special
 
-from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.composition import lacking
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums
+from pate_tf.accounting.mechanisms import LaplaceClusterCounts
+from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import RESIDUAL_NORM
+from pate_tf.core.checks import IntArray, frozen_view
+from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.sensitive import SumsByClass
-from pate_tf.core.validation import IntArray, frozen_view
 from pate_tf.ledger import Ledger
-from pate_tf.ledger.journal import canonical_json, fault_point
+from pate_tf.ledger.ledger_file import canonical_json, fault_point
+from pate_tf.queries.labels import Labels
 from pate_tf.release.noise import NoiseSource, check_drawable
 from pate_tf.release.votes import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
-
-RIDGE = 3.0  # standard deviations of the noise
-BELOW = 1.0 - 2.0**-40  # more than is lost by rounding, so that no norm is above 1
-OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
-
-
-@np.errstate(all="ignore")  # a warning would tell of a record
-def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
-    """Returns vectors in whole steps of `OWNER_STEP`, int64; numbers beyond 8 or NaN are 0."""
-    is_usable = np.abs(vectors) <= 8.0
-    return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
-
-
-def sums_by_class(
-    vectors: npt.NDArray[np.float64],
-    labels: IntArray,
-    *,
-    num_classes: int,
-    owners: npt.NDArray[np.generic] | None = None,
-) -> IntArray:
-    """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
-
-    Each record adds its vector in the column of its class, or each owner adds vectors of an L2 norm
-    of at most 1 together: longer ones are shortened. All is truncated toward zero to whole steps
-    of 1 / LATTICE, so sums do not depend on the order of records. The norm is verified in whole
-    numbers: what is longer, or not finite, counts as zero.
-
-    Args:
-        vectors: of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each of an
-            L2 norm of at most 1.
-        labels: `[num_records]`.
-        num_classes: number of classes.
-        owners: whose each record is, `[num_records]`; all records of an owner must be here. None
-            where single records are protected.
-
-    Returns:
-        In steps of 1 / LATTICE.
-    """
-    if owners is None:
-        return _verified(vectors, np.arange(len(labels)), labels, num_classes)
-    _, owner = np.unique(owners, return_inverse=True)
-    pairs, place = np.unique(owner * num_classes + labels, return_inverse=True)
-    totals = np.zeros((len(pairs), vectors.shape[1]), np.int64)
-    np.add.at(totals, place, owner_steps(vectors))
-    return sums_of_owners(
-        totals, pairs // num_classes, pairs % num_classes, num_classes=num_classes
-    )
-
-
-def sums_of_owners(
-    totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
-) -> IntArray:
-    """Returns sums of vectors by class, where each owner adds a norm of at most 1. SENSITIVE.
-
-    Args:
-        totals: sums of `owner_steps` of an owner's records of one class, `[num_pairs,
-            num_features + 1]`.
-        owners: a number for the owner of each pair, `[num_pairs]`.
-        classes: of each pair, `[num_pairs]`, ascending for each owner; no pair is there twice.
-        num_classes: number of classes.
-
-    Returns:
-        As `sums_by_class`.
-    """
-    together = totals * OWNER_STEP
-    norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
-    shortened = together / np.maximum(norms, 1.0)[owners, None]
-    return _verified(shortened, owners, classes, num_classes)
-
-
-@np.errstate(all="ignore")  # a warning would tell of a record
-def _verified(
-    vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
-) -> IntArray:
-    """Returns sums by class of units' vectors that are together of a norm of at most 1."""
-    steps = np.trunc(vectors * (LATTICE * BELOW))
-    # Whole numbers of at most 2^20, whose squares int64 adds up exactly. NaN compares as false.
-    is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
-    squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
-    total = np.zeros(unit.max(initial=-1) + 1, np.int64)
-    np.add.at(total, unit, np.where(is_short, squares, LATTICE**2 + 1))
-    steps[total[unit] > LATTICE**2] = 0.0
-    # Sums of fewer than 2^33 records are whole numbers that float64 holds, in whatever order.
-    return (steps.T @ np.eye(num_classes)[classes]).astype(np.int64)
-
-
-# Rounds of residual sums (docs/proofs/theory.md, Proposition D10).
-
-VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
-WEIGHT_STEPS = 2**20  # logits are exact: whole numbers that float64 adds up in any order
-PART_STEPS = 2**10  # of both factors of a record's part, whose product has steps of 1 / LATTICE
-LARGEST_LOGIT = 2.0**18  # in steps of both, below 2^53
-ROWS = 4_096  # records at a time
-
-
-@np.errstate(all="ignore")  # a warning would tell of a record
-def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
-    """Returns vectors truncated to whole steps of 1 / VECTOR_STEPS; those not finite are 0."""
-    is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
-    steps = np.trunc(np.where(is_short[:, None], vectors, 0.0) * VECTOR_STEPS)
-    return np.asarray(steps, np.int16)
-
-
-def weights_of_rounds(
-    values: IntArray, moments: npt.NDArray[np.float64], num_records: int, noise: float
-) -> npt.NDArray[np.float64]:
-    """Returns weights of the linear model that follows from noisy sums, `[width, num_classes]`.
-
-    Newton's method for softmax regression from weights 0, whose second derivatives are taken for a
-    quarter of the number of records times the pool's second moments, with a ridge of `RIDGE`
-    standard deviations of the noise. Public.
-
-    Args:
-        values: noisy sums of each round, in steps of 1 / LATTICE, `[num_rounds, width,
-            num_classes]`.
-        moments: means of the products of two numbers of a pool's vector, `[width, width]`.
-        num_records: private records.
-        noise: standard deviation in each round, in what a record adds at most.
-    """
-    norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
-    total = np.tensordot(norms, values, axes=1) / LATTICE
-    noise *= float(np.sqrt(np.square(norms).mean()))
-    mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # the last number is a constant
-    total -= num_records / total.shape[1] * mean[:, None]  # at weights 0 all classes are equal
-    curvature = num_records / 4.0 * moments + RIDGE * noise * np.eye(len(moments))
-    largest = LARGEST_LOGIT / len(moments)  # whatever the noise, so that logits stay exact
-    weights = np.clip(np.linalg.solve(curvature, total), -largest, largest)
-    return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
-
-
-def residual_sums(
-    vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
-) -> IntArray:
-    """Returns the sum of what a linear model misses of records, `[width, num_classes]`. SENSITIVE.
-
-    A record adds the outer product of its vector and its class's one-hot vector less the model's
-    probabilities, clipped to an L2 norm of `RESIDUAL_NORM` and divided by it. Both factors are
-    whole numbers of steps, so that the norm of their product is verified exactly, and sums are
-    exact.
-
-    Args:
-        vectors: of `vector_steps`, `[num_records, width]`.
-        labels: `[num_records]`.
-        weights: of `weights_of_rounds`.
-
-    Returns:
-        In steps of 1 / LATTICE.
-    """
-    num_classes = weights.shape[1]
-    total = np.zeros(weights.shape)
-    for start in range(0, len(labels), ROWS):
-        some = vectors[start : start + ROWS] / VECTOR_STEPS
-        missed = np.eye(num_classes)[labels[start : start + ROWS]]
-        missed -= scipy.special.softmax(some @ weights, axis=1)
-        some = np.rint(some * PART_STEPS)
-        lengths = np.linalg.norm(some, axis=1) / PART_STEPS
-        missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
-        missed = np.trunc(missed * (PART_STEPS * BELOW))
-        # Whole numbers that float64 holds, as are their sums; NaN compares as false.
-        squares = np.square(some).sum(axis=1) * np.square(missed).sum(axis=1)
-        missed[~(squares <= LATTICE**2)] = 0.0
-        total += some.T @ missed
-    return total.astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -269,20 +114,26 @@ def release_sums(
     if not isinstance(mechanism, ReleasesFeatureSums):
         raise lacking(mechanism, "sums of records", "sums")
     check_drawable(mechanism)
+    if mechanism.unit == "owner" and unit != "owner":
+        raise ValueError(
+            f"unit: {mechanism.summary()} is for owners; for records take unit='record'"
+        )
+    if unit == "owner" and mechanism.num_rounds > 1:  # an owner's parts of them are not shortened
+        raise ValueError("num_rounds: later rounds are of single records; for owners release 1")
     if (mechanism.num_rounds > 1) != (next_sums is not None):
         raise ValueError(
             f"num_rounds: expected `next_sums` with several rounds and with them alone, got "
             f"{mechanism.num_rounds} rounds"
         )
-    digests, shape = sums_digests(mechanism, about), (-1, *sums.values.shape)
+    digests = sums_digests(mechanism, about)
+    shape = (-1, *sums.values.shape)
     with ledger.exclusive():
         noisy = np.array(sums_in_ledger(ledger, mechanism, about)[0], np.int64).reshape(shape)
         if len(noisy) < mechanism.num_rounds:
             debit = ledger.open_debit(digests, secure_noise=noise.is_secure)
             if debit is None:
                 ledger.check_affordable(mechanism, 1)
-                if unit == "owner":
-                    check_owners(ledger, mechanism, 1)
+                check_owners(ledger, mechanism, 1, unit)
                 fault_point("before_debit")
                 debit = ledger.debit(mechanism, digests, secure_noise=noise.is_secure)
             for digest in digests[len(noisy) :]:
@@ -302,3 +153,93 @@ def release_sums(
         ledger_rows=rows,
         secure_noise=ledger.is_secure,
     )
+
+
+def released_with(inferred: PoolLabels, pool: Pool, sums: ReleasedSums, **facts: Any) -> Labels:
+    """Returns labels that follow from sums with what these cost.
+
+    Args:
+        inferred: of every input of the pool.
+        pool: that they are of.
+        sums: that were charged.
+        **facts: further fields of `Labels`.
+    """
+    released = ReleasedLabels(
+        query_indices=inferred.query_indices,
+        labels=inferred.labels,
+        num_classes=inferred.num_classes,
+        num_queries=len(pool),
+        cost=sums.cost,
+        ledger_rows=sums.ledger_rows,
+        secure_noise=sums.secure_noise,
+        noisy_sums=sums.values,
+    )
+    return Labels(
+        pool=pool,
+        queries=released.query_indices,
+        released=released,
+        training_labels=inferred,
+        strategy="first",  # all of the pool, in its order
+        **facts,
+    )
+
+
+def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
+    """Returns a student: an encoder, and weights `[width, num_classes]` from vectors to logits."""
+    from pate_tf.models.encoder import SavedEncoder, save_encoder
+    from pate_tf.students.student_kinds.linear_head import LinearHead
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_encoder(pathlib.Path(folder), encoder)
+        loaded = SavedEncoder(pathlib.Path(folder), encoder.dataset).loaded
+    scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
+    return LinearHead(loaded, encoder.dataset, scale, weights)
+
+
+STANDARD_DEVIATIONS: Final = 1.96  # of a 95 % interval
+
+
+# An accuracy with noise, the ends of its 95 % interval, and its pure epsilon. Public.
+EstimatedAccuracy = tuple[float, float, float, float]
+
+
+def mechanism_of_estimate(epsilon: float, unit: str = "record") -> LaplaceClusterCounts:
+    """Returns what an estimate for a pure epsilon is charged as; nothing of it is private."""
+    target = Target(epsilon=epsilon, delta=0.0, unit=unit)
+    return LaplaceClusterCounts.for_target(target, np.zeros((1, 2), np.int64))  # of one cluster
+
+
+def estimate_accuracy(
+    is_correct: npt.NDArray[np.bool_],
+    owners: npt.NDArray[np.generic] | None,
+    epsilon: float,
+    release: Callable[[IntArray, LaplaceClusterCounts], IntArray],
+) -> EstimatedAccuracy:
+    """Releases how many answers are wrong and right, with Laplace noise.
+
+    A record counts 1 in one of two cells; an owner's records share 1. So it is a table of
+    `LaplaceClusterCounts` of one cluster (docs/proofs/theory.md, Proposition D9), whose classes are
+    wrong and right. The model is public. The interval covers noise, and which records were held
+    back.
+
+    Args:
+        is_correct: whether the model's answer to each record is right, `[num_records]`. SENSITIVE.
+        owners: whose each record is, `[num_records]`; None where records are protected.
+        epsilon: what it may cost.
+        release: from exact counts `[1, 2]`, in steps of 1 / LATTICE, to charged noisy ones.
+    """
+    steps = np.full(len(is_correct), LATTICE)
+    if owners is not None:
+        _, number, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+        steps = LATTICE // sizes[number]
+    exact = np.array([[steps[~is_correct].sum(), steps[is_correct].sum()]], np.int64)
+    mechanism = mechanism_of_estimate(epsilon, "record" if owners is None else "owner")
+    wrong, right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
+    total = max(wrong + right, 1.0)
+    accuracy = float(right / total)
+    drawn = (right + 2.0) / (total + 4.0)  # Agresti and Coull 1998
+    variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
+    half = STANDARD_DEVIATIONS * math.sqrt(variance)
+    low = max(accuracy - half, 0.0)
+    high = min(accuracy + half, 1.0)
+    return accuracy, low, high, epsilon

@@ -14,41 +14,49 @@ import numpy.typing as npt
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels, shares
 from pate_tf.accounting.composition import Charge, several_teachers_epsilon, smallest_epsilon
-from pate_tf.accounting.mechanisms import (
-    InteractiveGaussianNoisyMax,
-    Mechanism,
-    mechanism_from_dict,
-)
+from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
 from pate_tf.core.sensitive import VoteCounts, Votes
-from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.journal import batches_before, canonical_json, fault_point
+from pate_tf.ledger.ledger_file import StoredAnswer, batches_before, canonical_json, fault_point
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
 # Sensitive, beside the ledger: `votes/<sequence of the debit, nine digits>.npz` holds `counts`
-# int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and `adaptive`, one bool.
+# int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and, of earlier versions,
+# `adaptive`, one bool.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredCounts:
+class CountedVotes:
+    """Sensitive: votes that one mechanism answered.
+
+    Attributes:
+        mechanism: what answered.
+        counts: int64 `[num_queries, num_classes]`.
+    """
+
+    mechanism: Mechanism
+    counts: VoteCounts
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredCounts(CountedVotes):
     """Sensitive: the counts behind the answers of one debit, for data-dependent analysis.
+
+    `counts` has a row for each query that was charged, answered or withheld.
 
     Attributes:
         debit: sequence of the ledger row.
-        mechanism: what answered.
-        counts: a row for each query that was charged, answered or withheld.
         answered: which of them got a label, `[num_queries]`.
         adaptive: whether they depend on earlier noisy labels, so that no data-dependent cost holds.
     """
 
     debit: int
-    mechanism: Mechanism
-    counts: VoteCounts
     answered: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
     adaptive: bool
 
@@ -72,7 +80,8 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
                 arrays = artifacts.read_arrays(path)
-                counts, answered = VoteCounts(arrays["counts"]), arrays["answered"]
+                counts = VoteCounts(arrays["counts"])
+                answered = arrays["answered"]
             except (OSError, ValueError, KeyError) as error:
                 raise LedgerError(f"{path}: expected the counts of a charged batch") from error
             expected = (row.details["num_queries"], row.details["num_answered"])
@@ -81,8 +90,8 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
                     f"{path}: expected counts of {expected[0]} queries, {expected[1]} of them "
                     f"answered, got others"
                 )
-            adaptive = bool(arrays.get("adaptive", False))  # not in version 1
-            yield StoredCounts(debit, mechanisms[debit], counts, answered, adaptive)
+            adaptive = bool(arrays.get("adaptive", False))
+            yield StoredCounts(mechanisms[debit], counts, debit, answered, adaptive)
 
 
 def cost_of_labels(
@@ -129,15 +138,17 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]
     return digests
 
 
-def check_owners(ledger: Ledger, mechanism: Mechanism, number: int) -> None:
-    """Checks that a guarantee against replacing an owner is left.
+def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, unit: str) -> None:
+    """Checks, where owners are protected, that a guarantee against replacing one is left.
 
     Raises:
         ValueError: if what has a delta of its own would use up so much that there is none.
     """
     charged = Counter(ledger.charges) + Counter({mechanism: number})
     is_approximate = any(charge.approximate is not None for charge in charged)
-    if is_approximate and np.isinf(several_teachers_epsilon(charged, delta=ledger.delta)):
+    if unit != "owner" or not is_approximate:
+        return
+    if np.isinf(several_teachers_epsilon(charged, delta=ledger.delta)):
         raise ValueError(
             f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
             f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "
@@ -156,9 +167,6 @@ def release_votes(
     num_classes: int,
     unit: str = "record",
     query_indices: npt.ArrayLike | None = None,
-    adaptive: bool = False,
-    num_later: int = 0,
-    predictions: npt.NDArray[np.float64] | None = None,
 ) -> ReleasedLabels:
     """Charges the queries that were never answered, answers them, and returns all answers.
 
@@ -181,88 +189,76 @@ def release_votes(
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
-        adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
-            holds for them too; no data-dependent one does, and the votes are stored as such.
-        num_later: how many queries are yet to come, which must be affordable after these.
-        predictions: what a student of earlier labels predicts for the queries, its probabilities
-            `[num_queries, num_classes]`, for a mechanism that uses them. Such queries count as
-            adaptive.
 
     Returns:
         The labels, with the cost of these queries alone (each distinct query once).
 
     Raises:
         ValueError: if the mechanism draws no noise, the voter's counts don't fit or differ in how
-            many votes a query has, or a mechanism that is charged once for a batch fixed in advance
-            gets a part of it, or more than it takes.
-        BudgetExceeded: if the new queries and the later ones don't all fit; then none is
-            charged or answered.
+            many votes a query has, or a mechanism that is charged once for a batch gets more than
+            it takes.
+        BudgetExceeded: if the new queries don't all fit; then none is charged or answered.
         LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
     """
     check_drawable(mechanism)
-    if mechanism.charged_per_batch and (adaptive or num_later):
-        raise ValueError(
-            f"mechanism: expected all queries of {mechanism.name} in one batch, which it is "
-            f"charged for, fixed beforehand; got queries chosen in rounds"
-        )
     queries = np.asarray(inputs)
-    indices = np.arange(len(queries)) if query_indices is None else np.asarray(query_indices)
     digests = query_digests(queries, mechanism)
-    first_place = {digest: place for place, digest in reversed(list(enumerate(digests)))}
-    distinct = sorted(first_place, key=first_place.__getitem__)
+    distinct = list(dict.fromkeys(digests))
+    first_place = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
     with ledger.exclusive():
         answers = ledger.stored_answers(distinct)
     new = [digest for digest in distinct if digest not in answers]
     if new:
-        number = mechanism.number_charged(len(new) + num_later)
+        number = mechanism.number_charged(len(new))
         ledger.check_affordable(mechanism, number)
-        if unit == "owner":
-            check_owners(ledger, mechanism, number)
+        check_owners(ledger, mechanism, number, unit)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
-        counts = votes.counts() if isinstance(votes, Votes) else votes
-        if counts.values.shape != (len(new), num_classes):
+        counts = (votes.counts() if isinstance(votes, Votes) else votes).values  # SENSITIVE
+        if counts.shape != (len(places), num_classes):
             raise ValueError(
-                f"voter: expected counts [{len(new)}, {num_classes}], got "
-                f"{list(counts.values.shape)}"
+                f"voter: expected counts [{len(places)}, {num_classes}], got {list(counts.shape)}"
             )
-        predicted = None if predictions is None else predictions[places]
         with ledger.exclusive():
             answered = ledger.stored_answers(new)  # by another process, meanwhile
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             if rows:
-                if unit == "owner":
-                    check_owners(ledger, mechanism, mechanism.number_charged(len(rows)))
+                check_owners(ledger, mechanism, mechanism.number_charged(len(rows)), unit)
                 _charge_and_draw(
-                    mechanism,
-                    [new[row] for row in rows],
-                    counts.values[rows],
-                    ledger=ledger,
-                    noise=noise,
-                    adaptive=adaptive or predicted is not None,
-                    predictions=None if predicted is None else predicted[rows],
+                    mechanism, [new[row] for row in rows], counts[rows], ledger=ledger, noise=noise
                 )
             answers |= ledger.stored_answers(new)
     stored = [answers[digest] for digest in digests]
     rows_charged = tuple(sorted({answer.debit for answer in stored}))
+    cost = cost_of_labels(
+        ledger, mechanism, num_distinct=len(distinct), rows=rows_charged, unit=unit
+    )
+    indices = np.arange(len(queries)) if query_indices is None else np.asarray(query_indices)
+    return _labels_of(
+        stored,
+        indices,
+        num_classes=num_classes,
+        num_queries=len(stored),
+        cost=cost,
+        ledger_rows=rows_charged,
+        secure_noise=ledger.is_secure,
+    )
+
+
+def _labels_of(stored: Sequence[StoredAnswer], indices: IntArray, **facts: Any) -> ReleasedLabels:
+    """Returns the labels of stored answers, those that were withheld left out."""
     is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
     labelled = [answer for answer in stored if answer.label is not None]
     noisy_counts = [answer.noisy_counts for answer in labelled]
-    counts_of_all = None
+    counts = None
     if noisy_counts and None not in noisy_counts:  # of all batches
-        counts_of_all = np.array(noisy_counts, np.int64)
+        counts = np.array(noisy_counts, np.int64)
     return ReleasedLabels(
         query_indices=indices[is_answered],
         labels=np.array([answer.label for answer in labelled], np.int64),
-        num_classes=num_classes,
-        num_queries=len(stored),
-        cost=cost_of_labels(
-            ledger, mechanism, num_distinct=len(distinct), rows=rows_charged, unit=unit
-        ),
-        ledger_rows=rows_charged,
-        secure_noise=ledger.is_secure,
-        noisy_counts=counts_of_all,
-        weights=None if counts_of_all is None else shares(counts_of_all),
+        noisy_counts=counts,
+        weights=None if counts is None else shares(counts),
+        **facts,
     )
 
 
@@ -273,8 +269,6 @@ def _charge_and_draw(
     *,
     ledger: Ledger,
     noise: NoiseSource,
-    adaptive: bool,
-    predictions: npt.NDArray[np.float64] | None,
 ) -> None:
     """Charges distinct queries, draws their labels, and stores counts and labels durably."""
     most = mechanism.most_queries
@@ -284,16 +278,12 @@ def _charge_and_draw(
         )
     fault_point("before_debit")
     debit = ledger.debit(mechanism, queries, secure_noise=noise.is_secure)
-    if predictions is not None and isinstance(mechanism, InteractiveGaussianNoisyMax):
-        drawn = mechanism.draw_with(predictions, counts, noise)
-    else:
-        drawn = mechanism.draw(counts, noise)
+    drawn = mechanism.draw(counts, noise)
     fault_point("noise_drawn")
     path = ledger.folder / VOTES / f"{debit:09d}.npz"
     arrays = {
         "counts": counts,
         "answered": np.array([label is not None for label in drawn.labels], np.bool_),
-        "adaptive": np.array(adaptive),
     }
     try:
         artifacts.make_sensitive_folder(path.parent)

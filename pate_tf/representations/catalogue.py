@@ -108,16 +108,18 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
     if pretrained.is_pretrained(name):
         pretrained.resolved(str(name))
         return
-    if not (has_pool or name in WITHOUT_POOL or is_named_function(name)):
-        raise ValueError(
-            f"representation: expected {', '.join(WITHOUT_POOL)} or a pre-trained encoder without "
-            f"public inputs, got {name_of(name)!r}{pretrained.suggestion(name)}"
-        )
-    if is_named_function(name) and (close := pretrained.suggestion(name)):
-        raise ValueError(f"representation: expected an encoder, got {name_of(name)!r}{close}")
+    close = pretrained.suggestion(name)
+    got = f"got {name_of(name)!r}{close}"
     if is_named_function(name):
+        if close:
+            raise ValueError(f"representation: expected an encoder, {got}")
         import_function(name, flag="representation")
         return
+    if not (has_pool or name in WITHOUT_POOL):
+        raise ValueError(
+            f"representation: expected {', '.join(WITHOUT_POOL)} or a pre-trained encoder without "
+            f"public inputs, {got}"
+        )
     if dataset.has_characters:
         raise ValueError(
             f"representation: expected {pretrained.HUB}:FOLDER or module:function for texts that "
@@ -128,7 +130,7 @@ def check_representation(name: Named, dataset: Dataset, *, has_pool: bool = True
         raise ValueError(
             f"representation: expected one of {', '.join(fitting)}, some of them joined by {JOIN}, "
             f"a network of Keras Applications, {pretrained.PREFIX}:FILE, {pretrained.HUB}:FOLDER "
-            f"or module:function for {dataset.kind} data, got {name!r}{pretrained.suggestion(name)}"
+            f"or module:function for {dataset.kind} data, {got}"
         )
 
 
@@ -161,7 +163,7 @@ def encoder_of(pool: Pool, name: Named | None = None, seed: int = 0) -> Encoder:
         return Encoder(dataset, parts, {"joined": [each.description for each in encoders]})
     kind = KINDS[names[0]]
     parts = list(kind.parts(pool, seed))
-    public = ("kind", "input_shape", "value_range", "augmentation", "num_categories")
+    public = ("kind", "input_shape", "value_range", "augmentation")
     fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     description = {"representation": names[0], **fields}
     if kind.is_trained:
@@ -215,7 +217,7 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
         ValueError: if the file holds no encoder of such inputs.
         OSError: if it can't be read.
     """
-    arrays = artifacts.read_arrays(path)
+    arrays = artifacts.read_arrays(path, is_exact=True)
     try:
         description = json.loads(arrays["description"].tobytes())
         inputs = np.zeros((1, *dataset.input_shape), dataset.input_type)
@@ -339,7 +341,13 @@ def source_of(representation: "Named | keras.Model | Representation | None") -> 
     if isinstance(representation, Representation):
         return representation.source
     if isinstance(representation, keras.Model):
-        return pretrained.function_of(representation)
+
+        def build(dataset: Dataset) -> keras.Model:
+            del dataset
+            return representation
+
+        build.__name__ = representation.name
+        return build
     if representation is not None and pretrained.is_pretrained(representation):
         return pretrained.resolved(str(representation))
     return representation

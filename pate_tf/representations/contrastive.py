@@ -5,6 +5,7 @@ copies of an image, the other one among copies of other images.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,22 +16,23 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.models import catalogue, encoder
+from pate_tf.models import architectures, encoder
 from pate_tf.representations.raw import with_norm_one
-from pate_tf.students.batches import (
+from pate_tf.students.student_kinds import StudentSettings, complete, kind_of
+from pate_tf.students.student_training import (
     ShuffledItems,
+    TrainingDivergedError,
     augment_strongly,
     derived_seeds,
     outputs,
     step_seeds,
 )
-from pate_tf.students.kinds import StudentConfig, kind_of
-from pate_tf.students.training import TrainingDivergedError
 
 # Two networks, each of half the steps, err less than one.
 NETWORKS = 2
 # Chosen by labels of public pools, never by held-out samples (docs/how-to/small_teachers.md):
-STEPS, FEWEST_STEPS = 450, 100
+STEPS = 450
+FEWEST_STEPS = 100
 PASSES = 64  # over the pool, between these numbers of steps: few images teach no more in more
 BATCH_SIZE = 256
 LEARNING_RATE = 0.002
@@ -52,7 +54,9 @@ class ContrastivePart(encoder.Part):
         self._order_seed, *seeds = derived_seeds(seed, 1 + 2 * NETWORKS)
         self.networks = list[tuple[keras.Model, keras.Model]]()
         for network_seed, projection_seed in zip(seeds[::2], seeds[1::2], strict=True):
-            network = catalogue.build(catalogue.default_model(dataset), dataset, seed=network_seed)
+            network = architectures.build(
+                architectures.default_model(dataset), dataset, seed=network_seed
+            )
             body = keras.Model(network.inputs, network.layers[-2].output)
             projection = keras.Sequential([keras.Input(body.output_shape[1:])])
             for place, units in enumerate(PROJECTION, start=1):
@@ -67,20 +71,12 @@ class ContrastivePart(encoder.Part):
             encoder.Directions(number, MOST_DIRECTIONS)
             for number in (num_hidden, PROJECTION[-1]) * NETWORKS
         ]
-        self.widths = tuple(directions.width for directions in self.along)
-
-    @property
-    def variances(self) -> list[Any]:
-        """As of `Directions`."""
-        return [directions.variances for directions in self.along]
-
-    @property
-    def learnt(self) -> list[Any]:
-        """Weights of the networks and projections, means, directions and variances."""
+        self.widths = tuple(along.width for along in self.along)
+        self.variances = [along.variances for along in self.along]
         models = [model for network in self.networks for model in network]
-        names = ("mean", "directions", "variances")
-        directions = [getattr(along, name) for name in names for along in self.along]
-        return [variable for model in models for variable in model.variables] + directions
+        of_networks = [variable for model in models for variable in model.variables]
+        of_pool = zip(*(along.learnt for along in self.along), strict=True)
+        self.learnt = [*of_networks, *itertools.chain.from_iterable(of_pool)]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the views float32 `[batch, width]`."""
@@ -100,7 +96,8 @@ class ContrastivePart(encoder.Part):
         Raises:
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
-        dataset, seed = pool.dataset, self._order_seed
+        dataset = pool.dataset
+        seed = self._order_seed
         model = ContrastiveModel(self.networks)
         num_steps = min(STEPS, max(FEWEST_STEPS, PASSES * len(pool) // BATCH_SIZE))
         schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
@@ -154,21 +151,16 @@ class ContrastiveModel(keras.Model):
         self.tracker = keras.metrics.Mean("loss")
         self.built = True
 
-    def call(self, inputs: tf.Tensor, training: bool = False) -> list[tf.Tensor]:
-        """Returns what is compared, `[batch, num_dimensions]` of each network."""
-        return [
-            projection(body(inputs, training=training), training=training)
-            for body, projection in self.networks
-        ]
-
     def train_step(self, data: tf.Tensor) -> dict[str, Any]:
         """One step."""
-        weights, num_copies = self.trainable_weights, tf.shape(data)[0]
+        weights = self.trainable_weights
+        num_copies = tf.shape(data)[0]
         itself = tf.eye(num_copies, dtype=tf.bool)
         partners = tf.roll(tf.range(num_copies), num_copies // 2, axis=0)
         with tf.GradientTape() as tape:
             loss = 0.0
-            for copies in self(data, training=True):
+            for body, projection in self.networks:
+                copies = projection(body(data, training=True), training=True)
                 # Mean cross-entropy of finding each input's other copy among all copies.
                 directions = tf.math.l2_normalize(copies, axis=1)
                 logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
@@ -190,30 +182,19 @@ STUDENT_STEPS = 1_000
 PART = 5_000  # inputs whose features are in memory in double precision
 
 
-def student_features(
-    pool: Pool, labels: PoolLabels, seed: int
-) -> tuple[keras.Model, npt.NDArray[np.float32]]:
-    """Returns a consistency student and its last hidden layer, `[num_inputs, num_features]`.
+def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:
+    """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
 
     It learns from labels of public images that may be partly wrong.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
-    defaults = kind_of(STUDENT)
-    config = StudentConfig(
-        student=STUDENT,
-        model=defaults.default_model(pool.dataset),
-        max_steps=STUDENT_STEPS,
-        batch_size=defaults.batch_size,
-        learning_rate=defaults.learning_rate,
-        # Another one than those that the features without labels come from.
-        seed=derived_seeds(seed, 2 + 2 * NETWORKS)[-1],
-    )
-    student = defaults.train(config, labels, pool)
+    # Another one than those that the features without labels come from.
+    own_seed = derived_seeds(seed, 2 + 2 * NETWORKS)[-1]
+    settings = StudentSettings(student=STUDENT, max_steps=STUDENT_STEPS, seed=own_seed)
+    student = kind_of(STUDENT).train(complete(settings, pool.dataset), labels, pool)
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), PART)
     features = (outputs(hidden, pool.inputs[at : at + PART]).astype(np.float32) for at in parts)
-    return student, np.concatenate(
-        [with_norm_one(rows.reshape(len(rows), -1)) for rows in features]
-    )
+    return np.concatenate([with_norm_one(rows.reshape(len(rows), -1)) for rows in features])

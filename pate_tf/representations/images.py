@@ -22,21 +22,82 @@ import scipy.fft
 import sklearn.cluster
 import tensorflow as tf
 
+from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
 from pate_tf.representations.raw import with_norm_one
 
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
 MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
-PATCHES, PATCHES_AN_IMAGE = 60_000, 100  # at most, that filters are found from
+# At most, that filters are found from:
+PATCHES = 60_000
+PATCHES_AN_IMAGE = 100
 PASSES = 15  # of k-means over them
 # All pixels' range counts as 1. What varies less than that is flat, and says nothing.
-LEAST_DEVIATION, LEAST_CONTRAST = 0.02, 0.01
+LEAST_DEVIATION = 0.02
+LEAST_CONTRAST = 0.01
 LEAST_VARIANCE = 0.01  # of the largest one that patches are whitened by
+MOST_DIRECTIONS = 512  # of a view
+SAMPLE = 10_000  # of the pool's images, by which the directions are found
+TOGETHER = 16  # images whose features, at all places, are in memory at a time
 
-FloatRows = npt.NDArray[np.float64]
+
+class ImagePart(encoder.Part):
+    """One view of images, of L2 norm 1: along the directions in which a pool's images differ most.
+
+    Attributes:
+        view: the directions, at most `MOST_DIRECTIONS`.
+    """
+
+    places = 64  # few records fill them
+
+    def __init__(self, dataset: Dataset, num_features: int, fitted: Sequence[tf.Variable]) -> None:
+        """Takes the range of a data set's images; the directions are zero before training.
+
+        `fitted` are the variables that training finds besides the directions, first in `learnt`.
+        """
+        super().__init__()
+        self._low, self._high = (
+            np.broadcast_to(np.asarray(values, np.float32), dataset.input_shape).copy()
+            for values in dataset.value_range
+        )
+        self.view = encoder.Directions(num_features, MOST_DIRECTIONS)
+        self.widths = (self.view.width,)
+        self.variances = [self.view.variances]
+        self.learnt = [*fitted, *self.view.learnt]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        return [self.view(self.features(inputs))]
+
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns features `[TOGETHER, ...]` of images whose range is 0 to 1."""
+        raise NotImplementedError
+
+    def features(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns features float32 `[batch, num_features]`, computed for `TOGETHER` at a time.
+
+        The batch is filled up with zeros, so that `few_features` sees one shape alone.
+        """
+        number = tf.shape(inputs)[0]
+        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
+        images = (filled - self._low) / (self._high - self._low)
+        features = tf.map_fn(
+            self.few_features,
+            tf.reshape(images, [-1, TOGETHER, *inputs.shape[1:]]),
+            parallel_iterations=1,
+        )
+        return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
+
+    def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
+        """Returns features of at most `SAMPLE` images of a pool, by which directions are found."""
+        signature = [tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)]
+        compiled = tf.function(self.features, signature, autograph=False)
+        inputs = pool.inputs[:SAMPLE]
+        starts = range(0, len(inputs), encoder.BATCH)
+        batches = (tf.constant(inputs[at : at + encoder.BATCH], tf.float32) for at in starts)
+        return np.concatenate([compiled(batch).numpy() for batch in batches])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +127,7 @@ GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
 COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
 
 
-class PatchPart(encoder.ImagePart):
+class PatchPart(ImagePart):
     """Features are how strongly each filter answers in each cell of the grid."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
@@ -76,15 +137,18 @@ class PatchPart(encoder.ImagePart):
         """
         height, width, channels = pool.dataset.input_shape
         layout = COLOUR if pool.dataset.has_colours else GREY
-        super().__init__(pool.dataset, layout.filters * layout.grid**2)
-        self._layout, self._seed = layout, seed
         shorter = min(height, width)
-        self._side = min(SIDE, max(2, shorter // 2), shorter)
-        self.weight, self.least_variance = layout.weight, layout.least_variance
+        side = min(SIDE, max(2, shorter // 2), shorter)
+        shapes = [(side, side, channels, layout.filters), (layout.filters,)]
+        fitted = encoder.constants(*map(np.zeros, shapes))
+        super().__init__(pool.dataset, layout.filters * layout.grid**2, fitted)
+        self._layout = layout
+        self._seed = seed
+        self._side = side
+        self._filters, self._offsets = fitted
+        self.weight = layout.weight
+        self.least_variance = layout.least_variance
         self._stride = layout.stride * -(-max(height, width) // MOST_PLACES)
-        shapes = (self._side, self._side, channels, layout.filters), (layout.filters,)
-        self._filters, self._offsets = encoder.constants(*map(np.zeros, shapes))
-        self.fitted = [self._filters, self._offsets]
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the root of each filter's mean answer in each cell, `[batch, grid, grid, n]`."""
@@ -103,25 +167,26 @@ class PatchPart(encoder.ImagePart):
         answers = tf.nn.conv2d(images, self._filters, self._stride, "VALID")
         answers -= mean * tf.reduce_sum(self._filters, axis=[0, 1, 2])
         answers = tf.nn.relu(answers / contrast - self._offsets - self._layout.threshold)
-        sides, grid = answers.shape[1:3], self._layout.grid
+        grid = self._layout.grid
+        sides = answers.shape[1:3]
         cells = [-(-side // grid) for side in sides]
-        missing = [cell * grid - side for cell, side in zip(cells, sides, strict=True)]
-        answers = tf.pad(
-            answers, [[0, 0], *([each // 2, each - each // 2] for each in missing), [0, 0]]
-        )
+        missing = [-side % grid for side in sides]
+        zeros = ([each // 2, each - each // 2] for each in missing)
+        answers = tf.pad(answers, [[0, 0], *zeros, [0, 0]])
         return tf.sqrt(tf.nn.avg_pool2d(answers, cells, cells, "VALID"))
 
     def train(self, pool: Pool) -> None:
         """Finds filters and directions from a pool's images."""
-        for variable, values in zip(self.fitted, self._found_filters(pool), strict=True):
-            variable.assign(values)
+        filters, offsets = self._found_filters(pool)
+        self._filters.assign(filters)
+        self._offsets.assign(offsets)
         self.view.find_in(self.sample_features(pool))
 
-    def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
+    def _found_filters(self, pool: Pool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Returns filters `[side, side, channels, filters]` and what they answer to the mean."""
         random = np.random.default_rng(self._seed)
-        low, high = self._low, self._high
-        side, (height, width, _) = self._side, pool.dataset.input_shape
+        side = self._side
+        height, width, _ = pool.dataset.input_shape
         # Patches of random images at random places, `[number, pixels of a patch]`.
         number = min(PATCHES, PATCHES_AN_IMAGE * len(pool))
         images: IntArray = random.integers(len(pool), size=number)
@@ -130,7 +195,8 @@ class PatchPart(encoder.ImagePart):
         rows = rows + np.arange(side)[:, None]
         columns = columns + np.arange(side)
         drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
-        scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
+        low = self._low[rows, columns]
+        scaled = (drawn - low) / (self._high[rows, columns] - low)
         patches = scaled.reshape(number, -1)
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
@@ -157,7 +223,8 @@ class PatchPart(encoder.ImagePart):
         return filters.reshape(self._filters.shape), mean @ filters
 
 
-SCALES, ANGLES = 2, 8
+SCALES = 2
+ANGLES = 8
 STRIDE = 2**SCALES  # pixels between means
 MOST_PIXELS = 32  # along a side; of larger images blocks count as one pixel
 CELLS = 4  # of the representation, along each side of an image, at most
@@ -167,9 +234,11 @@ LEAST_SCALE = 0.01  # of the largest one; features that vary less are not raised
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Returns Morlet wavelets in frequencies, `[scales, angles, height, width]`."""
     down, right = (scipy.fft.fftfreq(length, 1.0 / length) for length in size)
-    filters, slant = np.empty((SCALES, ANGLES, *size), np.complex128), 4.0 / ANGLES
+    filters = np.empty((SCALES, ANGLES, *size), np.complex128)
+    slant = 4.0 / ANGLES
     for scale in range(SCALES):
-        width, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
+        width = 0.8 * 2**scale
+        frequency = 0.75 * np.pi / 2**scale
         for number in range(ANGLES):
             angle = number * np.pi / ANGLES
             along = down[:, np.newaxis] * np.cos(angle) + right * np.sin(angle)
@@ -177,9 +246,8 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
             window = np.exp(-(along**2 + (slant * across) ** 2) / (2.0 * width**2))
             window *= slant / (2.0 * np.pi * width**2)
             wave = window * np.exp(1j * frequency * along)
-            filters[scale, number] = wave - window * (
-                wave.sum() / window.sum()
-            )  # blind to the mean
+            mean = wave.sum() / window.sum()  # which the wavelet is made blind to
+            filters[scale, number] = wave - window * mean
     # Opposite pixels of a wavelet are conjugates, but at the edge of an even side.
     return scipy.fft.fft2(filters).real.astype(np.float32)
 
@@ -237,7 +305,7 @@ def transform(images: tf.Tensor) -> tf.Tensor:
     return tf.concat([local(order) for order in (order_0, order_1, *order_2)], axis=1)
 
 
-class WaveletPart(encoder.ImagePart):
+class WaveletPart(ImagePart):
     """Features are scattering features, averaged in at most `CELLS` by `CELLS` cells.
 
     Each is divided by its deviation in the pool.
@@ -254,8 +322,10 @@ class WaveletPart(encoder.ImagePart):
             ValueError: as `transform`.
         """
         cells = self._in_cells(tf.zeros([1, *pool.dataset.input_shape]))
-        super().__init__(pool.dataset, int(np.prod(cells.shape)))
-        (self._scale,) = self.fitted = encoder.constants(np.ones(self.view.mean.shape))
+        num_features = int(np.prod(cells.shape))
+        (scale,) = encoder.constants(np.ones(num_features))
+        super().__init__(pool.dataset, num_features, [scale])
+        self._scale = scale
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
         """Returns features `[batch, num_features]`."""
@@ -285,10 +355,8 @@ SHARPNESS = 8.0  # power of the cosine between a gradient and a direction
 SPREAD = 0.25  # standard deviation of a posed image's gradients, over its side
 MOST_SCALED = 2.0  # factor by which a side is scaled at most
 
-Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
-
-def _gradients(gray: tf.Tensor) -> Gradients:
+def _gradients(gray: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns differences across and along images `[batch, height, width, 1]`, and their length."""
     padded = tf.pad(gray, [[0, 0], [1, 1], [1, 1], [0, 0]], "SYMMETRIC")
     across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
@@ -311,9 +379,11 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
     def mean(values: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(share * values, axis=[1, 2, 3], keepdims=True)
 
-    y, x = mean(ys), mean(xs)
+    y = mean(ys)
+    x = mean(xs)
     tiny = 1e-4  # of gradients on one line
-    variance, covariance = mean(tf.square(ys - y)) + tiny, mean((ys - y) * (xs - x))
+    variance = mean(tf.square(ys - y)) + tiny
+    covariance = mean((ys - y) * (xs - x))
     shear = tf.clip_by_value(covariance / variance, -1.0, 1.0)
     across = tf.maximum(mean(tf.square(xs - x)) - shear * covariance, tiny)
     scale_y, scale_x = (
@@ -321,7 +391,8 @@ def _posed(gray: tf.Tensor) -> tf.Tensor:
         for each in (variance, across)
     )
     # Rows of the map from output to input coordinates, in pixels.
-    high, wide = height - 1.0, width - 1.0
+    high = height - 1.0
+    wide = width - 1.0
     slant = shear * scale_y * (wide / high)
     x0 = (x + 0.5 - 0.5 * scale_x) * wide - 0.5 * slant * high
     y0 = (y + 0.5 - 0.5 * scale_y) * high
@@ -355,13 +426,10 @@ class GradientPart(encoder.Part):
         spread = np.array(SPREAD * self._is_posed)
         self._low, self._range, self._spread = encoder.constants(low, high - low, spread)
         self._strides = [-(-height // GRADIENT_CELLS), -(-width // GRADIENT_CELLS)]
-        rows, columns = (-(-height // self._strides[0]), -(-width // self._strides[1]))
+        rows = -(-height // self._strides[0])
+        columns = -(-width // self._strides[1])
         self.widths = (rows * columns * ORIENTATIONS,)
-
-    @property
-    def learnt(self) -> list[Any]:
-        """The images' range, and to which spread they are posed."""
-        return [self._low, self._range, self._spread]
+        self.learnt = [self._low, self._range, self._spread]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""

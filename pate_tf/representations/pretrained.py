@@ -5,42 +5,52 @@ weights depends on private records: the person vouches for that, and the stateme
 """
 
 import difflib
+import importlib
 import inspect
 import os
 import pathlib
 import sys
+import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from keras.src.models.functional import Functional
+from keras.src.ops import numpy as keras_numpy
 from tqdm import tqdm
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, call_function, name_of
-from pate_tf.models.catalogue import load_keras_file
-from pate_tf.models.encoder import Directions, Encoder, Part
-from pate_tf.representations import hub
+from pate_tf.data.preprocessing import TOKENIZERS, refuse_state, texts_of_characters
+from pate_tf.models.architectures import load_keras_file
+from pate_tf.models.encoder import PLACES, Directions, Encoder, Part
 from pate_tf.representations.images import colour_images
+from pate_tf.students.student_kinds.linear_head import LinearHead
 
-PREFIX, HUB = "encoder", "hub"
-USUAL_SIDE = 224  # pixels, of images that networks of Keras Applications were trained on
+PREFIX = "encoder"
+HUB = "hub"
+# Pixels: of images that Keras Applications were trained on, and of presets that name no size.
+USUAL_SIDE = 224
 LARGEST_FACTOR = 4  # by which small images are enlarged
 LEAST_SIDE = 75  # that each of these networks takes
 ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # widths of MobileNets
 ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of the colors of ImageNet
 # Inputs of one forward pass. The fewer, the fewer places of private batches stay empty; a GPU is
 # hardly busy with few.
-TOGETHER, TOGETHER_ON_GPU = 16, 64
+TOGETHER = 16
+TOGETHER_ON_GPU = 64
 MOST_DIRECTIONS = 256  # each gets as much noise
 MOST_PROJECTED = 256  # numbers that stand for an output where there is no pool
 
 Outputs = Callable[[tf.Tensor], tf.Tensor]  # from raw inputs, float32, to outputs
+Encoding = tuple[Outputs, Sequence[Any], bool]  # with variables, and whether rows are independent
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
@@ -105,17 +115,6 @@ def public_name(name: Named) -> str:
     return shown.removeprefix(f"{PREFIX}:")
 
 
-def function_of(model: keras.Model) -> Callable[[Dataset], keras.Model]:
-    """Returns the function that gives a model for any data set, called after the model."""
-
-    def build(dataset: Dataset) -> keras.Model:
-        del dataset
-        return model
-
-    build.__name__ = model.name
-    return build
-
-
 def encoder(name: Named, pool: Pool) -> Encoder:
     """Returns the encoder of a frozen model; each input of the pool goes through it once.
 
@@ -127,24 +126,25 @@ def encoder(name: Named, pool: Pool) -> Encoder:
     Raises:
         ValueError: if the model can't be had, or does not take such inputs.
     """
-    dataset, (head, side, where) = pool.dataset, _parts(name)
-    shown, description = name_of(name), dict[str, Any]()
+    dataset = pool.dataset
+    head, side, where = _parts(name)
+    description = {"representation": name_of(name)}
     if not is_pretrained(name):
         model = call_function(name, dataset, flag="representation")
-        outputs, variables = _raw_outputs(model, shown, dataset)
+        encoding = _raw_outputs(model, name_of(name), dataset)
     else:
-        name = resolved(str(name))
-        shown = public_name(name)
+        shown = public_name(resolved(str(name)))
+        description["representation"] = shown
         if head == HUB:
-            outputs, variables = hub.outputs(where, dataset)
+            encoding = hub_outputs(where, dataset)
         elif head == PREFIX:
-            outputs, variables = _raw_outputs(load_keras_file(pathlib.Path(where)), shown, dataset)
+            encoding = _raw_outputs(load_keras_file(pathlib.Path(where)), shown, dataset)
         else:
-            outputs, variables = _application(head, side, where, dataset)
+            encoding = _application(head, side, where, dataset)
         if pathlib.Path(where).is_file():
             description["file"] = artifacts.digest_paths([pathlib.Path(where)])
-    part = ModelPart(outputs, variables, pool)
-    frozen = Encoder(dataset, [part], {"representation": shown, **description})
+    part = ModelPart(*encoding, pool, TOKENIZERS if head == HUB else ())
+    frozen = Encoder(dataset, [part], description)
     if pool:
         frozen.remember(pool.inputs, part.fit(pool))
     return frozen
@@ -161,81 +161,89 @@ class ModelPart(Part):
     is_frozen = True
     least_variance = 30.0
 
-    def __init__(self, outputs: Outputs, variables: Sequence[Any], pool: Pool) -> None:
-        """Takes a model; ValueError unless it maps raw inputs to numbers, as many for each."""
+    def __init__(
+        self,
+        outputs: Outputs,
+        variables: Sequence[Any],
+        by_row: bool,
+        pool: Pool,
+        allowed: Container[str] = (),
+    ) -> None:
+        """Takes a model.
+
+        Args:
+            outputs: of raw inputs.
+            variables: of the model.
+            by_row: whether each row of a batch is proven to be by itself.
+            pool: public inputs, maybe none.
+            allowed: stateful operations that it may have, as of `refuse_state`.
+
+        Raises:
+            ValueError: unless it maps raw inputs to numbers, as many for each, without state.
+        """
         super().__init__()
-        self.places = TOGETHER_ON_GPU if tf.config.list_physical_devices("GPU") else TOGETHER
-        self._outputs, self._variables = outputs, list(variables)
+        together = TOGETHER_ON_GPU if tf.config.list_physical_devices("GPU") else TOGETHER
+        self.places = together if by_row else 1
+        self._outputs = outputs
+        self.learnt = list(variables)
         spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
         try:
             self._graph = tf.function(self.raw, autograph=False).get_concrete_function(spec)
-            self._check_rows(pool)
+            refuse_state(self._graph, "representation", allowed)
+            self._check_outputs(pool)
         except Exception as error:  # of any kind, from the model
             if str(error).startswith("representation"):
                 raise
             raise ValueError(
-                f"representation: expected a model that takes {self.places} inputs together, got "
+                f"representation: expected a model that takes {self.places} inputs at a time, got "
                 f"{_reason(error)}"
             ) from None
         width = self._graph.structured_outputs.shape[1]
         self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))
         self._projection = None
-        self.widths = (self.view.width,)
-        if not pool:
+        if pool:
+            self.widths = (self.view.width,)
+            self.variances = [self.view.variances]
+            self.learnt = [*variables, *self.view.learnt]
+        else:
             number = min(MOST_PROJECTED, width)
             drawn = np.random.default_rng(0).standard_normal((width, number))
             self._projection = tf.constant(np.linalg.qr(drawn)[0], tf.float32)
             self.widths = (2 * number,)
 
-    def _check_rows(self, pool: Pool) -> None:
-        """Checks that an input's outputs do not depend on its batch, which would be other records.
+    def _check_outputs(self, pool: Pool) -> None:
+        """Checks outputs of public inputs, or of values in the public range.
 
         Raises:
-            ValueError: if they do, as with batch statistics, or are drawn at random; or if they do
-                not depend on the input either.
+            ValueError: if none is finite, or all are the same.
         """
         low, high = (np.asarray(values, np.float32) for values in pool.dataset.value_range)
-        shape, number = pool.dataset.input_shape, np.arange(self.places)
-        random = np.random.default_rng(0)
-        rows, noise = random.uniform(low, high, (2, self.places, *shape)).astype(np.float32)
+        shape = (TOGETHER, *pool.dataset.input_shape)
+        rows = np.random.default_rng(0).uniform(low, high, shape).astype(np.float32)
+        rows[0] = low
+        rows[1] = high
         if pool:
-            rows[::2] = pool.inputs[np.linspace(0, len(pool) - 1, self.places // 2).astype(int)]
-        # What stands for a row: 0 for itself, then the lowest values, the highest, noise. Any two
-        # rows differ in a bit of their numbers, by which one stays there and the other does not.
-        bits = range((self.places - 1).bit_length())
-        sides = [number >> bit & 1 == side for bit in bits for side in (0, 1)]
-        of_several = [side * random.integers(1, 4, self.places) for side in sides]
-        of_one = [side * kind for side in sides[:2] for kind in (1, 2, 3)]
-        kinds = np.stack([0 * number, 0 * number, *of_several, *of_one])
-        choices = kinds.reshape(*kinds.shape, *np.ones_like(shape))
-        batches = (np.choose(each, [rows, low, high, noise]) for each in choices)
-        outputs = np.stack([self._graph(tf.constant(batch)) for batch in batches])
-        first = np.broadcast_to(outputs[0], outputs.shape)
-        is_own = np.array_equal(outputs[kinds == 0], first[kinds == 0], equal_nan=True)
-        faults = {
-            "others; a layer takes statistics of the batch or draws at random": not is_own,
-            "none that are finite": not np.isfinite(first).all(axis=2).any(),
-            "the same of different inputs": (outputs == outputs[0, 0]).all(),
-        }
-        if got := [fault for fault, is_there in faults.items() if is_there]:
-            raise ValueError(f"representation: expected outputs of each input alone, got {got[0]}")
-
-    @property
-    def variances(self) -> list[Any] | None:
-        """As of `Directions`; None without a pool."""
-        return [self.view.variances] if self._projection is None else None
-
-    @property
-    def learnt(self) -> list[Any]:
-        """The model's weights, then mean, directions and variances of the pool."""
-        of_pool = [self.view.mean, self.view.directions, self.view.variances]
-        return [*self._variables, *(of_pool if self._projection is None else ())]
+            chosen = np.linspace(0, len(pool) - 1, TOGETHER // 2).astype(int)
+            rows[::2] = pool.inputs[chosen]
+        starts = range(0, TOGETHER, self.places)
+        outputs = np.concatenate(
+            [self._graph(tf.constant(rows[start : start + self.places])) for start in starts]
+        )
+        if not np.isfinite(outputs).all(axis=1).any():
+            raise ValueError("representation: the model's outputs are not finite; take another")
+        if (outputs == outputs[0]).all():
+            raise ValueError(
+                "representation: the model's outputs are the same of different inputs; take another"
+            )
 
     def fit(self, pool: Pool) -> npt.NDArray[np.float32]:
         """Takes the directions from a pool's outputs; returns features `[num_inputs, width]`."""
         outputs = list[npt.NDArray[np.float32]]()
+        task = "encoding the pool"
+        if self.places == 1:
+            task += " one by one: the model may mix inputs of a batch"
         # `None`: a bar on a terminal alone.
-        with tqdm(total=len(pool), desc="encoding the pool", unit="input", disable=None) as bar:
+        with tqdm(total=len(pool), desc=task, unit="input", disable=None) as bar:
             for start in range(0, len(pool), self.places):
                 batch = pool.inputs[start : start + self.places]
                 outputs.append(self._graph(tf.constant(batch, tf.float32)).numpy())
@@ -271,7 +279,8 @@ class ModelPart(Part):
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`, computed for `places` inputs at a time."""
-        number, (width,) = tf.shape(inputs)[0], self.widths
+        number = tf.shape(inputs)[0]
+        (width,) = self.widths
         parts = tf.TensorArray(
             tf.float32, 0, dynamic_size=True, infer_shape=False, element_shape=[None, width]
         )
@@ -304,8 +313,8 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"
 
 
-def _raw_outputs(model: Any, what: str, dataset: Dataset) -> tuple[Outputs, Sequence[Any]]:
-    """Returns the call of a Keras model that takes raw inputs, and its variables.
+def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
+    """Returns the call of a Keras model that takes raw inputs, and its variables, whether by row.
 
     Images are brought to the model's size (bilinear) and colors, where it has fixed ones.
 
@@ -336,15 +345,13 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> tuple[Outputs, Sequ
             inputs = tf.repeat(inputs, size[2] // expected[2], axis=3)
         return tf.nest.flatten(model(inputs, training=False))[0]
 
-    return outputs, model.variables
+    return outputs, model.variables, is_row_wise(model)
 
 
 # Networks of Keras Applications.
 
 
-def _application(
-    name: str, side: str, where: str, dataset: Dataset
-) -> tuple[Outputs, Sequence[Any]]:
+def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding:
     """Returns a network's average-pooled outputs with its preprocessing, and its variables.
 
     Args:
@@ -390,20 +397,39 @@ def _application(
             pictures = middle + (pictures - middle) / ROOTS_OF_DEVIATIONS
         return model(preprocess(pictures), training=False)
 
-    return outputs, model.variables
+    # What Keras builds is by row; a file of weights changes no layer, another file may.
+    return outputs, model.variables, path.suffix != ".keras" or is_row_wise(model)
 
 
 def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras.Model:
     """Returns a network with the weights of a file, `.weights.h5` or `.h5`, with or without top."""
     build = applications()[name]
     takes_alpha = "alpha" in inspect.signature(build).parameters
-    for width in [{"alpha": alpha} for alpha in ALPHAS] if takes_alpha else [{}]:
-        for has_top in (False, True):
-            top: dict[str, Any] = {} if has_top else {"pooling": "avg"}
+    refused = ValueError(
+        f"representation {name}: expected weights of this network in {path}, with its top of 1,000 "
+        f"classes or without, got others; a whole model may be saved as .keras"
+    )
+    kernels: list[str] = []  # of convolutions, as many whatever the width
+    try:
+        with h5py.File(path) as file:
+            file.visititems(
+                lambda key, item: (
+                    kernels.append(key)
+                    if len(getattr(item, "shape", ())) == 4 and "optimizer" not in key
+                    else None
+                )
+            )
+    except OSError:
+        raise refused from None
+    for has_top in (False, True):
+        top: dict[str, Any] = {} if has_top else {"pooling": "avg"}
+        for width in [{"alpha": alpha} for alpha in ALPHAS] if takes_alpha else [{}]:
             try:
                 model = build(
                     include_top=has_top, weights=None, input_shape=(*size, 3), **top, **width
                 )
+                if sum(len(weight.shape) == 4 for weight in model.weights) != len(kernels):
+                    break  # of no width are there as many
                 model.set_weights([np.full(weight.shape, np.nan) for weight in model.weights])
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of parts of the file that are its top
@@ -412,25 +438,29 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
                 continue
             if all(np.isfinite(weight).all() for weight in model.get_weights()):
                 return _without_top(model, name)
-    raise ValueError(
-        f"representation {name}: expected weights of this network in {path}, with its top of 1,000 "
-        f"classes or without, got others; a whole model may be saved as .keras"
-    )
+    raise refused
 
 
 def _without_top(model: Any, name: str) -> keras.Model:
     """Returns a network up to the averages of its last feature maps."""
-    shape, layers = getattr(model, "input_shape", None), getattr(model, "layers", ())
+    shape = getattr(model, "input_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
         raise ValueError(f"representation {name}: expected a network of color images, got another")
-    own, given = ("".join(filter(str.isalnum, each.lower())) for each in (name, model.name))
-    if not given.startswith(own) and given != own[:6]:  # both NASNets have one name
+    names = {each: "".join(filter(str.isalnum, each.lower())) for each in applications()}
+    given = "".join(filter(str.isalnum, model.name.lower()))
+    # The longest, as names of networks begin with those of others; both NASNets have one name.
+    fitting = [each for each, short in names.items() if given.startswith(short)]
+    other = max(fitting, key=len, default=name)
+    if other != name:
+        raise ValueError(f"representation {name}: the file contains {other}; write {other}:FILE")
+    if not given.startswith(names[name]) and given != names[name][:6]:
         warnings.warn(
             f"representation {name}: expected this network, got {model.name!r}, which gets inputs "
             f"as {name} does; of other models take {PREFIX}:FILE",
             stacklevel=4,
         )
     average = keras.layers.GlobalAveragePooling2D
+    layers = model.layers
     pooling = [number for number, layer in enumerate(layers) if isinstance(layer, average)]
     if len(model.output_shape) == 4:
         maps = model.output
@@ -443,3 +473,229 @@ def _without_top(model: Any, name: str) -> keras.Model:
     else:
         maps = [layer.output for layer in layers if len(layer.output.shape) == 4][-1]
     return keras.Model(model.inputs, average()(maps))
+
+
+# What is proven of a stranger's model before private records go through it.
+#
+# Its traced graph is scanned for state, and a batch is used only where each row is proven to be by
+# itself. All other models get one input at a time.
+
+
+# Built-in layers whose row of outputs is made of the same row of inputs alone, by the reason. That
+# holds if `training` is false and `_is_by_row` finds no other axis.
+REASONS = {
+    "one function of each number, or of the numbers in one place": (
+        "InputLayer Rescaling Normalization Activation ReLU LeakyReLU ELU PReLU Add Subtract "
+        "Multiply Average Maximum Minimum"
+    ),
+    "without training nothing is dropped, and stored statistics are taken": (
+        "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D GaussianDropout GaussianNoise "
+        "BatchNormalization"
+    ),
+    "sums, means or maxima over axes of a row": (
+        "Dense Embedding Conv1D Conv2D Conv3D DepthwiseConv1D DepthwiseConv2D SeparableConv1D "
+        "SeparableConv2D LayerNormalization Softmax MaxPooling1D MaxPooling2D MaxPooling3D "
+        "AveragePooling1D AveragePooling2D AveragePooling3D GlobalAveragePooling1D "
+        "GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D "
+        "GlobalMaxPooling3D"
+    ),
+    "the numbers of a row in another order, several times, or with zeros": (
+        "Flatten Reshape Permute RepeatVector ZeroPadding1D ZeroPadding2D ZeroPadding3D Cropping1D "
+        "Cropping2D Cropping3D UpSampling1D UpSampling2D UpSampling3D Concatenate"
+    ),
+}
+ROW_WISE = {name for names in REASONS.values() for name in names.split()}
+LAYERS = {getattr(keras.layers, name) for name in ROW_WISE}
+# Arithmetic of a tensor with a number, or of two tensors of the same rank.
+ARITHMETIC = {keras_numpy.Add, keras_numpy.Subtract, keras_numpy.Multiply, keras_numpy.TrueDivide}
+ACTIVATIONS = {each for each in vars(keras.activations).values() if callable(each)}
+# Of keras-hub, encoders that attend or convolve within a row: their code builds all layers.
+HUB_MODELS = {
+    "albert",
+    "bert",
+    "deberta_v3",
+    "densenet",
+    "distil_bert",
+    "efficientnet",
+    "electra",
+    "mobilenet",
+    "resnet",
+    "roberta",
+    "vit",
+    "xlm_roberta",
+}
+
+
+def answering(model: Any, dataset: Dataset) -> Any:
+    """Returns what `record_features` takes, whose features are a student's outputs.
+
+    Args:
+        model: a student, which may be of anybody's making.
+        dataset: whose raw inputs it takes.
+
+    Raises:
+        ValueError: if it could keep what goes through it.
+    """
+    spec = tf.TensorSpec([None, *dataset.input_shape], tf.float32)
+    call = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
+    function = call.get_concrete_function(spec)
+    is_linear_head = isinstance(model, LinearHead)
+    # Its encoder has been scanned before records went through it, and forms batches itself.
+    refuse_state(function, "student", TOKENIZERS if is_linear_head else ())
+
+    def batch_features(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(function(tf.constant(batch, tf.float32)))
+
+    by_row = is_linear_head or is_row_wise(model)
+    return types.SimpleNamespace(batch_features=batch_features, places=PLACES if by_row else 1)
+
+
+def is_row_wise(model: Any) -> bool:
+    """Whether a Keras model is a graph of built-in layers that act on each row by itself."""
+    if type(model) is keras.Sequential:
+        model = model._functional
+    if type(model) is not Functional or "call" in vars(model):
+        return False
+    nodes = [node for some in model._nodes_by_depth.values() for node in some]
+    return all(_is_by_row(node) for node in nodes)
+
+
+def _is_by_row(node: Any) -> bool:
+    """Whether a call of a layer or an operation in a graph acts on each row by itself."""
+    layer, kind = node.operation, type(node.operation)
+    leaves = tf.nest.flatten(node.arguments.args)
+    tensors = [each for each in leaves if isinstance(each, keras.KerasTensor)]
+    ranks = {len(each.shape) for each in tensors}
+    # Of one axis alone, the last one is that of the batch: softmax would mix all rows.
+    ranked = [*tensors, *node.outputs]
+    if any(len(each.shape) < 2 or each.shape[0] is not None for each in ranked):
+        return False  # numbers that are no rows
+    if any(value not in (None, False) for value in node.arguments.kwargs.values()):
+        return False  # training=True, or a mask
+    others = [each for each in leaves if not isinstance(each, keras.KerasTensor)]
+    if kind in ARITHMETIC:
+        return len(ranks) == 1 and all(type(each) in (int, float) for each in others)
+    if others or "call" in vars(layer):
+        return False
+    if kind not in LAYERS:
+        return is_row_wise(layer)
+    # Keras' own activation, and no axis that is the batch's.
+    axes = tf.nest.flatten(getattr(layer, "axis", None))
+    activation = getattr(layer, "activation", None)
+    return (
+        not any(axis is not None and (axis == 0 or -axis in ranks) for axis in axes)
+        and (activation is None or activation in ACTIVATIONS)
+        and getattr(layer, "quantization_mode", None) is None
+        and len(ranks) <= 1
+    )
+
+
+def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
+    """Whether keras-hub's own code alone made a backbone, and its preprocessing of inputs."""
+    if type(backbone).__module__.split(".")[:3] != ["keras_hub", "src", "models"]:
+        return False
+    # BERT's, which Keras has only with another argument.
+    gelu = sys.modules["keras_hub.src.utils.keras_utils"].gelu_approximate
+    for made in (backbone, preprocessing):
+        modules = type(made).__module__.split(".")
+        if modules[:2] != ["keras_hub", "src"]:
+            return False
+        if modules[2] == "models" and modules[3] not in {*HUB_MODELS, "preprocessor"}:
+            return False
+        for layer in made._flatten_layers(include_self=False, recursive=True):
+            # A folder could bring a graph of its own, or an activation.
+            is_foreign = not type(layer).__module__.startswith(("keras.src.", "keras_hub.src."))
+            if is_foreign or type(layer) in (Functional, keras.Sequential):
+                return False
+            if getattr(layer, "activation", None) not in {None, gelu, *ACTIVATIONS}:
+                return False
+    return True
+
+
+# Frozen encoders that keras-hub reads: its presets, and folders in the format of Hugging Face.
+
+
+LONGEST_SEQUENCE = 128  # tokens
+CHARACTERS_OF_TOKEN = 3  # at least, of most texts
+
+
+def hub_outputs(where: str, dataset: Dataset) -> Encoding:
+    """Returns pooled outputs of a backbone, its variables, and whether rows are independent.
+
+    Args:
+        where: a preset's name, or a folder: of Keras, or with `config.json` and
+            `model.safetensors`, of texts with the tokenizer's files.
+        dataset: images, gray or in three colors; or texts that are kept as characters.
+
+    Raises:
+        ValueError: if there is no such encoder, or it is for other data.
+    """
+    what = f"representation hub:{where}"
+    try:
+        importlib.import_module("tensorflow_text")  # its operations are in SavedModels of texts
+        hub: Any = importlib.import_module("keras_hub")
+    except ImportError as error:
+        if error.name in ("tensorflow_text", "keras_hub"):
+            raise ValueError(
+                f"{what}: keras-hub is not installed: pip install 'pate_tf[hub]'"
+            ) from None
+        raise ValueError(f"{what}: keras-hub can't be imported: {error}") from None
+    try:
+        backbone = hub.models.Backbone.from_preset(where)
+        make = _of_images if dataset.kind == "image" else _of_texts
+        encode, preprocessing = make(hub, backbone, where, dataset)
+        return encode, backbone.variables, is_row_wise_of_hub(backbone, preprocessing)
+    except Exception as error:  # keras-hub, Kaggle and safetensors each raise their own kinds
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{what}: expected an encoder of {dataset.kind} data that keras-hub reads, got "
+            f"{type(error).__name__} ({reason})"
+        ) from None
+
+
+def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
+    """Returns mean outputs of images, which the preset's own converter scales."""
+    convert = hub.layers.ImageConverter.from_preset(where)
+    size = tuple(getattr(backbone, "image_shape", None) or ())[:2]
+    size = tuple(side or USUAL_SIDE for side in size or convert.image_size or (None, None))
+
+    def encode(images: tf.Tensor) -> tf.Tensor:
+        pictures = colour_images(images, dataset, size)
+        return _pooled(backbone(convert(pictures), training=False), None)
+
+    return encode, convert
+
+
+def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
+    """Returns mean outputs over the tokens of texts."""
+    if not dataset.has_characters:
+        raise ValueError(
+            "texts must be kept as characters: characters=512 of Data.from_arrays, or text = 512 "
+            "and characters = true in a schema"
+        )
+    length = min(LONGEST_SEQUENCE, max(8, dataset.input_shape[0] // CHARACTERS_OF_TOKEN))
+    tokens = hub.models.TextClassifierPreprocessor.from_preset(where, sequence_length=length)
+    if isinstance(tokens.tokenizer, hub.tokenizers.BytePairTokenizer):
+        raise ValueError(
+            "its byte-pair tokenizer keeps words of texts in a table; take a preset with a "
+            "WordPiece or SentencePiece tokenizer, such as BERT or XLM-RoBERTa"
+        )
+
+    def encode(characters: tf.Tensor) -> tf.Tensor:
+        prepared = tokens(texts_of_characters(characters))
+        mask = prepared["padding_mask"] if isinstance(prepared, dict) else prepared != 0
+        return _pooled(backbone(prepared, training=False), mask)
+
+    return encode, tokens
+
+
+def _pooled(outputs: Any, mask: tf.Tensor | None) -> tf.Tensor:
+    """Returns means over tokens, or places, of a backbone's outputs: `[batch, num_outputs]`."""
+    if isinstance(outputs, dict):
+        names = ("sequence_output", "encoder_sequence_output", "pooled_output")
+        outputs = next(outputs[name] for name in (*names, *outputs) if name in outputs)
+    if outputs.shape.rank == 3 and mask is not None:
+        weights = tf.cast(mask, outputs.dtype)[:, :, tf.newaxis]
+        total = tf.reduce_sum(outputs * weights, axis=1)
+        return total / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)
+    return tf.reduce_mean(outputs, axis=list(range(1, outputs.shape.rank - 1)))

@@ -8,43 +8,47 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder, Part, constants
 
 MOST_HASHED = 512
 MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
 
 
+def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
+    """Returns the lowest and the highest value of each number of an input, flattened."""
+    return [
+        np.broadcast_to(np.asarray(side, np.float64), dataset.input_shape).ravel()
+        for side in dataset.value_range
+    ]
+
+
 class RawPart(Part):
-    """One view of norm 1: scaled numbers, categories one-hot, and a constant.
+    """One view of norm 1: scaled numbers and a constant.
 
     Numbers of a table are scaled by mean and standard deviation of the pool: a public range says
     too little of a number that is nearly always 0. Pixels are scaled by their range, and so are
-    all numbers where the pool has no inputs. A category beyond the public list is in none of the
-    places.
+    all numbers where the pool has no inputs.
     """
 
     def __init__(self, pool: Pool) -> None:
         """Takes what is publicly known of inputs."""
         super().__init__()
         dataset = pool.dataset
-        rows = pool.inputs.reshape(len(pool), int(np.prod(dataset.input_shape)))
-        low, high = (
-            np.broadcast_to(np.asarray(values, np.float64), dataset.input_shape).ravel()
-            for values in dataset.value_range
-        )
-        middle, unit = low, high - low
+        self.num_numbers = int(np.prod(dataset.input_shape))
+        rows = pool.inputs.reshape(len(pool), self.num_numbers)
+        low, high = ranges_of(dataset)
+        middle = low
+        unit = high - low
         if dataset.kind == "tabular" and pool:
-            middle, deviation = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0)
+            middle = rows.mean(axis=0, dtype=np.float64)
+            deviation = rows.std(axis=0)
             unit = 2.0 * np.where(deviation > 0.0, deviation, unit)
-        self._middle, self._unit = constants(middle, unit)
-        kinds = np.array(dataset.num_categories or (0,) * rows.shape[1])
-        self._numbers = tf.constant(np.flatnonzero(kinds == 0))
-        self.num_numbers = int((kinds == 0).sum())  # features that are no category
-        self._categories = tuple((int(place), int(kinds[place])) for place in np.flatnonzero(kinds))
-        self.widths = (self.num_numbers + 1 + int(kinds.sum()),)
+        self.learnt = constants(middle, unit)
+        self._middle, self._unit = self.learnt
+        self.widths = (self.num_numbers + 1,)
         # Of a hashed text without a pool, fewer buckets: each product of two gets noise.
         self._folded = 0
         if dataset.kind == "text" and not pool:
@@ -52,34 +56,23 @@ class RawPart(Part):
             self._folded = max(size for size in sizes if rows.shape[1] % size == 0)
             self.widths = (self._folded,)
 
-    @property
-    def learnt(self) -> list[Any]:
-        """What numbers are scaled by."""
-        return [self._middle, self._unit]
-
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
         if self._folded:
             counts = tf.reduce_sum(tf.reshape(scaled, [tf.shape(scaled)[0], self._folded, -1]), 2)
             return [tf.math.l2_normalize(counts, axis=1)]
-        numbers, categories = scaled[:, : self.num_numbers], scaled[:, self.num_numbers :]
-        joined = tf.concat([numbers, tf.ones_like(scaled[:, :1]), categories], axis=1)
+        joined = tf.concat([scaled, tf.ones_like(scaled[:, :1])], axis=1)
         return [tf.math.l2_normalize(joined, axis=1)]
 
     def numbers(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns what is no category as it is, float32 `[batch, num_numbers]`."""
-        return tf.gather(tf.reshape(inputs, [-1, self._middle.shape[0]]), self._numbers, axis=1)
+        """Returns inputs as they are, flattened, float32 `[batch, num_numbers]`."""
+        return tf.reshape(inputs, [-1, self.num_numbers])
 
     def scaled(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns scaled numbers, then categories one-hot: float32 `[batch, width - 1]`."""
-        flat = tf.reshape(inputs, [-1, self._middle.shape[0]])
-        numbers = tf.gather((flat - self._middle) / self._unit, self._numbers, axis=1)
+        """Returns scaled numbers, float32 `[batch, num_numbers]`."""
         most = MOST_DEVIATIONS / 2.0
-        parts = [tf.clip_by_value(numbers, -most, most)]
-        for place, number in self._categories:
-            parts.append(tf.one_hot(tf.cast(flat[:, place], tf.int32), number))
-        return tf.concat(parts, axis=1)
+        return tf.clip_by_value((self.numbers(inputs) - self._middle) / self._unit, -most, most)
 
 
 def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -107,54 +100,25 @@ class BinsPart(Part):
     that where a linear function of the columns tells enough little is lost. Bins hold about as many
     of the pool's inputs each, where a value that more of them share counts as often as a bin holds:
     of a column that is nearly always 0, the other values have bins, too. A number of only two
-    values has none. Without a pool, bins follow from declared ranges (`bins_of_ranges`).
+    values has none. Without a pool, bins follow from declared ranges (`edges_of_ranges`).
     """
 
     def __init__(self, pool: Pool) -> None:
         """Takes what is publicly known of inputs."""
         super().__init__()
         self._raw = RawPart(pool)
-        scales = [scale.numpy() for scale in self._raw.learnt]
-        self._unbinned, self._groups = None, None
+        self._unbinned = None
+        inner = edges_of_pool(pool, self._raw) if pool else edges_of_ranges(pool.dataset)
+        columns = [column for column, edges in inner.items() for _ in range(len(edges) + 1)]
         if not pool:
-            columns, low, high = bins_of_ranges(pool.dataset)
             self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
-            self._groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
-            if self._groups is not None:  # numbers, whose bins have an order, count from -1 down
-                is_number = np.isin(self._groups, self._groups[len(self._unbinned) :])
-                self._groups = np.where(is_number, -1 - self._groups, self._groups)
-            self.take([*scales, columns, low, high])
-            return
-        rows = self._raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
-        counted = [np.unique(column, return_counts=True) for column in rows.T]
-        usable = [place for place, (values, _) in enumerate(counted) if len(values) > 2]
-        number = min(BINS, MOST_BINS // max(len(usable), 1))
-        columns, low, high = list[int](), list[float](), list[float]()
-        for place in usable if number > 1 else ():
-            values, counts = counted[place]
-            shares = np.minimum(counts, counts.sum() / number)
-            places = (shares.cumsum() - shares / 2.0) / shares.sum()
-            quantiles = np.interp(np.arange(1, number) / number, places, values)
-            above = np.unique(np.searchsorted(values, quantiles))
-            above = above[above > 0]
-            middle = (values[above - 1].astype(np.float64) + values[above]) / 2.0
-            middle = middle.astype(np.float32)  # in which neighbors may have none
-            meet = np.where(middle > values[above - 1], middle, values[above])
-            edges = [-np.inf, *meet, np.inf]
-            columns += [place] * (len(edges) - 1)
-            low += edges[:-1]
-            high += edges[1:]
-        self.take([*scales, columns, low, high])
-
-    @property
-    def groups(self) -> IntArray | None:
-        """Of bins of ranges, below 0, and of categories; None with a pool."""
-        return self._groups
-
-    @property
-    def learnt(self) -> list[Any]:
-        """What numbers are scaled by; of each bin its column, lowest value and upper end."""
-        return [*self._raw.learnt, self._columns, self._low, self._high]
+            groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
+            if groups is not None:  # numbers, whose bins have an order, count from -1 down
+                is_number = np.isin(groups, groups[len(self._unbinned) :])
+                self.groups = np.where(is_number, -1 - groups, groups)
+        low = [start for edges in inner.values() for start in (-np.inf, *edges)]
+        high = [end for edges in inner.values() for end in (*edges, np.inf)]
+        self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
         """Takes what was learned; there may be another number of bins."""
@@ -168,6 +132,7 @@ class BinsPart(Part):
             raise ValueError(f"bins: expected columns below {self._raw.num_numbers}, got others")
         self._columns = tf.Variable(columns, trainable=False, dtype=tf.int32)
         self._low, self._high = constants(low, high)
+        self.learnt = [*self._raw.learnt, self._columns, self._low, self._high]
         others = self._raw.widths[0] if self._unbinned is None else len(self._unbinned)
         self.widths = (others + int(self._columns.shape[0]),)
 
@@ -182,38 +147,46 @@ class BinsPart(Part):
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
 
 
-def bins_of_ranges(dataset: Dataset) -> tuple[list[int], list[float], list[float]]:
-    """Returns of each bin its number, lowest value and upper end, by declared ranges.
+def edges_of_pool(pool: Pool, raw: RawPart) -> dict[int, npt.NDArray[Any]]:
+    """Returns the edges between bins of each number, by quantiles of a pool's inputs."""
+    rows = raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
+    counted = [np.unique(column, return_counts=True) for column in rows.T]
+    usable = [column for column, (values, _) in enumerate(counted) if len(values) > 2]
+    number = min(BINS, MOST_BINS // max(len(usable), 1))
+    edges = dict[int, npt.NDArray[Any]]()
+    for column in usable if number > 1 else ():
+        values, counts = counted[column]
+        shares = np.minimum(counts, counts.sum() / number)
+        places = (shares.cumsum() - shares / 2.0) / shares.sum()
+        quantiles = np.interp(np.arange(1, number) / number, places, values)
+        above = np.unique(np.searchsorted(values, quantiles))
+        above = above[above > 0]
+        middle = (values[above - 1].astype(np.float64) + values[above]) / 2.0
+        middle = middle.astype(np.float32)  # in which neighbors may have none
+        edges[column] = np.where(middle > values[above - 1], middle, values[above])
+    return edges
 
-    A schema says which features are numbers; without one all are but categories. What lies outside
-    of its range counts in the bin next to it.
+
+def edges_of_ranges(dataset: Dataset) -> dict[int, npt.NDArray[Any]]:
+    """Returns the edges between bins of each number, by declared ranges.
+
+    A schema says which features are numbers; without one all are. What lies outside of its range
+    counts in the bin next to it.
     """
-    kinds = np.array(dataset.num_categories or (0,) * int(np.prod(dataset.input_shape)))
-    is_number = kinds == 0
+    low, high = ranges_of(dataset)
+    is_number = np.ones(len(low), bool)
     if dataset.schema is not None:
-        is_number &= np.array(
-            [
-                bool(column.is_number or column.date)
-                for column in dataset.schema.columns
-                for _ in range(column.width)
-            ]
-        )
-    lowest, highest = (
-        np.broadcast_to(np.asarray(side, np.float64), dataset.input_shape).ravel()
-        for side in dataset.value_range
-    )
+        columns = dataset.schema.columns
+        numeric = [bool(column.is_number or column.date) for column in columns]
+        is_number = np.repeat(numeric, [column.width for column in columns])
     number = min(BINS_OF_RANGE, MOST_BINS // max(int(is_number.sum()), 1) - len(SPLITS))
     places = np.arange(1, max(number, 1)) / max(number, 1)
     inner = np.concatenate([np.array(SPLITS) / number, places]) if number > 1 else places
-    columns, low, high = list[int](), list[float](), list[float]()
-    for column, place in enumerate(np.flatnonzero(kinds == 0)):
-        if is_number[place] and len(inner):
-            edges = lowest[place] + inner * (highest[place] - lowest[place])
-            edges = [-np.inf, *np.unique(edges.astype(np.float32)), np.inf]
-            columns += [column] * (len(edges) - 1)
-            low += edges[:-1]
-            high += edges[1:]
-    return columns, low, high
+    return {
+        int(column): np.unique((low[column] + inner * (high[column] - low[column])).astype("f4"))
+        for column in np.flatnonzero(is_number)
+        if len(inner)
+    }
 
 
 def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None:
@@ -224,16 +197,13 @@ def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None
         features: places in `RawPart.scaled`, each of a category, or several times of a number that
             has bins.
     """
-    kinds = np.array(dataset.num_categories or (0,) * int(np.prod(dataset.input_shape)))
-    columns = np.arange(len(kinds))
+    columns = np.arange(np.prod(dataset.input_shape))
     if dataset.schema is not None:
         widths = [column.width for column in dataset.schema.columns]
         columns = np.repeat(np.arange(len(widths)), widths)
         if any(column.text for column in dataset.schema.columns):
             return None
-    is_number = kinds == 0
-    of_scaled = np.concatenate([columns[is_number], np.repeat(columns, kinds)])
-    groups: IntArray = of_scaled[np.asarray(features, np.int64)]
+    groups: IntArray = columns[np.asarray(features, np.int64)]
     _, sizes = np.unique(groups, return_counts=True)
     return None if (sizes < 2).any() else groups
 
@@ -262,15 +232,11 @@ class PairsPart(Part):
                 f"categories for pairs, got {width - 1:,}; take bins or raw"
             )
         rows, columns = np.triu_indices(width)
+        self.learnt = self._raw.learnt
         self._places = tf.constant(rows * width + columns)
         # A product of two numbers stands for itself and its mirror image.
         self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
         self.widths = (len(rows),)
-
-    @property
-    def learnt(self) -> list[Any]:
-        """What numbers are scaled by."""
-        return self._raw.learnt
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
@@ -298,7 +264,8 @@ class LsaPart(Part):
         rows = pool.inputs.reshape(len(pool), -1)
         rarity = np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1))
         (self._rarity,) = constants(rarity)
-        total, products = np.zeros(rows.shape[1]), np.zeros((rows.shape[1], rows.shape[1]))
+        total = np.zeros(rows.shape[1])
+        products = np.zeros((rows.shape[1], rows.shape[1]))
         for start in range(0, len(rows), LARGEST_PART):
             some = self._weighed(tf.constant(rows[start : start + LARGEST_PART])).numpy()
             total += some.sum(axis=0, dtype=np.float64)
@@ -307,12 +274,8 @@ class LsaPart(Part):
         _, directions = np.linalg.eigh(products / len(rows) - np.outer(mean, mean))  # ascending
         turn = directions[:, -min(MOST_DIRECTIONS, len(rows)) :]
         self._mean, self._turn = constants(mean, turn)
+        self.learnt = [self._rarity, self._mean, self._turn]
         self.widths = (turn.shape[1],)
-
-    @property
-    def learnt(self) -> list[Any]:
-        """How rare n-grams are, mean and directions."""
-        return [self._rarity, self._mean, self._turn]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
@@ -356,16 +319,12 @@ class WhitenedPart(Part):
         features = encoder.features(pool.inputs).astype(np.float64)
         mean = features.mean(axis=0)
         variances, directions = np.linalg.eigh(np.cov(features - mean, rowvar=False))  # ascending
-        variances, directions = variances[-MOST_DIRECTIONS:], directions[:, -MOST_DIRECTIONS:]
+        variances = variances[-MOST_DIRECTIONS:]
         least = max(LEAST * float(variances[-1]), float(np.finfo(np.float32).tiny))
         weights = np.maximum(variances, least) ** (-POWER / 2.0)
-        self._mean, self._turn = constants(mean, directions * weights)
+        self._mean, self._turn = constants(mean, directions[:, -MOST_DIRECTIONS:] * weights)
+        self.learnt = [*encoder.learnt, self._mean, self._turn]
         self.widths = (len(variances),)
-
-    @property
-    def learnt(self) -> list[Any]:
-        """Weights of the encoder, mean and directions."""
-        return [*self._encoder.learnt, self._mean, self._turn]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import os
@@ -19,76 +18,28 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
-from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import FEATURE_SUMS, PATE
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import reporting
-from pate_tf.data.data import Data
+from pate_tf.data.loaded_data import Data
 from pate_tf.ledger.rollback_guard import LedgerWarning
-from pate_tf.queries.labels import Labels
+from pate_tf.planning.release_settings import (
+    AUTO,
+    FEATURE_SUMS,
+    METHODS,
+    PATE,
+    Budget,
+    Output,
+    ReleaseSettings,
+    RunSettings,
+)
+from pate_tf.queries.strategies import QueryWishes
 from pate_tf.release.feature_sums import FeatureSums
-from pate_tf.release.labeller import Labeller
+from pate_tf.representations.catalogue import source_of
+from pate_tf.run.labeller import Labeller
+from pate_tf.run.pipeline import Fitted, RunData, run
 from pate_tf.run.student import Student
-from pate_tf.run.whole_run import AUTO, chosen_source
-from pate_tf.teachers.teachers import Teachers
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Fitted:
-    """What `fit` returns.
-
-    >>> import pate_tf
-    >>> data = pate_tf.Data.load("digits")
-    >>> sums = pate_tf.FeatureSums(directory=folder / "fitted", representation="raw")
-    >>> fitted = pate_tf.fit(
-    ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums,
-    ...     student=pate_tf.Student("supervised", steps=20))
-    >>> fitted.student.predict(data.held_out).shape, fitted.cost.unit
-    ((197,), 'record')
-
-    Attributes:
-        student: public: a classifier that learned from the labels and the public pool alone;
-            `fitted.student.publish()` exports it with its privacy statement.
-        labels: public: the noisy labels, with what they cost.
-        source: SENSITIVE: the teachers, or the feature sums, that the labels come from; None in an
-            object that was pickled, which holds public values alone.
-    """
-
-    student: Student
-    labels: Labels
-    source: Teachers | FeatureSums | None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "source": None}
-
-    @property
-    def cost(self) -> Cost:
-        """What the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`."""
-        return self.labels.cost
-
-    def predict(self, inputs: Any) -> npt.NDArray[Any]:
-        """Returns the student's classes of inputs, as `Student.predict`."""
-        return self.student.predict(inputs)
-
-    def predict_proba(self, inputs: Any) -> npt.NDArray[Any]:
-        """Returns the student's probabilities of classes, as `Student.predict_proba`."""
-        return self.student.predict_proba(inputs)
-
-    def evaluate(
-        self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
-    ) -> float | None:
-        """Returns the student's accuracy, as `Student.evaluate`."""
-        return self.student.evaluate(inputs, labels)
-
-    def publish(self, folder: str | os.PathLike[str] | None = None, **options: Any) -> Any:
-        """Publishes the student, as `Student.publish`."""
-        return self.student.publish(folder, **options)
-
-    def __repr__(self) -> str:
-        return f"Fitted({self.student!r}, {self.labels!r})"
+from pate_tf.teachers.teacher_set import Teachers
 
 
 def fit(
@@ -107,8 +58,14 @@ def fit(
     strategy: str | None = None,
     evaluate_epsilon: float | None = None,
     seed: int = 0,
+    save_labels: bool = True,
+    publish: bool = False,
+    export_formats: Sequence[str] = (),
+    holder: str | None = None,
+    purpose: str | None = None,
+    run_name: str | None = None,
     verbose: bool = False,
-    **budget: Any,
+    **options: Any,
 ) -> Fitted:
     """Trains teachers or sums features, releases labels, trains a student; returns all of it.
 
@@ -149,12 +106,20 @@ def fit(
         mechanism: as of `Labeller`.
         num_queries: as of `Labeller.label`.
         strategy: as of `Labeller.label`.
-        evaluate_epsilon: what an estimate of the accuracy on a tenth of the private records costs
-            in addition, which are held back for it. Default: no such estimate.
+        evaluate_epsilon: what an estimate of the accuracy on a tenth of the private records costs,
+            which are held back for it. The ledger adds it to `epsilon`; the statement has the
+            larger of both, as a record is in one part alone. Default: no such estimate.
         seed: of partition, initial weights, shuffling and the choice of queries; not of the
             privacy noise.
+        save_labels: whether the labels are kept below `directory`/released.
+        publish: whether the student is exported there with its statement, as `Student.publish`
+            does, which can be called later as well.
+        export_formats: as of `Student.publish`.
+        holder: as of `Student.publish`.
+        purpose: as of `Student.publish`.
+        run_name: as of `Student.publish`.
         verbose: whether progress bars are shown.
-        **budget: further arguments of `Labeller`, such as `epsilon_budget` or
+        **options: further arguments of `Labeller`, such as `epsilon_budget` or
             `accept_forecast`.
 
     Raises:
@@ -166,63 +131,67 @@ def fit(
     """
     if not isinstance(data, Data):
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
-    inspect.signature(Labeller).bind_partial(**budget)  # before anything is trained
-    if delta is not None and data.private.owners is None:
-        check_delta(delta, len(data.private))  # before anything is trained
-    held_back = None
-    if evaluate_epsilon is not None:
-        data, held_back = data.hold_back()
-    kinds = {PATE: Teachers, FEATURE_SUMS: FeatureSums}
-    if method not in (AUTO, *kinds):
-        raise ValueError(f"method: expected {AUTO}, {' or '.join(kinds)}, got {method!r}")
-    accept_forecast = bool(budget.get("accept_forecast"))
-    num_rounds = budget.get("num_rounds")
-    student = student or Student(seed=seed, verbose=verbose)
-    are_sums = method == FEATURE_SUMS or isinstance(source, FeatureSums)
-    student.check(data.pool, labels_whole_pool=are_sums)
-    if source is None:
-        if method == AUTO and (mechanism is not None or num_queries is not None):
-            method = PATE
-        source, _ = chosen_source(
-            data,
-            method=method,
+    inspect.signature(Labeller).bind_partial(**options)  # before anything is trained
+    if method not in (AUTO, *METHODS):
+        raise ValueError(f"method: expected {AUTO}, {' or '.join(METHODS)}, got {method!r}")
+    if source is not None:
+        kinds: dict[str, Any] = {PATE: Teachers, FEATURE_SUMS: FeatureSums}
+        expected = kinds.get(method, Teachers | FeatureSums)
+        if not isinstance(source, expected):
+            name = getattr(expected, "__name__", "Teachers or FeatureSums")
+            raise ValueError(
+                f"source: expected pate_tf.{name} with method {method}, got {type(source).__name__}"
+            )
+        if isinstance(source, Teachers) and not data.pool:
+            raise ValueError("source: expected feature sums without public inputs, got teachers")
+        if directory is not None and source.directory != pathlib.Path(directory):
+            raise ValueError(
+                f"directory: expected that of `source`, {source.directory}, or none, got "
+                f"{directory}"
+            )
+        if num_teachers is not None or representation is not None:
+            raise ValueError("source: expected none with num_teachers or representation, got one")
+        method = PATE if isinstance(source, Teachers) else FEATURE_SUMS
+    of_labels = {name: options.pop(name) for name in ("margin", "num_rounds") if name in options}
+    planned = options.pop("planned_release", None)
+    release = ReleaseSettings(
+        budget=Budget(
             epsilon=epsilon,
             delta=delta,
-            num_teachers=num_teachers,
-            representation=representation,
-            directory=None if directory is None else pathlib.Path(directory),
-            accept_forecast=accept_forecast,
-            num_rounds=num_rounds,
+            evaluate_epsilon=evaluate_epsilon,
+            planned=planned,
+            **options,
+        ),
+        queries=QueryWishes(
+            strategy=strategy,
+            num_queries=num_queries,
+            representation=source_of(representation),
             seed=seed,
-            reporting=reporting(verbose),
-        )
-    elif not isinstance(source, kinds.get(method, (Teachers, FeatureSums))):
-        raise ValueError(
-            f"source: expected pate_tf.{kinds[method].__name__} with method {method}, got "
-            f"{type(source).__name__}"
-        )
-    elif directory is not None and source.directory != pathlib.Path(directory):
-        raise ValueError(
-            f"directory: expected that of `source`, {source.directory}, or none, got {directory}"
-        )
-    elif isinstance(source, Teachers) and not data.pool:
-        raise ValueError("source: expected feature sums without public inputs, got teachers")
-    elif num_teachers is not None or representation is not None:
-        raise ValueError("source: expected none with num_teachers or representation, got one")
-    elif isinstance(source, FeatureSums) and epsilon is not None:
-        number = data.private.public_size
-        source.choose_representation(data.pool, number, epsilon, delta, num_rounds)
-        if source.forecast is not None and not accept_forecast:
-            source.forecast.check(data.pool.majority_share)
-    source.fit(data.private, data.pool)
-    with Labeller(
-        source, mechanism, epsilon=epsilon, delta=delta, verbose=verbose, **budget
-    ) as labeller:
-        labels = labeller.label(data.pool, num_queries, strategy=strategy, seed=seed)
-    student.fit(data.pool, labels)
-    if evaluate_epsilon is not None and held_back is not None:
-        student.estimate_accuracy(held_back, evaluate_epsilon)
-    return Fitted(student, labels, source)
+        ),
+        mechanism=mechanism,
+        method=method,
+        num_teachers=num_teachers,
+        **of_labels,
+    )
+    fitted, _ = run(
+        RunData(public=data.public, private=data.private),
+        RunSettings(
+            release=release,
+            output=Output(
+                folder=None if directory is None else pathlib.Path(directory),
+                save_labels=save_labels,
+                export_formats=tuple(export_formats),
+                holder=holder,
+                purpose=purpose,
+                run_name=run_name,
+            ),
+            is_published=publish,
+        ),
+        source=source,
+        student=student or Student(seed=seed, verbose=verbose),
+        reporting=reporting(verbose),
+    )
+    return fitted
 
 
 class PateClassifier(ClassifierMixin, BaseEstimator):
@@ -297,8 +266,9 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 makes their set public; there is a warning.
             value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
                 public knowledge. Other values of `X` are clipped. Default: those of `X_public`.
-            directory: of the run with its ledger, for good. Default: a temporary one, so that no
-                record of the cost remains but `cost_`.
+            directory: of the run with its ledger, for good. A second fit there uses the teachers or
+                sums that the first one stored, with a warning, whatever its records. Default: a
+                temporary one for each fit, so that no record of the cost remains but `cost_`.
             random_state: of partition, training and the choice of queries; not of the privacy
                 noise, which the operating system seeds.
             insecure_seed: for tests alone: noise from this seed. Nothing is private then.
@@ -352,6 +322,8 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             if "could not convert" not in str(error):  # which quotes a private value
                 raise
             raise ValueError("X: expected numbers, got a text; use Data.from_dataframe") from None
+        if self.classes is not None and not hasattr(y, "dtype"):
+            y = np.asarray(y, object)  # a type that fits all labels would depend on each
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
             raise ValueError(
@@ -439,10 +411,11 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
         if len(classes) < 2:
             raise ValueError(f"classes: expected at least two, got {len(classes)} class")
-        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-        if not np.array_equal(classes[codes], labels):
+        places = {label: place for place, label in enumerate(classes.tolist())}
+        codes = [places.get(label) for label in labels.tolist()]
+        if None in codes:
             raise ValueError("y: expected labels among `classes`, got others")
-        return classes, codes.astype(np.int64)
+        return classes, np.array(codes, np.int64)
 
     def _public(
         self, inputs: npt.ArrayLike | None, num_columns: int

@@ -11,29 +11,42 @@ import math
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET
-from pate_tf.core.validation import PublicationSettings, setting
+from pate_tf.core.settings import ProtectedUnit, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
-from pate_tf.queries.labels import QueryConfig
+from pate_tf.planning.release_settings import FEATURE_SUMS, Output, ReleasePlan, WishedEpsilon
+from pate_tf.queries.strategies import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import Mechanism
-from pate_tf.silos.roster import Asking, SiloRoster
-from pate_tf.students.kinds import StudentSettings
+from pate_tf.silos.roster import Asking, JointMethod, SiloRoster
+from pate_tf.students.student_kinds import StudentSettings
 
-REPORT, ENCODER = "report.json", "encoder.npz"
+REPORT = "report.json"
+ENCODER = "encoder.npz"
 DIGITS = 16  # of a digest, for people
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoordinatorRun(DataSource, PublicationSettings):
+class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUnit):
     """What a coordinator needs to work. `asking` says how silos are asked but for the mechanism."""
 
+    restated: ClassVar = {
+        "epsilon": {
+            "help": "With feature_sums: epsilon for each record (or owner) of each silo, at the "
+            "roster's delta."
+        },
+        "unit": {
+            "group": "asking",
+            "advanced": False,
+            "help": "With feature_sums: what silos protect, each record or all of an owner's.",
+        },
+    }
     roster: pathlib.Path = setting(
         pathlib.Path("roster.toml"), help="The silos, and the aggregators with their keys."
     )
@@ -43,20 +56,6 @@ class CoordinatorRun(DataSource, PublicationSettings):
     address: str = setting("localhost:7000", help="To listen on, HOST:PORT.")
     certificates: pathlib.Path = setting(
         pathlib.Path("certificates"), help="Folder with authority.pem, coordinator.pem and its key."
-    )
-    method: str = setting(
-        "pate",
-        group="method",
-        choices=("pate", "feature_sums"),
-        help="pate: silos vote on queries of the public pool. feature_sums: the total of all "
-        "silos' feature sums opens once, with noise of each, and all of the pool gets labels.",
-    )
-    epsilon: float | None = setting(
-        None,
-        group="privacy",
-        above=0.0,
-        help="With feature_sums: epsilon for each record (or owner) of each silo, at the roster's "
-        "delta.",
     )
     least_silos: int | None = setting(
         None,
@@ -70,10 +69,6 @@ class CoordinatorRun(DataSource, PublicationSettings):
         group="privacy",
         least=1,
         help="With feature_sums: how many of these may add no noise, or pool what they know.",
-    )
-    representation: str | None = setting(
-        None,
-        help="With feature_sums: what maps records to features. Default: that of the data set.",
     )
     sigma: float | None = setting(
         None,
@@ -107,32 +102,43 @@ def coordinate(
         OSError: if a file can't be read, or an aggregator is missing.
     """
     roster = SiloRoster.read(run.roster)  # before TensorFlow is imported
-    from pate_tf.queries.labels import check_queries
+    from pate_tf.queries.strategies import check_queries
+    from pate_tf.run.pipeline import RunData, execute
     from pate_tf.run.student import Student, measured_rows
     from pate_tf.silos.transport import AggregatorService, serve_coordinator
 
     public = run.load_public(QUIET)
     split = public.split(public.dataset.pool_size)
-    pool, are_sums = split.pool, run.method == "feature_sums"
+    pool = split.pool
+    are_sums = run.method == FEATURE_SUMS
     if not pool and not are_sums:
         raise ValueError("method: expected feature_sums without public inputs, got pate")
     if not are_sums:
         check_queries(run.queries, pool)
-    released = run.folder / artifacts.RELEASED
-    student = Student.from_settings(run.student, directory=released)
-    student.check(pool, released, labels_whole_pool=are_sums)
-    aggregators, asking, representation = None, run.asking, None
-    if are_sums or run.sigma is not None:
-        number = len(roster.aggregators)
+    artifacts.RunDirectory(run.folder).check(files=[REPORT])
+    student = Student.from_settings(
+        run.student, directory=run.folder / artifacts.RELEASED, is_locked=True
+    )
+    # Before an encoder is trained, which takes longer.
+    student.check(
+        pool,
+        run.folder / artifacts.RELEASED,
+        export_formats=run.export_formats,
+        labels_whole_pool=are_sums,
+    )
+    representation = None
+    mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own
+    if are_sums:
+        mechanism, representation = _mechanism_of_sums(run, roster, pool, on_event)
+    elif run.sigma is not None:
+        mechanism = SecureHistogram(
+            sigma=run.sigma, num_parties=len(roster.aggregators), threshold=run.threshold
+        )
+    plan = ReleasePlan(mechanism=mechanism, queries=run.queries, representation=representation)
+    asking = dataclasses.replace(run.asking, mechanism=mechanism)
+    aggregators = None
+    if asking.mechanism is not None:
         aggregators = AggregatorService([identity.name for identity in roster.aggregators])
-        mechanism: Mechanism
-        if are_sums:
-            mechanism, representation = _mechanism_of_sums(run, roster, pool, on_event)
-        else:
-            mechanism = SecureHistogram(
-                sigma=run.sigma or 0.0, num_parties=number, threshold=run.threshold
-            )
-        asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,
         folder=run.folder / "coordinator",
@@ -145,48 +151,67 @@ def coordinate(
             run.address, coordinator.journal, files=files, aggregators=aggregators
         ) as server:
             on_event(f"listening on port {server.port}")
-            called = coordinator.journal.gather(asking.seconds)
-            on_event(f"{len(called)} of {len(roster.names)} silos called")
-            started = time.monotonic()
-            if representation is not None:
-                coordinator.open_total(pool, representation.encoder_)
-            else:
-                labels = coordinator.label(
-                    pool,
-                    num_queries=run.queries.num_queries,
-                    strategy=run.queries.strategy,
-                    seed=run.queries.seed,
-                )
-            seconds = time.monotonic() - started
-            if representation is not None:
-                labels = coordinator.label_from_sums(pool, representation)
-            labels.save(released)
-            published = student.fit(pool, labels).publish(
-                released,
-                evaluate_on=split,
-                holder=run.holder,
-                purpose=run.purpose,
-                run_name=run.run_name,
-            )
-            num_rounds = len(coordinator.journal.rounds())
+            silos = Silos(coordinator, asking.seconds, on_event)
+            fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
+            num_rounds = len(coordinator.journal.rounds)
             server.end()
-    statement: Any = published.statement  # of silos
+    statement: Any = fitted.published.statement  # of silos
     report = {
         "method": statement.method,
         "unit": statement.unit,
         "silos": len(statement.silos),
         "aggregators": 0 if aggregators is None else len(aggregators.names),
-        **published.measured,
-        "rows": measured_rows(published.measured, pool.dataset),
+        **fitted.published.measured,
+        "rows": measured_rows(fitted.published.measured, pool.dataset),
         "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
         "delta": roster.delta,
-        "seconds_per_round": seconds / max(num_rounds, 1),
+        "seconds_per_round": silos.seconds / max(num_rounds, 1),
     }
     if not are_sums:
         report["queries_asked"] = statement.num_queries
         report["queries_answered"] = statement.num_answered
     artifacts.write_json(run.folder / REPORT, report)
     return report
+
+
+@dataclasses.dataclass
+class Silos:
+    """Labels of silos, for `pipeline.execute`. What they cost, each silo charges itself.
+
+    Attributes:
+        coordinator: that asks them.
+        patience: seconds to wait for silos that have not called yet.
+        on_event: is told what happens.
+        seconds: that the asking took.
+    """
+
+    coordinator: Coordinator
+    patience: float
+    on_event: Callable[[str], None]
+    seconds: float = 0.0
+
+    def fit(self, data: Any) -> None:
+        """Waits for silos to call; nothing is charged."""
+        del data
+        called = self.coordinator.journal.gather(self.patience)
+        number = len(self.coordinator.roster.names)
+        self.on_event(f"{len(called)} of {number} silos called")
+
+    def labels(self, plan: ReleasePlan, pool: Pool) -> Any:
+        """Has silos charge what the plan says, and returns labels."""
+        started = time.monotonic()
+        if plan.representation is None:
+            labels = self.coordinator.label(
+                pool,
+                num_queries=plan.queries.num_queries,
+                strategy=plan.queries.strategy,
+                seed=plan.queries.seed,
+            )
+            self.seconds = time.monotonic() - started
+            return labels
+        self.coordinator.open_total(pool, plan.representation.encoder_)
+        self.seconds = time.monotonic() - started
+        return self.coordinator.label_from_sums(pool, plan.representation)
 
 
 def _mechanism_of_sums(
@@ -198,7 +223,8 @@ def _mechanism_of_sums(
     """
     from pate_tf.representations import catalogue as representations
 
-    least, number = run.least_silos or -(-4 * len(roster.members) // 5), len(roster.aggregators)
+    least = run.least_silos or -(-4 * len(roster.members) // 5)
+    number = len(roster.aggregators)
     if len(roster.identities) < len(roster.members):
         raise ValueError(f"roster: expected keys of every silo in {run.roster}")
     if run.epsilon is None:
@@ -213,9 +239,11 @@ def _mechanism_of_sums(
         colluding=run.colluding,
         num_parties=number,
         threshold=run.threshold,
+        unit=run.unit,
     )
     mechanism_of(num_features=1, has_moments=not pool)  # raises before anything is trained
-    has_pool, num_classes = len(pool) > 0, pool.dataset.num_classes
+    has_pool = len(pool) > 0
+    num_classes = pool.dataset.num_classes
     name = run.representation or representations.default_of_sums(pool.dataset, has_pool=has_pool)
     representations.check_representation(name, pool.dataset, has_pool=has_pool)
     representation = representations.Representation(name).fit(pool)

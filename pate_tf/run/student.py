@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, cast
 
@@ -17,31 +15,29 @@ import numpy.typing as npt
 import scipy.special
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.planning import HELPS
 from pate_tf.core import artifacts, tensorboard
+from pate_tf.core.checks import IntArray, whole_numbers
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.validation import IntArray, PublicationSettings, whole_numbers
-from pate_tf.data.data import as_examples, as_inputs, numbered
-from pate_tf.data.named_function import name_of
-from pate_tf.models import catalogue as models
+from pate_tf.core.settings import PublicationSettings
+from pate_tf.data.loaded_data import as_examples, as_inputs, numbered
+from pate_tf.data.named_function import is_named_function, name_of
+from pate_tf.models import architectures as models
 from pate_tf.models.encoder import record_features, record_vectors
+from pate_tf.planning.forecast import HELPS, Forecast
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
-from pate_tf.release.accuracy import EstimatedAccuracy
-from pate_tf.release.labeller import Labeller
-from pate_tf.release.pseudo_labels import linear_head_of
+from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
+from pate_tf.representations.pretrained import answering
 from pate_tf.serving.export import check_formats, student_digest
-from pate_tf.serving.served import ServedStudent
-from pate_tf.silos.coordinator import Coordinator
+from pate_tf.serving.served import SCHEMA, ServedStudent
 from pate_tf.statement import JSON_FILE, PAGE_FILE
-from pate_tf.statement.labels import LabelsStatement
-from pate_tf.statement.publishing import Published, export_with, publication_facts, publish_model
-from pate_tf.students import batches, evaluation, training
-from pate_tf.students.constant import constant_model
-from pate_tf.students.kinds import (
+from pate_tf.statement.labels_statement import LabelsStatement
+from pate_tf.statement.publishing import Published
+from pate_tf.students import student_training
+from pate_tf.students.student_kinds import (
     AUTO,
     LINEAR_HEAD,
     TRAINING,
@@ -49,13 +45,16 @@ from pate_tf.students.kinds import (
     StudentSettings,
     complete,
     find_student,
+    fitting,
 )
-from pate_tf.students.kinds.linear_head import LinearHead, weights_of_labels
+from pate_tf.students.student_kinds.linear_head import LinearHead, weights_of_labels
+from pate_tf.students.student_training import constant_model
 
 REPORT: Final = "student_report.json"  # below `sensitive/`, where `pate report` looks
 CONSTANT: Final = "constant"  # the kind of a student whose labels all are of one class
 UNEVEN: Final = 1.25  # times its share under balanced classes has the most frequent class
 MOST_NAMED: Final = 12  # classes
+COMPARED: Final = ("majority_accuracy", "accuracy", "auc")  # of a student with a constant answer
 
 
 class Student:
@@ -88,7 +87,7 @@ class Student:
 
         Args:
             student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan",
-                "random_forest", "linear_head", or another file of `pate_tf.students.kinds`.
+                "random_forest", "linear_head", or another file of `pate_tf.students.student_kinds`.
                 Default: consistency for images whose data set names an augmentation, supervised
                 otherwise; but linear_head, which is no Keras model, of feature sums of tables and
                 texts, and of images after several rounds of them unless a network is clearly
@@ -120,6 +119,7 @@ class Student:
         self._fitted: tuple[Any, Labels] | None = None
         self._config: StudentConfig | None = None  # of the last `fit`
         self._estimate: EstimatedAccuracy | None = None
+        self._is_apart = False  # whether the estimate is of other records than the labels
         self.kind = student
 
     @classmethod
@@ -133,7 +133,8 @@ class Student:
     ) -> Self:
         """Returns a student with what flags say; `is_locked` if the caller has `only_writer`."""
         student = cls(settings.student, directory=directory, verbose=reporting)
-        student._settings, student._is_locked = settings, is_locked
+        student._settings = settings
+        student._is_locked = is_locked
         return student
 
     @classmethod
@@ -147,11 +148,14 @@ class Student:
             labels: what it learned from.
 
         Raises:
-            ValueError: if the model is none for the labels' data set, or draws at random.
+            ValueError: if the model is none for the labels' data set, draws at random, or could
+                keep its inputs.
         """
-        student, name = cls(), getattr(model, "name", type(model).__name__)
+        student = cls()
+        name = getattr(model, "name", type(model).__name__)
         models.check_model(model, labels.pool.dataset, name)
         models.check_draws(model, training=False)
+        answering(model, labels.pool.dataset)  # refuses what keeps its inputs
         logits = models.with_logits(model) if models.ends_in_softmax(model) else model
         student._fitted = logits, labels
         return student
@@ -165,6 +169,8 @@ class Student:
         labels_whole_pool: bool = False,
     ) -> None:
         """Raises ValueError for what `fit` and `publish` would refuse, before labels are charged.
+
+        Every pipeline calls it: the commands, `pate_tf.fit`, the classifier and the coordinator.
 
         Args:
             pool: that it will learn from.
@@ -181,19 +187,39 @@ class Student:
             )
         config = complete(settings, pool.dataset, labels_whole_pool=labels_whole_pool)
         kind = find_student(config, pool.dataset)
+        if is_named_function(config.model):
+            built = models.build(config.model, pool.dataset)
+            answering(built, pool.dataset)
+            built(np.zeros((2, *pool.dataset.input_shape), np.float32), training=True)
         check_formats(export_formats)
         if export_formats and not kind.can_convert:
             raise ValueError(f"export_formats: expected none for student {kind.name}, got some")
+        if self._directory is not None:
+            artifacts.check_can_hold_files(self._directory)
         if folder is None:
             return
         target = pathlib.Path(folder)
-        logs = training.logs_of(target)
-        for place in (target / "student", target / training.UNFINISHED, logs / "train"):
+        if artifacts.is_within(target / "student", artifacts.SENSITIVE):
+            raise ValueError(f"folder: {target} is inside of sensitive/; choose a public folder")
+        logs = student_training.logs_of(target)
+        folders = [logs / name for name in ("train", "validation", "held_out")]
+        for place in (target / "student", target / student_training.UNFINISHED, *folders):
             artifacts.check_can_hold_files(place)
-        files = [f"{target.name}/{name}" for name in (LABELS_FILE, COST_FILE, JSON_FILE, PAGE_FILE)]
+        files = [
+            f"{target.name}/{name}"
+            for name in (LABELS_FILE, COST_FILE, JSON_FILE, PAGE_FILE, SCHEMA)
+        ]
+        files += [f"{artifacts.SENSITIVE}/{name}" for name in (REPORT, artifacts.SEALS)]
         artifacts.RunDirectory(target.parent).check(files=files)
 
-    def fit(self, pool: Pool, labels: Labels, *, held_out: PublicExamples | None = None) -> Self:
+    def fit(
+        self,
+        pool: Pool,
+        labels: Labels,
+        *,
+        held_out: PublicExamples | None = None,
+        fits: str | None = None,
+    ) -> Self:
         """Learns from labels of a pool, from the beginning.
 
         Args:
@@ -201,6 +227,8 @@ class Student:
             labels: as `Labeller.label` or `Labels.load` returns them.
             held_out: public samples with labels, on which TensorBoard shows the accuracy; they
                 change nothing.
+            fits: the kind that a plan chose, `ReleasePlan.student`, for a student without a kind of
+                its own. Default: the kind that fits the labels.
 
         Returns:
             This object.
@@ -214,59 +242,73 @@ class Student:
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
         labels.check_pool(pool)
-        taught, dataset = labels.training_labels, pool.dataset
-        if len(set(taught.labels.tolist())) == 1:
+        self._estimate = None
+        taught = labels.training_labels
+        dataset = pool.dataset
+        ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
+        if len(set(taught.labels.tolist())) == 1 and not ranks:
             name = dataset.class_name(taught.labels[0])
             reporting(self._verbose).warn(
                 f"labels: all {len(taught.labels):,} are of class {name}, and so will be every "
                 f"answer of the student, which is not trained. {HELPS}"
             )
-            self.kind, self._fitted = CONSTANT, (constant_model(taught, dataset), labels)
-            self._config, self._estimate = None, None
+            self.kind = CONSTANT
+            self._config = None
+            self._fitted = constant_model(taught, dataset), labels
             return self
-        settings = self._settings
-        choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
-        # Of tables, texts and a frozen encoder no student is expected to be better than the linear
-        # model of feature sums; of images, after several rounds, unless clusters are classes.
-        linear_head = labels.linear_head
-        if not any(choices) and settings.student in (AUTO, LINEAR_HEAD):
-            linear_head = linear_head or frozen_head(labels, reporting(self._verbose))
-        prefers_linear_head = linear_head is not None and (
-            not pool
-            or linear_head.is_frozen
-            or pool.dataset.kind != "image"
-            or (
-                getattr(labels.cost.charge, "num_rounds", 1) > 1
-                and labels.training_labels.weights is not None
-            )
-        )
-        if settings.student == AUTO and not any(choices) and prefers_linear_head:
-            settings = dataclasses.replace(settings, student=LINEAR_HEAD)
-        config = complete(
-            settings, pool.dataset, labels_whole_pool=labels.released.noisy_sums is not None
-        )
-        if config.student == LINEAR_HEAD:
-            config = dataclasses.replace(config, initial=linear_head)
-        if settings.student == AUTO or settings is not self._settings:
+        config = self._config_for(pool, labels, fits)
+        if config.student != self._settings.student:
             reporting(self._verbose).note(f"Student: {config.student}.")
-        callbacks, folder = list(self._callbacks), self._directory
+        callbacks = list(self._callbacks)
+        folder = self._directory
         shown = None if held_out is None or folder is None else held_out.labelled()
         if folder is not None and shown is not None:
-            callbacks.insert(0, evaluation.HeldOutAccuracy(shown, training.logs_of(folder)))
+            logs = student_training.logs_of(folder)
+            callbacks.insert(0, student_training.HeldOutAccuracy(shown, logs))
         with contextlib.ExitStack() as stack:
             if folder is not None and not self._is_locked:
                 stack.enter_context(artifacts.only_writer(folder))
-            model = find_student(config, pool.dataset).train(
+            model = find_student(config, dataset).train(
                 config,
-                labels.training_labels,
+                taught,
                 pool,
                 folder=folder,
                 callbacks=callbacks,
                 progress_bar=reporting(self._verbose).progress_bar,
             )
-        self.kind, self._fitted, self._config = config.student, (model, labels), config
-        self._estimate = None
+        self.kind = config.student
+        self._config = config
+        self._fitted = model, labels
         return self
+
+    def _config_for(self, pool: Pool, labels: Labels, fits: str | None) -> StudentConfig:
+        """Returns the complete settings: of the kind that fits where none was named.
+
+        Labels decide whether there is a linear head, which stored ones lack.
+        """
+        settings = self._settings
+        is_open = settings.student in (AUTO, LINEAR_HEAD) and not any(
+            (settings.model, *(getattr(settings, name) for name in TRAINING))
+        )
+        linear_head = labels.linear_head
+        if is_open:
+            linear_head = linear_head or frozen_head(labels, reporting(self._verbose))
+        are_sums = labels.released.noisy_sums is not None
+        if is_open and settings.student == AUTO and linear_head is not None:
+            if not fits:
+                fits, _ = fitting(
+                    pool.dataset,
+                    of_sums=are_sums,
+                    has_pool=len(pool) > 0,
+                    is_frozen=linear_head.is_frozen,
+                    num_rounds=getattr(labels.cost.charge, "num_rounds", 1),
+                )
+            if fits == LINEAR_HEAD:
+                settings = dataclasses.replace(settings, student=LINEAR_HEAD)
+        config = complete(settings, pool.dataset, labels_whole_pool=are_sums)
+        if config.student == LINEAR_HEAD:
+            config = dataclasses.replace(config, linear_head=linear_head)
+        return config
 
     @property
     def model(self) -> Any:
@@ -312,11 +354,12 @@ class Student:
         Raises:
             ValueError: as `predict`.
         """
-        model, dataset = self.model, self.labels.pool.dataset
+        model = self.model
+        dataset = self.labels.pool.dataset
         raw = as_inputs(inputs, dataset)
         if not len(raw):
             return np.zeros([0, dataset.num_classes])
-        return np.asarray(scipy.special.softmax(batches.outputs(model, raw), axis=1))
+        return np.asarray(scipy.special.softmax(student_training.outputs(model, raw), axis=1))
 
     def evaluate(
         self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
@@ -351,7 +394,10 @@ class Student:
         """Returns a charged estimate of the accuracy, which a statement will state.
 
         Args:
-            held_back: private records of `Data.hold_back`, whose other part was learned from.
+            held_back: private records of `Data.hold_back`. If the labels' source was fitted to the
+                other part of the same call, by the same object, the statement states the larger
+                epsilon of labels and estimate. Otherwise both add up: the source may have seen
+                these records.
             epsilon: what it costs in addition, in the ledger that the labels were charged to.
 
         Raises:
@@ -359,15 +405,25 @@ class Student:
             BudgetExceeded: if it does not fit into what is left.
         """
         model, labels = self._trained()
-        if not isinstance(labels.labeller, Labeller):
+        if not hasattr(labels.labeller, "estimate_accuracy"):
             raise ValueError("labels: expected those of a labeller, whose ledger is charged")
-        # The answer to a record does not depend, by rounding, on which others are held back.
-        answering = types.SimpleNamespace(batch_features=functools.partial(batches.outputs, model))
+        digest = student_digest(model)
+        encoding = answering(model, labels.pool.dataset)
         predictions = np.zeros(len(held_back), np.int64)
-        for rows, logits in record_features(answering, held_back.inputs):
+        # The answer to a record does not depend on which others are held back.
+        for rows, logits in record_features(encoding, held_back.inputs):
             predictions[rows] = logits.argmax(axis=1)
+        if student_digest(model) != digest:
+            raise ValueError("student: its weights changed while private records went through it")
         self._estimate = labels.labeller.estimate_accuracy(
-            predictions, held_back, epsilon, student_digest=student_digest(model)
+            predictions, held_back, epsilon, student_digest=digest
+        )
+        learned_from = getattr(labels.labeller.source, "split", None)
+        self._is_apart = (
+            held_back.split is not None
+            and learned_from is not None
+            and held_back.split[0] is learned_from[0]
+            and held_back.split[1] != learned_from[1]
         )
         return self._estimate
 
@@ -411,64 +467,47 @@ class Student:
         """
         model, labels = self._trained()
         labeller = labels.labeller
-        if not isinstance(labeller, Labeller | Coordinator):
+        if labeller is None:
             raise ValueError(
                 "labels: expected those of a labeller, whose ledger the statement is made from, "
                 "got stored ones: give Labels.load(..., labeller=...)"
             )
         if folder is None:
-            if isinstance(labeller, Coordinator):
+            source = getattr(labeller, "source", None)
+            if source is None:
                 raise ValueError("folder: expected one for labels of silos, got none")
-            folder = cast("pathlib.Path", labeller.source.directory) / artifacts.RELEASED
+            folder = cast("pathlib.Path", source.directory) / artifacts.RELEASED
         target = pathlib.Path(folder)
         if artifacts.is_within(target / "student", artifacts.SENSITIVE):
             raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
         artifacts.remove_abandoned(target)
-        logs = training.logs_of(target)
-        publication = PublicationSettings(holder=holder, purpose=purpose, run_name=run_name)
-        published: Published[Any]
-        if isinstance(labeller, Coordinator):
-            if not labeller.gave(labels.released, labels.pool):
-                raise ValueError("labels: expected those of this coordinator's run, got others")
-            statement = labeller.statement(
-                pool_name=labels.pool.dataset.name,
-                query_strategy=labels.strategy,
-                student_digest=student_digest(model),
-                **publication_facts(publication, target / "student"),
-            )
-            published = export_with(statement, model, labels, target, export_formats=export_formats)
-        else:
-            with labeller.ledger() as ledger:
-                published = publish_model(
-                    model,
-                    labels,
-                    teachers=labeller.source.for_pool(labels.pool),
-                    ledger=ledger,
-                    folder=target,
-                    export_formats=export_formats,
-                    publication=publication,
-                    estimated_accuracy=self._estimate,
-                )
+        logs = student_training.logs_of(target)
+        published: Published[Any] = labeller.publish(
+            model,
+            labels,
+            folder=target,
+            export_formats=export_formats,
+            publication=PublicationSettings(holder=holder, purpose=purpose, run_name=run_name),
+            estimated_accuracy=self._estimate,
+            estimate_is_apart=self._is_apart,
+        )
         if evaluate_on is not None:
-            show = reporting(self._verbose)
-            measured = measure(published.student_folder, labels, evaluate_on, show)
+            quiet = reporting(self._verbose)
+            measured = measure(published.student_folder, labels, evaluate_on, quiet)
             published = dataclasses.replace(published, measured=measured)
         if logs.exists():
-            self._write_result(logs, published)
-        artifacts.hide_host(target)
+            config = self._config
+            results = {"result/epsilon": published.statement.epsilon}
+            if (accuracy := published.measured.get("student_accuracy")) is not None:
+                results["result/accuracy"] = accuracy
+            shown = {"student": self.kind, "labels": len(labels), "mechanism": labels.cost.charge}
+            if config is not None:
+                shown |= {name: getattr(config, name) for name in (*TRAINING, "seed")}
+                shown["model"] = name_of(config.model)
+            tensorboard.write_result(logs, shown, results)
+            artifacts.hide_host(logs)
+            artifacts.seal(logs)
         return published
-
-    def _write_result(self, logs: pathlib.Path, published: Published[Any]) -> None:
-        """Writes settings, accuracy and epsilon of a version for TensorBoard. Public."""
-        labels, config = self.labels, self._config
-        results = {"result/epsilon": labels.cost.epsilon}
-        if (accuracy := published.measured.get("student_accuracy")) is not None:
-            results["result/accuracy"] = accuracy
-        settings = {"student": self.kind, "labels": len(labels), "mechanism": labels.cost.charge}
-        if config is not None:
-            settings |= {name: getattr(config, name) for name in (*TRAINING, "seed")}
-            settings["model"] = name_of(config.model)
-        tensorboard.write_result(logs, settings, results)
 
     def __repr__(self) -> str:
         state = "not trained yet" if self._fitted is None else f"of {len(self.labels)} labels"
@@ -477,7 +516,9 @@ class Student:
 
 def frozen_head(labels: Labels, reporting: Reporting) -> LinearHead | None:
     """Returns a linear head for labels by a frozen encoder; None of others, or if it is missing."""
-    taught, pool, name = labels.training_labels, labels.pool, labels.representation
+    taught = labels.training_labels
+    pool = labels.pool
+    name = labels.representation
     if name is None or is_known(name):
         return None
     try:
@@ -510,14 +551,17 @@ def measure(
         public: the pool, and held-out samples that evaluate the student.
         reporting: how warnings are shown.
     """
-    samples, dataset = public.held_out.labelled(), public.dataset
+    samples = public.held_out.labelled()
+    dataset = public.dataset
     values: dict[str, Any] = {
-        "label_accuracy": evaluation.accuracy_in_pool(labels.released, public),
+        "label_accuracy": student_training.accuracy_in_pool(labels.released, public),
         "label_majority_accuracy": public.pool.majority_share,
-        "inferred_label_accuracy": evaluation.accuracy_in_pool(labels.inferred, public),
+        "inferred_label_accuracy": student_training.accuracy_in_pool(labels.inferred, public),
         "student_accuracy": None,
     }
-    inputs = public.pool.inputs[: evaluation.NUM_SAMPLES] if samples is None else samples.inputs
+    inputs = (
+        public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
+    )
     predictions, probabilities = ServedStudent(student_folder).answer(inputs)
     lacking = np.setdiff1d(np.arange(dataset.num_classes), predictions)
     never = [dataset.class_name(label) for label in lacking if len(inputs)]
@@ -528,8 +572,26 @@ def measure(
         )
     values["student_never_predicts"] = never
     if samples is not None and samples.labels is not None:
-        measured = evaluation.measure(predictions, samples.labels, probabilities)
+        measured = student_training.measure(predictions, samples.labels, probabilities)
         values |= {f"student_{name}": value for name, value in measured.items()}
+        majority, accuracy, auc = (measured[name] for name in COMPARED)
+        student = Forecast(accuracy, accuracy, len(inputs), is_measured=True, auc=auc)
+        if not student.is_worth(majority):
+            reporting.warn(
+                f"The student is correct on {accuracy:.1%} of the held-out samples. A constant "
+                f"answer is as good: the most frequent class has {majority:.1%}. {HELPS}"
+            )
+    reached = values["label_accuracy"]
+    forecast = labels.forecast
+    if forecast is not None and reached is not None and forecast.is_measured:
+        # The range has two standard errors on each side of its middle; these are four.
+        least = forecast.low - (forecast.high - forecast.low) / 2.0
+        if reached < least:
+            reporting.warn(
+                f"The labels are correct on {reached:.1%} of the pool, but the forecast was "
+                f"{forecast.low:.1%} to {forecast.high:.1%}. The private records seem to differ "
+                f"from the public ones."
+            )
     return values
 
 
@@ -553,7 +615,7 @@ def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
         rows.append(("student never predicts", few_of(never)))
     if measured.get("student_majority_accuracy", 0.0) * dataset.num_classes > UNEVEN:
         recall = [
-            f"{dataset.class_name(label)} {evaluation.recall_in_words(share)}"
+            f"{dataset.class_name(label)} {student_training.recall_in_words(share)}"
             for label, share in enumerate(measured["student_recall"])
         ]
         rows.append(("student recall by class", ", ".join(recall)))
@@ -562,7 +624,9 @@ def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
 
 def student_report(published: Published[LabelsStatement], student: Student) -> RunReport:
     """Returns what a run made, as JSON values and as rows of a table. Public."""
-    statement, labels, measured = published.statement, student.labels, published.measured
+    statement = published.statement
+    labels = student.labels
+    measured = published.measured
     released = labels.released
     values = {
         "dataset": statement.pool_name,
@@ -574,6 +638,7 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         "query_strategy": labels.strategy,
         "representation": getattr(getattr(labels.labeller, "source", None), "representation", None),
         "mechanism": released.cost.charge.to_dict(),
+        "sums_exceed_noise": labels.exceeds_noise,
         "delta": statement.delta,
         "epsilon_data_independent": statement.epsilon,
         "epsilon_ledger": statement.epsilon_ledger,

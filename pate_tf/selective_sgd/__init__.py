@@ -13,7 +13,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pate_tf.selective_sgd.settings import Terms, TrainingSettings
+from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 if TYPE_CHECKING:
     from pate_tf.selective_sgd.shared_training import SharedModel, train

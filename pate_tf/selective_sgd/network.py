@@ -1,30 +1,24 @@
 """Shared training over a network: messages, the server's service, a participant's connection."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import pathlib
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
-from pate_tf.net.client import Connection, with_retries
+from pate_tf.net.calls import Caller, Connection, Service, TlsServer, with_retries
 from pate_tf.net.credentials import Limits, TlsFiles
-from pate_tf.net.service import Caller, Service, TlsServer
 from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import FloatArray, Parameters, ParameterServer, Upload
-from pate_tf.selective_sgd.settings import Terms
+from pate_tf.selective_sgd.training_settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
 WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
-
-Answer = TypeVar("Answer")
-
 
 # Each names the run. What a participant's ledger says, before which no upload is applied with
 # privacy; and the round whose parameters are fetched, the number of rounds at the end.
@@ -45,25 +39,17 @@ class ParameterService:
         terms: of the run.
         ledgers: file of what participants say of their ledgers, below `sensitive/`; with privacy no
             upload is applied before.
-        limits: of every caller. Default: an upload or all parameters fit into a message.
 
     Attributes:
         facts: what participants say of their ledgers, by name; they may charge more later.
         fetched: names of those that have the final parameters.
     """
 
-    def __init__(
-        self,
-        server: ParameterServer,
-        terms: Terms,
-        *,
-        ledgers: pathlib.Path,
-        limits: Limits | None = None,
-    ) -> None:
-        self._server, self._terms, self._ledgers = server, terms, ledgers
-        self._limits = limits or message_limits(server.num_parameters)
+    def __init__(self, server: ParameterServer, terms: Terms, *, ledgers: pathlib.Path) -> None:
+        self._server = server
+        self._terms = terms
+        self._ledgers = ledgers
         self._changed = threading.Condition()
-        self._is_closed = False
         self.fetched: set[str] = set()
         stored = artifacts.read_json(ledgers) if ledgers.exists() else {}
         self.facts = {name: LedgerFacts(**fields) for name, fields in stored.items()}
@@ -88,13 +74,8 @@ class ParameterService:
                 "Push": (PushRequest, self.push),
             },
         )
-        return TlsServer(address, files=files, services=[service], limits=self._limits)
-
-    def close(self) -> None:
-        """Takes nothing any more."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        limits = message_limits(self._server.num_parameters)
+        return TlsServer(address, files=files, services=[service], limits=limits)
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
         """Waits, at most so many seconds, for something that calls change."""
@@ -124,25 +105,23 @@ class ParameterService:
         run, round_number = request
         number = self._number(caller, run)
         look = functools.partial(self._server.pull, number, round_number)
-        parameters = self._until(look, caller)
+        parameters = caller.wait_for(look, self._changed)
         if parameters is not None and round_number == self._terms.settings.rounds:
             with self._changed:
                 self.fetched.add(caller.name)
                 self._changed.notify_all()
         return parameters
 
-    def push(self, request: PushRequest, caller: Caller) -> bool:
+    def push(self, request: PushRequest, caller: Caller) -> bool | None:
         """Applies the caller's upload, once; durable before it answers.
 
-        Returns whether it is applied; else others come first.
+        Returns True once it is applied; None if others come first, after a while.
         """
         run, round_number, version, part, values = request
         number = self._number(caller, run)
         if self._terms.settings.is_noisy and caller.name not in self.facts:
             raise ValueError("upload: expected one that was charged, got another")
         indices = np.arange(self._server.num_parameters) if part is None else part
-        if values.ndim != 1 or values.shape != indices.shape:
-            raise ValueError("upload: expected a value for each index, got others")
         upload = Upload(
             participant=number,
             round=round_number,
@@ -156,7 +135,7 @@ class ParameterService:
             self._changed.notify_all()
             return is_applied or None
 
-        return bool(self._until(look, caller))
+        return caller.wait_for(look, self._changed)
 
     def _number(self, caller: Caller, run: bytes) -> int:
         """Returns the number of the caller, which has the same roster."""
@@ -166,16 +145,6 @@ class ParameterService:
                 "same file everywhere"
             )
         return self._terms.number(caller.name)
-
-    def _until(self, look: Callable[[], Answer | None], caller: Caller) -> Answer | None:
-        """Returns what `look` returns, as soon as it is something; a while long."""
-
-        def look_unless_closed() -> Answer | None:
-            if self._is_closed:
-                raise ConnectionAbortedError("the server ends")
-            return look()
-
-        return caller.wait_for(look_unless_closed, self._changed)
 
 
 def message_limits(num_parameters: int) -> Limits:
@@ -216,8 +185,11 @@ class RemoteServer(Connection):
     ) -> None:
         limits = message_limits(num_parameters)
         super().__init__(address, service=SERVICE, files=files, limits=limits)
-        self._terms, self._num_parameters, self._run = terms, num_parameters, run
-        self._wait_seconds, self._on_event = wait_seconds, on_event
+        self._terms = terms
+        self._num_parameters = num_parameters
+        self._run = run
+        self._wait_seconds = wait_seconds
+        self._on_event = on_event
 
     def join(self, facts: LedgerFacts | None = None) -> None:
         """Makes sure that the server has the same terms, and tells it what the ledger says.
@@ -274,18 +246,17 @@ class RemoteServer(Connection):
         indices = upload.indices.astype(np.uint32) if is_part else None
         run_id = self._terms.run_id
         request = run_id, upload.round, upload.version, indices, upload.values
-        while not self._until_answered("Push", request, bool):
-            pass  # others come first
+        self._until_answered("Push", request, bool | None)
         self._on_event(f"round {upload.round + 1} of {self._terms.settings.rounds} uploaded")
 
     def _until_answered(self, method: str, request: object, kind: Any) -> Any:
-        """Calls until there is a reply; after waits if no connection is made."""
-        replies: list[Any] = []
+        """Calls until the reply is not None; after waits if no connection is made."""
+        reply: Any = None
 
         def step() -> bool:
+            nonlocal reply
             reply = self.call(method, request, kind, wait_seconds=self._wait_seconds)
-            replies.extend([] if reply is None else [reply])
             return True
 
-        with_retries(step, until=lambda: bool(replies), on_event=self._on_event)
-        return replies[0]
+        with_retries(step, until=lambda: reply is not None, on_event=self._on_event)
+        return reply

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import pathlib
+import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,17 +15,20 @@ import numpy as np
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.noisy_training import NoisyTraining
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, checks
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.source import PRIVATE_RECORDS, PrivateSource, check_same_settings, private_digest
-from pate_tf.core.validation import Settings, setting
+from pate_tf.core.settings import EpsilonDelta
+from pate_tf.core.source import PrivateSource, check_same_settings
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.ledger import source_facts
-from pate_tf.selective_sgd.settings import TrainingSettings
+from pate_tf.ledger.privacy_ledger import source_facts
+from pate_tf.selective_sgd.training_settings import TrainingSettings
 
+STATE = "state.npz"
 LEDGER = "ledger"  # the folder below `sensitive/`
 # In the state of a run: what names the run, stored before it is charged, and what names the state.
-NONCE, TOKEN, ROUND = "nonce", "token", "num_rounds"
+NONCE = "nonce"
+TOKEN = "token"
+ROUND = "num_rounds"
 NONCE_BYTES = 32
 # What a ledger has of its run: the row that charged it; round and token of the state noted last.
 Noted = tuple[int | None, int, bytes]
@@ -32,37 +36,44 @@ NOTHING: Noted = (None, 0, b"")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LedgerFacts(Settings):
+class LedgerFacts(EpsilonDelta):
     """What a ledger says of a run and of everything else that it charged. Public.
+
+    Attributes:
+        ledger_sequence: of the last row.
+        ledger_digest: of the last row.
+        secure_noise: whether all noise was unpredictable.
+        was_reset: whether an earlier ledger, or rows of it, were gone.
+        epsilon_source: of all that was charged to the same source; None if it is not known.
+        delta_source: that `epsilon_source` holds at; None as that.
+        num_ledgers: how many were counted for it.
+        fewest_records: of a participant, where records are protected.
 
     Raises:
         ValueError: if a value is out of its range.
     """
 
-    epsilon: float = setting(0.0, above=0.0, help="Of all that was ever charged, at `delta`.")
-    delta: float = setting(0.0, above=0.0, below=1.0, help="Of the ledger.")
-    ledger_sequence: int = setting(0, least=1, help="Of the last row.")
-    ledger_digest: str = setting("", help="Of the last row.")
-    secure_noise: bool = setting(False, help="Whether all noise was unpredictable.")
-    was_reset: bool = setting(False, help="Whether an earlier ledger, or rows of it, were gone.")
-    epsilon_source: float | None = setting(
-        None, above=0.0, help="Of all that was charged to the same source, at `delta_source`."
-    )
-    delta_source: float | None = setting(
-        None, above=0.0, below=1.0, help="Of `epsilon_source`; None as that if it is not known."
-    )
-    num_ledgers: int | None = setting(None, least=1, help="How many were counted for it.")
-    num_records: int | None = setting(
-        None, least=1, help="Fewest of a participant, where records are protected."
-    )
+    ledger_sequence: int
+    ledger_digest: str
+    secure_noise: bool
+    was_reset: bool = False
+    epsilon_source: float | None = None
+    delta_source: float | None = None
+    num_ledgers: int | None = None
+    fewest_records: int | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        is_hexadecimal = set(self.ledger_digest) <= set("0123456789abcdef")
-        if len(self.ledger_digest) != 64 or not is_hexadecimal:
-            raise ValueError("ledger_digest: expected the head of a ledger, got something else")
         if (self.epsilon_source is None) != (self.delta_source is None):
             raise ValueError("delta_source: expected epsilon and delta, got one of them")
+        if not re.fullmatch("[0-9a-f]{64}", self.ledger_digest):
+            raise ValueError("ledger_digest: expected the head of a ledger, got something else")
+
+        def given(*names: str) -> dict[str, Any]:
+            return {name: vars(self)[name] for name in names if vars(self)[name] is not None}
+
+        checks.positive(**given("epsilon", "epsilon_source"))
+        checks.between(0, 1, **given("delta", "delta_source"))
+        checks.whole(**given("ledger_sequence", "num_ledgers", "fewest_records"))
 
 
 class DurableRun(contextlib.ExitStack):
@@ -82,7 +93,8 @@ class DurableRun(contextlib.ExitStack):
         directory: of the run; all lies below `sensitive/`.
         name: of the folder with the state, beside that of the ledger.
         identity: public JSON values by name, which fix the result.
-        shards: records that do so, too. A keyed digest is stored.
+        shards: the records. Each round learns from those that are given now; where records are
+            protected, their numbers are public, and have to stay.
         settings: of the run, which give budget and delta. Without privacy there is no ledger.
         source: that the run is charged to; None for its own folder.
         acknowledge_reset: resumes although the ledger, or rows of it, are gone. What is known of
@@ -113,26 +125,26 @@ class DurableRun(contextlib.ExitStack):
         self.folder = folder = artifacts.make_sensitive_folder(sensitive / name)
         self.enter_context(artifacts.only_writer(folder))
         self._ledger_folder = sensitive / LEDGER
-        self._settings, self._source = settings, source
+        self._settings = settings
+        self._source = source
         self._acknowledge_reset = acknowledge_reset
         self._ledger: Ledger | None = None
         self._noted = NOTHING  # as of the row that is the head
-        config, state = folder / "config.json", folder / "state.npz"
-        is_noisy = settings is not None and settings.is_noisy
-        is_record = settings is not None and settings.privacy == "record"
-        self._num_records = min(map(len, shards)) if is_record else None
-        if shards:
-            arrays = [array for shard in shards for array in (shard.inputs, shard.labels)]
-            identity = {**identity, PRIVATE_RECORDS: private_digest(sensitive, *arrays)}
+        self._fewest_records: int | None = None
+        if settings is not None and settings.privacy == "record":
+            sizes = [len(shard) for shard in shards]
+            self._fewest_records = min(sizes)
+            identity = {**identity, "num_records": sizes}
+        config = folder / "config.json"
         if config.exists():
             stored = artifacts.read_json(config)
             check_same_settings(stored, identity, folder=folder, holds="a run")
         else:
             artifacts.write_json(config, identity, private=True)
+        state = folder / STATE
         self.saved = artifacts.read_arrays(state) if state.exists() else {}
-        if is_noisy and NONCE not in self.saved:
-            nonce = np.frombuffer(secrets.token_bytes(NONCE_BYTES), np.uint8)
-            self.saved = {NONCE: nonce}
+        if settings is not None and settings.is_noisy and NONCE not in self.saved:
+            self.saved = {NONCE: np.frombuffer(secrets.token_bytes(NONCE_BYTES), np.uint8)}
             artifacts.write_arrays(state, self.saved, private=True)
 
     def charge(self, charge: NoisyTraining, *, secure_noise: bool) -> LedgerFacts:
@@ -199,7 +211,7 @@ class DurableRun(contextlib.ExitStack):
         if self._ledger is not None:
             names = {NONCE: self.saved[NONCE], TOKEN: np.frombuffer(token, np.uint8)}
             state = {**state, **names}
-        artifacts.write_arrays(self.folder / "state.npz", state, private=True)
+        artifacts.write_arrays(self.folder / STATE, state, private=True)
         if self._ledger is not None:
             self._note(self._ledger, int(state[ROUND]), token)
 
@@ -207,8 +219,8 @@ class DurableRun(contextlib.ExitStack):
         """Returns what the ledger says now, once the run was charged."""
         if self._ledger is None:
             raise ValueError("run: expected one that was charged, got another")
-        ledger, others = self._ledger, source_facts(self._ledger)
-        names = ("epsilon_source", "delta_source", "num_ledgers")
+        ledger = self._ledger
+        others = source_facts(ledger)
         return LedgerFacts(
             epsilon=ledger.spent().epsilon,
             delta=ledger.delta,
@@ -216,8 +228,10 @@ class DurableRun(contextlib.ExitStack):
             ledger_digest=ledger.head.digest,
             secure_noise=ledger.is_secure,
             was_reset=ledger.was_reset,
-            num_records=self._num_records,
-            **{name: others[name] for name in names},
+            fewest_records=self._fewest_records,
+            epsilon_source=others["epsilon_source"],
+            delta_source=others["delta_source"],
+            num_ledgers=others["num_ledgers"],
         )
 
     def _note(self, ledger: Ledger, round_number: int, token: bytes) -> None:

@@ -4,15 +4,15 @@ It holds no private records and is trusted with none: it can read all that reach
 """
 
 import dataclasses
-import hashlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.validation import IntArray, frozen_view
+from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
 from pate_tf.selective_sgd.run_state import DurableRun
-from pate_tf.selective_sgd.settings import TrainingSettings
+from pate_tf.selective_sgd.training_settings import TrainingSettings
 
 FloatArray = npt.NDArray[np.float32]
 NO_ROUND = -1
@@ -50,16 +50,9 @@ class Upload:
     indices: IntArray = dataclasses.field(repr=False)
     values: FloatArray = dataclasses.field(repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "indices", frozen_view(np.asarray(self.indices, np.int64)))
-        object.__setattr__(self, "values", frozen_view(np.asarray(self.values, np.float32)))
-
-    def digest(self) -> bytes:
-        """SHA-256 of all that it says."""
-        digest = hashlib.sha256(f"{self.participant} {self.round} {self.version} ".encode())
-        digest.update(self.indices.astype("<i8").tobytes())
-        digest.update(self.values.astype("<f4").tobytes())
-        return digest.digest()
+    def digest(self) -> str:
+        """SHA-256 of all that it says, as hexadecimal digits."""
+        return artifacts.digest_arrays(vars(self).values())
 
 
 def upload_bytes(num_changes: int, num_parameters: int) -> int:
@@ -119,7 +112,9 @@ class ParameterServer:
     def __init__(
         self, settings: TrainingSettings, initial: FloatArray, *, run: DurableRun | None = None
     ) -> None:
-        self.settings, self._run, self.num_parameters = settings, run, len(initial)
+        self.settings = settings
+        self.num_parameters = len(initial)
+        self._run = run
         number = settings.num_participants
         self.state = ServerState(
             values=initial,
@@ -168,13 +163,13 @@ class ParameterServer:
         Raises:
             ValueError: if there is no such round, or its upload was applied.
         """
-        settings, last = self.settings, int(self.state.rounds[participant])
+        settings = self.settings
+        last = int(self.state.rounds[participant])
         if not 0 <= round_number <= settings.rounds:
             raise ValueError(f"round: expected one from 0 to {settings.rounds}, got {round_number}")
         if round_number == settings.rounds:
-            if not self.is_over:
-                return None
-            return Parameters(version=self.version, values=self.released())
+            final = Parameters(version=self.version, values=self.released())
+            return final if self.is_over else None
         if round_number <= last:
             raise ValueError(
                 f"round: round {round_number} of participant {participant} was applied already; "
@@ -185,10 +180,10 @@ class ParameterServer:
             return current if round_number == last + 1 else None
         if round_number != self.round:
             return None
+        place = self.version % settings.num_participants
         if settings.protocol == "synchronous":
-            version = self.round * settings.num_participants
-            return Parameters(version=version, values=self.state.round_values)
-        return current if participant == self.version % settings.num_participants else None
+            return Parameters(version=self.version - place, values=self.state.round_values)
+        return current if participant == place else None
 
     def push(self, upload: Upload) -> bool:
         """Applies an upload, unless it was applied before.
@@ -201,7 +196,9 @@ class ParameterServer:
                 another upload for a round that was applied. Nothing has changed.
             OSError: if it can't be made durable; then sending it again decides.
         """
-        state, participant, digest = self.state, upload.participant, upload.digest()
+        state = self.state
+        participant = upload.participant
+        digest = bytes.fromhex(upload.digest())
         if upload.round == state.rounds[participant]:
             if state.digests[participant].tobytes() == digest:
                 return True
@@ -214,9 +211,11 @@ class ParameterServer:
         place = self.version % self.settings.num_participants
         if self.settings.protocol == "synchronous" and participant != place:
             return False
-        values, rounds, digests = state.values.copy(), state.rounds.copy(), state.digests.copy()
+        values = state.values.copy()
         values[upload.indices] = changed
+        rounds = state.rounds.copy()
         rounds[participant] = upload.round
+        digests = state.digests.copy()
         digests[participant] = np.frombuffer(digest, np.uint8)
         is_round_over = place == self.settings.num_participants - 1
         is_averaged = is_round_over and self.round >= self.settings.rounds // 2
@@ -245,7 +244,8 @@ class ParameterServer:
         return (self.state.average / num_averaged).astype(np.float32)
 
     def _check_turn(self, upload: Upload) -> None:
-        settings, due = self.settings, int(self.state.rounds[upload.participant]) + 1
+        settings = self.settings
+        due = int(self.state.rounds[upload.participant]) + 1
         if upload.round != due or due == settings.rounds:
             raise ValueError(
                 f"upload: expected round {due} of participant {upload.participant}, below "
@@ -266,9 +266,10 @@ class ParameterServer:
 
     def _changed(self, upload: Upload) -> FloatArray:
         """Returns the new values of the parameters that an upload changes, if they are in range."""
-        settings, indices, gamma = self.settings, upload.indices, self.settings.gamma
+        settings = self.settings
+        indices = upload.indices
         most = settings.num_uploaded(self.num_parameters)
-        if len(indices) > most or indices.shape != upload.values.shape:
+        if indices.ndim != 1 or len(indices) > most or indices.shape != upload.values.shape:
             raise ValueError(f"upload: expected at most {most} changes, got another number")
         if indices.size and (
             indices[0] < 0 or indices[-1] >= self.num_parameters or (np.diff(indices) <= 0).any()
@@ -278,6 +279,7 @@ class ParameterServer:
             )
         if not np.isfinite(upload.values).all():
             raise ValueError("upload: expected finite changes, got NaN or infinity")
+        gamma = settings.gamma
         if gamma is not None and (np.abs(upload.values) > np.float32(gamma)).any():
             raise ValueError(f"upload: expected changes up to {gamma:g}, got larger ones")
         factor = 1.0 / (1.0 + self.version - upload.version)

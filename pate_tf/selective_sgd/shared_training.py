@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,21 +16,26 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.validation import PublicationSettings
+from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import Named
-from pate_tf.models.definition import model_definition
+from pate_tf.models.architectures import model_definition
 from pate_tf.models.encoder import Encoder
 from pate_tf.release.noise import NoiseSource
 from pate_tf.representations.catalogue import default_representation, encoder_of
 from pate_tf.representations.raw import whitened
-from pate_tf.selective_sgd.private_training import participants_of
-from pate_tf.selective_sgd.run_state import ROUND, DurableRun, LedgerFacts
+from pate_tf.selective_sgd.local_training import (
+    FlatView,
+    SharedTraining,
+    build,
+    participants_of,
+    private_shards,
+)
+from pate_tf.selective_sgd.run_state import ROUND, STATE, DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import ParameterServer, upload_bytes
-from pate_tf.selective_sgd.settings import Terms, TrainingSettings
-from pate_tf.selective_sgd.training import FlatView, SharedTraining, build, private_shards
+from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 from pate_tf.serving.export import export_student, student_digest
 from pate_tf.statement.publishing import publication_facts
-from pate_tf.statement.shared_training import SharedTrainingStatement
+from pate_tf.statement.several_holders import SharedTrainingStatement
 
 WHITENED = "whitened"  # the default representation, partly whitened
 REPORT = "selective_sgd_report.json"
@@ -42,7 +48,8 @@ class ModelOnFeatures(tf.Module):
 
     def __init__(self, encoder: Encoder, model: keras.Model) -> None:
         super().__init__()
-        self.encoder, self.model = encoder, model
+        self.encoder = encoder
+        self.model = model
         self.head = [weight.value for weight in model.weights]
 
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> Any:
@@ -119,8 +126,9 @@ class SharedModel:
             reporting: how progress is shown.
         """
         run = artifacts.RunDirectory(pathlib.Path(directory))
-        settings, costs = self.settings, self.costs()
-        numbers = [each.num_records for each in self.facts]
+        settings = self.settings
+        costs = self.costs()
+        numbers = [each.fewest_records for each in self.facts]
         folder = run.released if self.facts else run.sensitive
         statement = SharedTrainingStatement(
             pool_name=self.dataset.name,
@@ -130,8 +138,8 @@ class SharedModel:
             rounds=settings.rounds,
             protocol=settings.protocol,
             charge=settings.charge(),
-            unit=settings.privacy if self.facts else None,
-            **costs,
+            unit=settings.privacy,
+            **costs | ({} if self.facts else {"epsilon": math.inf, "delta": 0.0}),
             fewest_records=min(filter(None, numbers), default=None),
             ledger_heads=tuple((each.ledger_sequence, each.ledger_digest) for each in self.facts),
             ledger_was_reset=any(each.was_reset for each in self.facts),
@@ -156,14 +164,14 @@ class SharedModel:
         }
         artifacts.write_json(run.sensitive / REPORT, values, private=True)
         accuracy = values["accuracy_global"]
-        names = ("privacy", "all releases charged to its source")
-        costs_of_releases = [
-            (name, f"epsilon {guarantee.epsilon:.4g} at delta {guarantee.delta:g}")
-            for name, guarantee in zip(names, statement.guarantees, strict=False)
+        guarantees = [
+            f"epsilon {guarantee.epsilon:.4g} at delta {guarantee.delta:g}"
+            for guarantee in statement.guarantees
         ]
+        names = ("privacy", "all releases charged to its source")
         rows = [
             ("accuracy", NOT_MEASURED if accuracy is None else f"{accuracy:.2%}; sensitive"),
-            *(costs_of_releases or [("privacy", "none: there is no guarantee")]),
+            *zip(names, guarantees or ["none: there is no guarantee"], strict=False),
             ("exported", str(exported)),
         ]
         return RunReport(values=values, rows=rows)
@@ -215,24 +223,22 @@ def train(
             for shard in shards
         ]
     network = build(model, dataset, seed=settings.seed)
-    with contextlib.ExitStack() as stack:
-        run = None
-        if directory is not None:
-            run = stack.enter_context(
-                DurableRun(
-                    pathlib.Path(directory),
-                    "selective_sgd",
-                    {
-                        **dataclasses.asdict(settings),
-                        "encoder": encoder and encoder.digest,
-                        "architecture": model_definition(network, dataset),
-                    },
-                    shards,
-                    settings=settings,
-                    source=private.source,
-                    acknowledge_reset=acknowledge_reset,
-                )
-            )
+    opened: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if directory is not None:
+        opened = DurableRun(
+            pathlib.Path(directory),
+            "selective_sgd",
+            {
+                **dataclasses.asdict(settings),
+                "encoder": encoder and encoder.digest,
+                "architecture": model_definition(network, dataset),
+            },
+            shards,
+            settings=settings,
+            source=private.source,
+            acknowledge_reset=acknowledge_reset,
+        )
+    with opened as run:
         records = dict(enumerate(shards))
         participants = participants_of(settings, network, records, run=run, noise=noise)
         server = ParameterServer(settings, participants.view.parameters())
@@ -240,6 +246,8 @@ def train(
         if run is not None and ROUND in run.saved:
             server.restore(run.saved)
             training.round = int(run.saved[ROUND])
+            if training.round == settings.rounds:
+                QUIET.warn_of_stored(run.folder / STATE, "results")
         while training.round < settings.rounds:
             loss = training.run_round()
             if run is not None:
@@ -292,7 +300,8 @@ def join(
     from pate_tf.net.credentials import TlsFiles  # gRPC comes with an extra
     from pate_tf.selective_sgd.network import RemoteServer
 
-    settings, number = terms.settings, terms.number(participant)
+    settings = terms.settings
+    number = terms.number(participant)
     network = build(terms.model, shard.dataset, seed=settings.seed)
     identity = {
         "run": terms.run_id.hex(),
@@ -310,8 +319,7 @@ def join(
         acknowledge_reset=acknowledge_reset,
     ) as run:
         num_parameters = FlatView(network).num_parameters
-        server = RemoteServer(address, terms, files, num_parameters, run, on_event=on_event)
-        with server:
+        with RemoteServer(address, terms, files, num_parameters, run, on_event=on_event) as server:
             server.join()
             participants = participants_of(
                 settings, network, {number: shard}, run=run, declare=server.join
@@ -360,24 +368,22 @@ def serve(
 
     settings = terms.settings
     network = build(terms.model, public.dataset, seed=settings.seed)
-    view, files = FlatView(network), TlsFiles.of(certificates, COORDINATOR)
-    with contextlib.ExitStack() as stack:
-        run = stack.enter_context(DurableRun(directory, "server", {"run": terms.run_id.hex()}))
+    view = FlatView(network)
+    files = TlsFiles.of(certificates, COORDINATOR)
+    with DurableRun(directory, "server", {"run": terms.run_id.hex()}) as run:
         server = ParameterServer(settings, view.parameters(), run=run)
         service = ParameterService(server, terms, ledgers=run.folder / "ledgers.json")
-        stack.enter_context(contextlib.closing(service))
-        listening = stack.enter_context(service.listen(address, files))
-        on_event(f"listening on port {listening.port}")
-        service.wait(lambda: server.is_over)
-        facts = tuple(service.facts[name] for name in terms.names if name in service.facts)
-        view.assign(server.released())
-        shared = SharedModel(
-            model=network,
-            dataset=public.dataset,
-            settings=settings,
-            num_parameters=view.num_parameters,
-            facts=facts,
-        )
-        report = shared.publish(directory, evaluate_on=public, reporting=reporting)
-        service.wait(lambda: len(service.fetched) == len(terms.names), LINGER_SECONDS)
+        with service.listen(address, files) as listening:
+            on_event(f"listening on port {listening.port}")
+            service.wait(lambda: server.is_over)
+            view.assign(server.released())
+            shared = SharedModel(
+                model=network,
+                dataset=public.dataset,
+                settings=settings,
+                num_parameters=view.num_parameters,
+                facts=tuple(service.facts[name] for name in terms.names if name in service.facts),
+            )
+            report = shared.publish(directory, evaluate_on=public, reporting=reporting)
+            service.wait(lambda: len(service.fetched) == len(terms.names), LINGER_SECONDS)
     return report

@@ -8,7 +8,6 @@ for which neither format has operations.
 
 import datetime
 import importlib.util
-import math
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pate_tf.core import artifacts, validation
+from pate_tf.core import artifacts, checks
 from pate_tf.core.dataset import BACKGROUNDS, Dataset
-from pate_tf.data.preprocessing import input_spec, ngram_features, text_inputs
+from pate_tf.data.preprocessing import (
+    TOKENIZERS,
+    input_spec,
+    ngram_features,
+    refuse_state,
+    text_inputs,
+)
 from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
 from pate_tf.serving.served import (
     DATASET,
@@ -34,14 +39,14 @@ from pate_tf.serving.served import (
 )
 
 TEXT = "text"  # the input of SERVING_DEFAULT, of texts
-SERIALIZED_EXAMPLES = "serialized_examples"
-EXAMPLES = "examples"  # the one input of SERIALIZED_EXAMPLES
 ENCODED_IMAGES = "encoded_images"
 PNG = b"\x89PNG"  # how such a file begins
 IMAGE_BYTES = "image_bytes"  # the one input of ENCODED_IMAGES
 GRAY = (19595, 38470, 7471)  # of red, green and blue, in 65,536ths: ITU-R BT.601, as in Pillow
-WARM_UP = "tf_serving_warmup_requests"
+STRINGS = tf.TensorSpec([None], tf.string)
 OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
+
+RawInputs = Callable[[dict[str, tf.Tensor]], tf.Tensor]  # of what a signature takes, by name
 
 
 def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, Any]:
@@ -57,20 +62,15 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     has it: numbers as float32, NaN where one is missing, all else as string, empty where it is
     missing; and `features` takes what the schema makes of them.
     `encoded_images`, of gray or color images, takes `image_bytes` string `[batch]`; see
-    `decoded_images`. `serialized_examples` takes `examples` string `[batch]`; one that can't be
-    parsed, lacks the feature or has another size is an error for the whole batch.
+    `decoded_images`.
     """
-    schema: Any = dataset.schema
     # Traced once for all signatures.
     answer_of = tf.function(lambda inputs: answer(model, inputs), autograph=False)
-    features_of = tf.function(lambda columns: table_features(columns, schema), autograph=False)
 
-    def serve(
-        raw_inputs: Callable[[dict[str, tf.Tensor]], tf.Tensor], specs: dict[str, tf.TensorSpec]
-    ) -> Any:
+    def serve(raw_inputs: RawInputs, specs: dict[str, tf.TensorSpec]) -> Any:
         @tf.function(autograph=False)
-        def answered(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
-            inputs = raw_inputs(columns)
+        def answered(**fields: tf.Tensor) -> dict[str, tf.Tensor]:
+            inputs = raw_inputs(fields)
             if inputs.dtype.is_floating:
                 name = dataset.input_name
                 inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
@@ -86,28 +86,39 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
         return answered.get_concrete_function(**specs)
 
-    strings, raw = tf.TensorSpec([None], tf.string), input_spec(dataset)
-    arrays = serve(lambda inputs: tf.ensure_shape(inputs[raw.name], raw.shape), {raw.name: raw})
-    examples = serve(
-        lambda inputs: parse_examples(inputs[EXAMPLES], dataset, features_of), {EXAMPLES: strings}
-    )
+    specs, raw_inputs = default_inputs(dataset)
+    by_name = {SERVING_DEFAULT: serve(raw_inputs, specs)}
+    if dataset.kind == "text" or dataset.schema is not None:
+        raw = input_spec(dataset)
+        by_name[FEATURES] = serve(
+            lambda fields: tf.ensure_shape(fields[raw.name], raw.shape), {raw.name: raw}
+        )
+    if dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
+        by_name[ENCODED_IMAGES] = serve(
+            lambda fields: decoded_images(fields[IMAGE_BYTES], dataset), {IMAGE_BYTES: STRINGS}
+        )
+    return by_name
+
+
+def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInputs]:
+    """Returns what `serving_default` takes, by name, and what makes raw inputs of it."""
+    schema: Schema | None = dataset.schema
     if dataset.kind == "text":
-        default = serve(lambda inputs: text_inputs(inputs[TEXT], dataset), {TEXT: strings})
-    elif schema is not None:
+        return {TEXT: STRINGS}, lambda fields: text_inputs(fields[TEXT], dataset)
+    if schema is not None:
         names = schema.input_names()
         specs = {
             names[column.name]: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string)
             for column in schema.columns
         }
-        default = serve(features_of, specs)
-    else:
-        by_name = {SERVING_DEFAULT: arrays, SERIALIZED_EXAMPLES: examples}
-        if dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
-            by_name[ENCODED_IMAGES] = serve(
-                lambda inputs: decoded_images(inputs[IMAGE_BYTES], dataset), {IMAGE_BYTES: strings}
-            )
-        return by_name
-    return {SERVING_DEFAULT: default, SERIALIZED_EXAMPLES: examples, FEATURES: arrays}
+
+        def features(fields: dict[str, tf.Tensor]) -> tf.Tensor:
+            parts = [column_features(fields[names[each.name]], each) for each in schema.columns]
+            return tf.concat(parts, axis=1)
+
+        return specs, tf.function(features, autograph=False)  # traced once for all signatures
+    raw = input_spec(dataset)
+    return {raw.name: raw}, lambda fields: tf.ensure_shape(fields[raw.name], raw.shape)
 
 
 def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -117,18 +128,6 @@ def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Te
 
 
 # A schema inside of the graph: what `TableColumn.encode` does outside of it.
-
-
-def table_features(columns: Mapping[str, tf.Tensor], schema: Schema) -> tf.Tensor:
-    """Returns features float32 `[batch, num_features]` of raw columns, each `[batch]`, by name.
-
-    A value that does not fit the schema is an error for the whole batch.
-    """
-    parts = [
-        column_features(columns[name], column)
-        for column, name in zip(schema.columns, schema.input_names().values(), strict=True)
-    ]
-    return tf.concat(parts, axis=1)
 
 
 def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
@@ -142,7 +141,7 @@ def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
     is_gap = tf.reduce_any(tf.equal(texts[:, tf.newaxis], column.gap_words), axis=1)
     texts = tf.where(is_gap, column.missing or "", texts)
     if column.text:
-        return tf.minimum(ngram_features(texts, column.text), 1.0)
+        return ngram_features(texts, column.text)
     if column.date:
         return _days(texts, column)[:, tf.newaxis]
     listed = tf.equal(texts[:, tf.newaxis], tf.constant(column.categories)[tf.newaxis, :])
@@ -161,9 +160,11 @@ def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: 
 
 def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
     """Returns the days of dates, clipped: float32 `[batch]`, as `date.toordinal` counts them."""
-    days, fits = tf.zeros_like(texts, tf.float32), tf.zeros_like(texts, tf.bool)
+    days = tf.zeros_like(texts, tf.float32)
+    fits = tf.zeros_like(texts, tf.bool)
     for form in (column.date, ISO_DATE):
-        pattern, order = date_pattern(form), re.findall("%[dmY]", form)
+        pattern = date_pattern(form)
+        order = re.findall("%[dmY]", form)
         is_of = tf.strings.regex_full_match(texts, pattern)
         dates = tf.where(is_of, texts, datetime.date(2000, 1, 1).strftime(form))
         year, month, day = (
@@ -173,63 +174,16 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
             )
             for part in ("%Y", "%m", "%d")
         )
-        days = tf.where(is_of & ~fits, tf.cast(_ordinal(year, month, day), tf.float32), days)
+        # Days of the Gregorian calendar, 1 for the first of January of the year 1. Years begin in
+        # March, so that the leap day is the last of one.
+        is_early = month <= 2
+        leap = tf.where(is_early, year - 1, year)
+        of_year = (153 * tf.where(is_early, month + 9, month - 3) + 2) // 5 + day
+        ordinal = 365 * leap + leap // 4 - leap // 100 + leap // 400 + of_year - 306
+        days = tf.where(is_of & ~fits, tf.cast(ordinal, tf.float32), days)
         fits |= is_of & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     days = _checked(days, fits, column, f"a date {column.date}")
     return tf.clip_by_value(days, column.low, column.high)
-
-
-def _ordinal(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Returns days of the Gregorian calendar, 1 for the first of January of the year 1."""
-    # Years that begin in March, so that the leap day is the last of one.
-    is_early = month <= 2
-    year = tf.where(is_early, year - 1, year)
-    of_year = (153 * tf.where(is_early, month + 9, month - 3) + 2) // 5 + day
-    return 365 * year + year // 4 - year // 100 + year // 400 + of_year - 306
-
-
-def parse_examples(
-    examples: tf.Tensor, dataset: Dataset, features_of: Callable[[dict[str, tf.Tensor]], tf.Tensor]
-) -> tf.Tensor:
-    """Returns the raw inputs `[batch, *input_shape]` of serialized `tf.train.Example`s `[batch]`.
-
-    An example holds one feature, named as the data set names its input: `image`, a bytes list of
-    one string with the pixels in row-major order, one byte each, where they are uint8; `text`, a
-    bytes list of one string, for texts; else a float list. Of a table with a schema it holds a
-    feature for each column by its own name, one number or one string; what is not there is missing.
-
-    Args:
-        examples: serialized.
-        dataset: that they are of.
-        features_of: `table_features` of a table with a schema.
-    """
-    name, shape = dataset.input_name, dataset.input_shape
-    if dataset.kind == "text":
-        texts = tf.io.parse_example(examples, {TEXT: tf.io.FixedLenFeature([], tf.string)})[TEXT]
-        return text_inputs(texts, dataset)
-    if dataset.schema is not None:
-        columns: Schema = dataset.schema
-        specs = {
-            column.name: tf.io.FixedLenFeature(
-                [],
-                tf.float32 if column.is_number else tf.string,
-                math.nan if column.is_number else "",
-            )
-            for column in columns.columns
-        }
-        parsed = tf.io.parse_example(examples, specs)
-        named = {name: parsed[column] for column, name in columns.input_names().items()}
-        return features_of(named)
-    if dataset.input_type != "uint8":
-        return tf.io.parse_example(examples, {name: tf.io.FixedLenFeature(shape, tf.float32)})[name]
-    pixels = tf.io.parse_example(examples, {name: tf.io.FixedLenFeature([], tf.string)})[name]
-    size = math.prod(shape)
-    tf.debugging.assert_equal(
-        tf.strings.length(pixels), size, f"image: expected {size} bytes, one a pixel and channel"
-    )
-    # Cut or filled up to the size, so that the line above is what a wrong size is answered with.
-    decoded = tf.io.decode_raw(pixels, tf.uint8, fixed_length=size)
-    return tf.reshape(decoded, [-1, *shape])
 
 
 def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
@@ -277,68 +231,6 @@ def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
     return list(model.variables)
 
 
-def warm_up_inputs(dataset: Dataset) -> dict[str, dict[str, Any]]:
-    """Returns inputs of a batch of one by signature: zeros, or the first that the schema allows."""
-    raw = {dataset.input_name: tf.zeros([1, *dataset.input_shape], dataset.input_type)}
-    content: dict[str, Any] = {dataset.input_name: raw[dataset.input_name].numpy().ravel()}
-    if dataset.input_type == "uint8":
-        content = {dataset.input_name: content[dataset.input_name].tobytes()}
-    by_name: dict[str, dict[str, Any]] = {SERVING_DEFAULT: raw}
-    schema: Schema | None = dataset.schema
-    if dataset.kind == "text":
-        content = {TEXT: b""}
-        by_name = {SERVING_DEFAULT: {TEXT: [""]}, FEATURES: raw}
-    elif schema is not None:
-        content = {
-            column.name: [float(column.low)]
-            if column.is_number
-            else datetime.date.fromordinal(math.ceil(column.low)).strftime(ISO_DATE).encode()
-            if column.date
-            else "".join(column.categories[:1]).encode()
-            for column in schema.columns
-        }
-        columns = {
-            name: value if isinstance(value := content[column], list) else [value]
-            for column, name in schema.input_names().items()
-        }
-        by_name = {SERVING_DEFAULT: columns, FEATURES: raw}
-    elif dataset.kind == "image" and dataset.input_shape[2] in (1, 3):
-        picture = tf.io.encode_png(tf.zeros(dataset.input_shape, tf.uint8))
-        by_name[ENCODED_IMAGES] = {IMAGE_BYTES: [picture.numpy()]}
-    features = {
-        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-        if isinstance(value, bytes)
-        else tf.train.Feature(float_list=tf.train.FloatList(value=value))
-        for name, value in content.items()
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=features))
-    by_name[SERIALIZED_EXAMPLES] = {EXAMPLES: [example.SerializeToString()]}
-    return by_name
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Returns a field of a protocol buffer that has a length."""
-    size, length = len(content), bytearray()
-    while size > 127:
-        length.append(size % 128 + 128)
-        size //= 128
-    return bytes([8 * number + 2, *length, size]) + content
-
-
-def write_warm_up(folder: pathlib.Path, model: str, dataset: Dataset) -> None:
-    """Writes a request for each signature that TensorFlow Serving makes before it is ready.
-
-    They are `PredictionLog`s with a `PredictLog`, a `PredictRequest` and its `ModelSpec`.
-    """
-    with tf.io.TFRecordWriter(str(folder / WARM_UP)) as writer:
-        for signature, inputs in warm_up_inputs(dataset).items():
-            request = _field(1, _field(1, model.encode()) + _field(3, signature.encode()))
-            for name, value in inputs.items():
-                tensor = tf.make_tensor_proto(value).SerializeToString()
-                request += _field(2, _field(1, name.encode()) + _field(2, tensor))
-            writer.write(_field(6, _field(1, request)))
-
-
 def student_digest(model: keras.Model | tf.Module) -> str:
     """SHA-256 of a student's weights: the `student_digest` of its privacy statement.
 
@@ -358,11 +250,10 @@ def export_student(
 ) -> pathlib.Path:
     """Writes the next version below `folder`, whole or not at all.
 
-    A version is what TensorFlow Serving loads: `signatures`, and in
-    `assets.extra` the privacy statement, `student.keras` where the student is a Keras model,
-    requests to warm up with, `dataset.json`, `schema.toml` where a table has a schema, what
-    `formats` asks for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every
-    other file, and their `seal`.
+    A version is what TensorFlow Serving loads: `signatures`, and in `assets.extra` the privacy
+    statement, `student.keras` where the student is a Keras model, `dataset.json`, `schema.toml`
+    where a table has a schema, what `formats` asks for, and the manifest `digests.json`: `model`
+    and `version`, the SHA-256 of every other file, and their `seal`.
 
     Args:
         model: from raw inputs to logits.
@@ -376,14 +267,17 @@ def export_student(
         The folder of the new version.
 
     Raises:
-        ValueError: if the statement holds NaN or infinity, or the student can't be written in one
-            of the formats.
+        ValueError: if a signature could keep what goes through it, the statement holds NaN or
+            infinity, or the student can't be written in one of the formats.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     # Not the Keras model: TensorFlow's variables inside of Keras' own would not be restored by a
     # server without Python, and be NaN for the LiteRT converter.
-    module, by_name = tf.Module(), signatures(model, dataset)
+    module = tf.Module()
+    by_name = signatures(model, dataset)
+    for function in by_name.values():
+        refuse_state(function, "student", {"CheckNumerics", *TOKENIZERS})  # inputs are checked
     module.weights = _variables(model)
+    folder.mkdir(parents=True, exist_ok=True)
     while True:
         target = folder / str(artifacts.next_version(folder))
         try:
@@ -393,7 +287,6 @@ def export_student(
                 extra.mkdir()
                 artifacts.write_json(extra / STATEMENT, statement)
                 artifacts.write_json(extra / DATASET, dataset.to_dict())
-                write_warm_up(extra, folder.name, dataset)
                 if dataset.schema is not None:
                     artifacts.write_text(extra / SCHEMA, dataset.schema.to_toml())
                 if isinstance(model, keras.Model):
@@ -419,7 +312,7 @@ FORMATS = ("onnx", "litert")
 def check_formats(formats: Sequence[str]) -> None:
     """Raises ValueError unless there are such formats, and the packages that write them."""
     for name in formats:
-        validation.one_of(FORMATS, export_formats=name)
+        checks.one_of(FORMATS, export_formats=name)
     if "onnx" in formats and importlib.util.find_spec("tf2onnx") is None:
         raise ValueError("export_formats: expected tf2onnx to be installed for onnx, got none")
 

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
+from pate_tf.core.checks import MOST_FAULTS, raise_all
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.reporting import RunReport
-from pate_tf.core.validation import MOST_FAULTS, raise_all
 from pate_tf.data import image_folders, tables
-from pate_tf.data.schema import read_schema
+from pate_tf.data.schema import read_schema, texts_of
 
 Path = str | os.PathLike[str]
 BATCH = 500
@@ -50,16 +50,15 @@ def load_student(folder: pathlib.Path) -> Any:
     return loaded
 
 
+@dataclasses.dataclass(frozen=True)
 class ServedStudent:
     """A student loaded from its SavedModel, with what it says of the data that it takes.
 
     Attributes:
-        folder: the version.
+        folder: a version that `export_student` wrote; its SavedModel is loaded by `answer`.
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        """Names a version that `export_student` wrote; its SavedModel is loaded by `answer`."""
-        self.folder = folder
+    folder: pathlib.Path
 
     @functools.cached_property
     def _serve(self) -> Any:
@@ -95,7 +94,8 @@ class ServedStudent:
 
         ((name, spec),) = self._serve.structured_input_signature[1].items()
         num_classes = self._serve.structured_outputs["probabilities"].shape[1]
-        labels, probabilities = [np.empty(0, np.int64)], [np.empty((0, num_classes), np.float32)]
+        labels = [np.empty(0, np.int64)]
+        probabilities = [np.empty((0, num_classes), np.float32)]
         for start in range(0, len(inputs), BATCH):
             batch = tf.constant(inputs[start : start + BATCH], spec.dtype)
             try:
@@ -110,7 +110,8 @@ class ServedStudent:
 
     def form(self, path: Path) -> tables.TextForm:
         """Returns how a table is written, by the schema or by itself; the usual form of others."""
-        source, schema = pathlib.Path(path), self.dataset.schema
+        source = pathlib.Path(path)
+        schema = self.dataset.schema
         if schema is None or source.suffix.lower() in tables.PARQUET or source.is_dir():
             return tables.TextForm()
         return tables.text_form(source, schema)
@@ -129,13 +130,14 @@ class ServedStudent:
         Raises:
             ValueError: if it can't be read, or no record fits, or one does not and it is `strict`.
         """
-        source, dataset = pathlib.Path(path), self.dataset
+        source = pathlib.Path(path)
+        dataset = self.dataset
         if dataset.kind == "image":
             paths, _ = image_folders.image_files(source)
             if not paths:
                 raise ValueError(f"inputs: expected a folder of images, got {source}")
             inputs, broken = image_folders.read_images(paths, dataset)
-            faults = [f"{path}: {image_folders.BROKEN}" for path in sorted(broken)]
+            faults = [f"{path}: {fault}" for path, fault in sorted(broken.items())]
             if strict or len(broken) == len(paths):
                 raise_all("inputs", faults)
             if broken:
@@ -158,8 +160,9 @@ class ServedStudent:
         skip = tables.REFUSE if strict else tables.SKIP
         by = dataset.schema.with_decimals(table.fields)
         features, kept = table.inputs(by, on_bad_record=skip)
-        table = table.take(np.flatnonzero(kept))
-        return {name: table.texts(name) for name in table.fields}, features
+        rows = np.flatnonzero(kept)
+        texts = {name: texts_of(column.take(rows)) for name, column in table.fields.items()}
+        return {name: column.to_pylist() for name, column in texts.items()}, features
 
 
 # An exported version is matched to its privacy statement, by digests of its weights and files.
@@ -221,11 +224,11 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
         ValueError: if there is none.
     """
     for place in (folder, folder / "student", folder / artifacts.RELEASED / "student"):
-        if (place / EXTRA).is_dir():
-            return place
-        numbers = [int(path.name) for path in place.glob("*") if path.name.isdecimal()]
-        if numbers and (place / str(max(numbers)) / EXTRA).is_dir():
-            return place / str(max(numbers))
+        versions = [path for path in place.glob("*") if path.name.isdecimal()]
+        newest = max(versions, key=lambda path: int(path.name), default=place)
+        for found in (place, newest):
+            if (found / EXTRA).is_dir():
+                return found
     raise ValueError(f"student: expected a student in {folder}, got none")
 
 
@@ -256,7 +259,8 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     written = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
     if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
-    form, schema = published.form(inputs), published.dataset.schema
+    form = published.form(inputs)
+    schema = published.dataset.schema
     marks = [column.decimal for column in schema.with_decimals(fields).columns] if schema else []
     decimal = "," if "," in marks else "."
     text = io.StringIO(newline="")
@@ -264,7 +268,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     writer.writerow([*fields, *written])
     for place, (label, row) in enumerate(zip(labels, probabilities, strict=True)):
         values_read = [values[place] for values in fields.values()]
-        numbers = [f"{number:.6g}".replace(".", decimal) for number in row]
+        numbers = [f"{number:.9g}".replace(".", decimal) for number in row]
         writer.writerow([*values_read, published.class_names[label], *numbers])
     try:
         content = text.getvalue().encode(form.encoding)
@@ -312,23 +316,20 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     has_label = truth >= 0
     if not has_label.any():
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")
-    truth, raw = truth[has_label], raw[has_label]
-    from pate_tf.students import evaluation
+    from pate_tf.students import student_training
 
-    labels, probabilities = published.answer(raw)
-    measured = evaluation.measure(labels, truth, probabilities)
+    labels, probabilities = published.answer(raw[has_label])
+    measured = student_training.measure(labels, truth[has_label], probabilities)
     recall = dict(zip(published.class_names, measured["recall"], strict=True))
     values = {"student": str(published.folder), **measured, "recall": recall}
+    accuracy = measured["accuracy"]
     low, high = measured["accuracy_interval"]
     rows = [
         ("student", str(published.folder)),
-        (
-            "accuracy",
-            f"{measured['accuracy']:.2%} of {len(truth):,} (95 % interval {low:.2%} to {high:.2%})",
-        ),
+        ("accuracy", f"{accuracy:.2%} of {len(labels):,} (95 % interval {low:.2%} to {high:.2%})"),
         ("the majority class", f"{measured['majority_accuracy']:.2%}"),
         *(
-            (f"recall of {name}", evaluation.recall_in_words(share))
+            (f"recall of {name}", student_training.recall_in_words(share))
             for name, share in recall.items()
         ),
         ("balanced accuracy", f"{measured['balanced_accuracy']:.2%}"),

@@ -18,16 +18,16 @@ from typing import ClassVar
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureHistogram
+from pate_tf.accounting.local import MOST_SILOS, SecureHistogram
 from pate_tf.core import artifacts
-from pate_tf.core.validation import check_name
-from pate_tf.ledger.journal import LedgerError, LedgerRow, Store
+from pate_tf.core.checks import check_name
+from pate_tf.ledger.journal import Store
+from pate_tf.ledger.ledger_file import LedgerError, LedgerRow
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE
-from pate_tf.net.messages import decode, encode
+from pate_tf.net.wire_values import decode, digest, encode
 from pate_tf.release.noise import NoiseSource, SystemNoise
 from pate_tf.silos import sealing, shamir
 from pate_tf.silos.protocol import (
-    MOST_SILOS,
     STEPS,
     AggregatorMessage,
     AggregatorTask,
@@ -39,14 +39,12 @@ from pate_tf.silos.protocol import (
     Step,
     TooFewSilosError,
     Transcript,
-    joined,
     seed_digest,
-    signed,
     split_shares,
 )
 from pate_tf.silos.shamir import Elements
 
-SEED_BYTES = 32
+PART_BYTES = 32
 _ROUNDED_UP = 1.0 + 2.0**-50
 
 
@@ -55,13 +53,11 @@ class BatchSecrets:
     """SENSITIVE: what an aggregator holds of a batch until it is released.
 
     Attributes:
-        seed: its part of the challenge.
-        noise: its share of its own noise; empty of feature sums.
+        part: its part of the challenge, secret until all are committed.
         shares: of each silo that it could open, by name.
     """
 
-    seed: bytes
-    noise: bytes
+    part: bytes
     shares: Mapping[str, bytes]
 
 
@@ -88,7 +84,7 @@ class AggregatorJournal(Store):
         key = identity.signing_key.hex()
         super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
-        self.latest: tuple[bytes, Step, Transcript] | None = None  # batch and step of a transcript
+        self.latest: Transcript | None = None  # of the last task that was answered
         try:
             self.open_or_verify({"party": identity.name, "key": key})
             if self.opened is None or self.opened.details["key"] != key:
@@ -106,17 +102,18 @@ class AggregatorJournal(Store):
             ProtocolError: if the step was asked with other values, or out of order.
             LedgerError: if the message is not as it was written.
         """
-        batch, place = task.terms.digest.hex(), STEPS.index(task.step)
+        batch = task.terms.digest.hex()
         row = self._steps.get((batch, task.step.value))
         if row is None:
-            due = [(batch, step.value) in self._steps for step in STEPS]
-            if due != [True] * place + [False] * (len(STEPS) - place):
+            place = STEPS.index(task.step)
+            done = [(batch, step.value) in self._steps for step in STEPS]
+            if done != [True] * place + [False] * (len(STEPS) - place):
                 raise ProtocolError(
                     f"{task.step.value}: expected the step after those of this batch that are "
                     "done, got another"
                 )
             return None
-        if row.details["task"] != task.digest.hex():
+        if row.details["task"] != digest(task).hex():
             raise ProtocolError(
                 f"{task.step.value}: this step of the batch was answered for other values before"
             )
@@ -128,18 +125,19 @@ class AggregatorJournal(Store):
         Raises:
             ProtocolError: if messages are missing or forged, or its own is not among them.
         """
-        done = STEPS[: STEPS.index(task.step)]
-        number, transcript = 0, Transcript(task.terms)
-        if self.latest is not None and self.latest[0] == task.terms.digest:
-            number, transcript = STEPS.index(self.latest[1]), self.latest[2]
-        for step, following in zip(done[number:-1], done[number + 1 :], strict=True):
-            transcript = transcript.after(step, self.step(task.terms, following)[1:])
-        if done:
-            if self.step(task.terms, done[-1])[0] not in task.messages:
+        transcript = self.latest
+        if transcript is None or transcript.terms.digest != task.terms.digest:
+            transcript = Transcript(task.terms)
+        while (before := STEPS[transcript.place]) is not task.step:
+            following = STEPS[transcript.place + 1]
+            messages = task.messages
+            if following is not task.step:
+                messages = self.step(task.terms, following)[1:]
+            elif self.step(task.terms, before)[0] not in messages:
                 raise ProtocolError(
-                    f"{done[-1].value}: expected this aggregator's own message among them"
+                    f"{before.value}: expected this aggregator's own message among them"
                 )
-            transcript = transcript.after(done[-1], task.messages)
+            transcript = transcript.after(messages)
         return transcript
 
     def keep(
@@ -157,11 +155,11 @@ class AggregatorJournal(Store):
         details = {
             "batch": task.terms.digest.hex(),
             "step": task.step.value,
-            "task": task.digest.hex(),
+            "task": digest(task).hex(),
             "file": hashlib.sha256(content).hexdigest(),
         }
         self.write("step", details)
-        self.latest = (task.terms.digest, task.step, transcript)
+        self.latest = transcript
 
     def step(self, terms: BatchTerms, step: Step) -> tuple[AggregatorMessage, ...]:
         """Returns the message that was signed on a step, and those that it followed from.
@@ -176,12 +174,8 @@ class AggregatorJournal(Store):
         messages: tuple[AggregatorMessage, ...] = decode(tuple[AggregatorMessage, ...], content)
         return messages
 
-    def secrets(self, terms: BatchTerms) -> BatchSecrets:
-        """Returns what must stay with this aggregator; written before `keep` of the first step."""
-        held: BatchSecrets = decode(BatchSecrets, self.path_of(terms, "secret").read_bytes())
-        return held
-
     def _record(self, row: LedgerRow) -> None:
+        super()._record(row)
         if row.kind == "step":
             self._steps[row.details["batch"], row.details["step"]] = row
 
@@ -235,7 +229,7 @@ class Aggregator(contextlib.ExitStack):
             ValueError: if this aggregator is not in the terms.
             LedgerError: if the journal can't be used.
         """
-        terms, step = task.terms, task.step
+        terms = task.terms
         if self.identity not in terms.aggregators:
             raise ValueError(f"aggregators: expected {self.identity.name} with its keys among them")
         number = terms.aggregators.index(self.identity) + 1
@@ -243,15 +237,19 @@ class Aggregator(contextlib.ExitStack):
             message = self.journal.answered(task)
             if message is None:
                 transcript = self.journal.transcript(task)
-                if step is Step.COMMIT:
+                if task.step is Step.COMMIT:
                     content = self._commit(task, number)
                 else:
-                    content = joined(transcript.seen, *self._parts(step, transcript, number))
-                message = signed(
-                    content, step=step, terms=terms, aggregator=number, keys=self._keys
-                )
+                    content = self._content(task.step, transcript, number)
+                message = AggregatorMessage(
+                    terms_digest=terms.digest,
+                    step=task.step,
+                    aggregator=number,
+                    seen=transcript.seen,
+                    content=content,
+                ).signed(self._keys)
                 self.journal.keep(task, message, transcript)
-            if step is Step.RELEASE:
+            if task.step is Step.RELEASE:
                 # Shares and noise of a batch are of no use once it is released.
                 self.journal.path_of(terms, "secret").unlink(missing_ok=True)
                 self.journal.latest = None
@@ -262,7 +260,8 @@ class Aggregator(contextlib.ExitStack):
         terms = task.terms
         if not 1 <= len(task.sealed) <= MOST_SILOS or task.messages:
             raise ProtocolError(f"commit: expected shares of 1 to {MOST_SILOS} silos")
-        shares, dealings = {}, {}
+        shares: dict[str, bytes] = {}
+        dealings: dict[str, bytes] = {}
         for silo in task.sealed:
             try:
                 row, dealings[check_name(silo, "silo")] = sealing.open_share(
@@ -273,7 +272,7 @@ class Aggregator(contextlib.ExitStack):
             shares[silo] = shamir.to_bytes(row)
         if not shares:
             raise TooFewSilosError("commit: expected shares of at least one silo that open, got 0")
-        rows, sealed = [b""] * len(terms.aggregators), [b""] * len(terms.aggregators)
+        noise: tuple[bytes, ...] = ()
         if isinstance(terms.mechanism, SecureHistogram):  # silos added theirs to feature sums
             drawn = self._noise.gaussian_integers(noise_scale(terms.mechanism), terms.size)
             dealt = shamir.share(
@@ -283,77 +282,57 @@ class Aggregator(contextlib.ExitStack):
                 words=self._noise.words,
             )
             rows = [shamir.to_bytes(row) for row in dealt]
-            for other in terms.numbers:
-                if other != number:
-                    sealed[other - 1] = sealing.seal(
-                        rows[other - 1],
-                        terms,
-                        sender=self.identity.name,
-                        kind="noise",
-                        aggregator=other,
-                    )
-        seed = os.urandom(SEED_BYTES)
-        held = BatchSecrets(seed, rows[number - 1], shares)
-        self.journal.write_file(terms, "secret", encode(held))
-        return encode(
-            Commitment(
-                dealings=dealings,
-                received=task.digest,
-                seed=seed_digest(seed, number, terms),
-                noise=tuple(sealed),
-            )
-        )
+            noise = sealing.seal_each(rows, terms, sender=self.identity.name, kind="noise")
+        part = os.urandom(PART_BYTES)
+        self.journal.write_file(terms, "secret", encode(BatchSecrets(part, shares)))
+        commitment = seed_digest(part, number, terms)
+        return encode(Commitment(dealings=dealings, part_digest=commitment, noise=noise))
 
-    def _parts(self, step: Step, transcript: Transcript, number: int) -> list[bytes]:
-        """Returns what is said on a step after the first, beside what was seen."""
-        terms, held = transcript.terms, self.journal.secrets(transcript.terms)
+    def _content(self, step: Step, transcript: Transcript, number: int) -> bytes:
+        """Returns what is said on a step after the first."""
+        terms = transcript.terms
+        path = self.journal.path_of(terms, "secret")
+        held: BatchSecrets = decode(BatchSecrets, path.read_bytes())
 
         def shares_of(silos: tuple[str, ...]) -> list[Elements]:
             size = (terms.share_size,)
             return [shamir.from_bytes(held.shares[silo], size, "shares") for silo in silos]
 
         if step is Step.REVEAL:
-            self._noise_share(transcript, number, held)  # a batch without all noise ends here
-            return [held.seed]
+            self._noise_share(transcript, number)  # a batch without all noise ends here
+            return held.part
         if step is Step.MASK:
             masked = [transcript.challenge.masked(row) for row in shares_of(transcript.silos)]
-            return [b"".join(map(shamir.to_bytes, masked))]
+            return b"".join(map(shamir.to_bytes, masked))
         if step is Step.CHECK:
             # Of a silo whose masked sums don't fit each other nothing more opens: it is left out.
             values = [
                 np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
                 for row, y in zip(shares_of(transcript.silos), transcript.masked, strict=True)
             ]
-            return [shamir.to_bytes(np.array(values, np.uint64))]
+            return shamir.to_bytes(np.array(values, np.uint64))
         if step is Step.AGREE:
-            return [silo.encode() for silo in transcript.passing]
-        counts = np.zeros(terms.shape, np.uint64)
+            return encode(transcript.passing)
+        sums = np.zeros(terms.size, np.uint64)
         for row in shares_of(transcript.passing):
-            counts = shamir.add(counts, split_shares(row, terms.shape)[2])
-        sums = counts.reshape(-1)
+            sums = shamir.add(sums, split_shares(row, terms.shape)[2].reshape(-1))
         if not terms.are_sums:
-            noise = self._noise_share(transcript, number, held)
+            noise = self._noise_share(transcript, number)
             sums = shamir.add(shamir.multiply(sums, np.uint64(LATTICE)), noise)
-        return [shamir.to_bytes(sums)]
+        return shamir.to_bytes(sums)
 
-    def _noise_share(self, transcript: Transcript, number: int, held: BatchSecrets) -> Elements:
-        """Returns this aggregator's share of all noise, `[size of the sum]`.
+    def _noise_share(self, transcript: Transcript, number: int) -> Elements:
+        """Returns this aggregator's share of all noise, `[size of the sum]`; 0 of feature sums.
 
         Raises ValueError if noise was not sealed for this batch and aggregator.
         """
-        terms, total = transcript.terms, np.zeros(transcript.terms.size, np.uint64)
+        terms = transcript.terms
+        total = np.zeros(terms.size, np.uint64)
         if terms.are_sums:
             return total
         for dealer, committed in zip(terms.aggregators, transcript.committed, strict=True):
-            share = held.noise
-            if dealer != self.identity:
-                share = sealing.unseal(
-                    committed.noise[number - 1],
-                    terms,
-                    sender=dealer.name,
-                    kind="noise",
-                    keys=self._keys,
-                )
+            sealed = committed.noise[number - 1]
+            share = sealing.unseal(sealed, terms, sender=dealer.name, kind="noise", keys=self._keys)
             noise = shamir.from_bytes(share, (terms.size,), f"noise of {dealer.name}")
             total = shamir.add(total, noise)
         return total

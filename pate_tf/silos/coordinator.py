@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
 import time
@@ -19,13 +18,15 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.composition import Charge, delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureFeatureSums, class_scores
+from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, class_scores
+from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool
-from pate_tf.core.validation import IntArray
+from pate_tf.core.settings import PublicationSettings
+from pate_tf.ledger.ledger_file import fault_point
 from pate_tf.silos import shamir
-from pate_tf.silos.journal import CoordinatorJournal, Round
 from pate_tf.silos.messages import (
-    Answer,
+    Mechanism,
+    QueryBatch,
     RandomisedVotes,
     Refusal,
     Reply,
@@ -45,8 +46,9 @@ from pate_tf.silos.protocol import (
     Transcript,
 )
 from pate_tf.silos.roster import Asking, SiloRoster
+from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundResult
 from pate_tf.silos.silo import Silo
-from pate_tf.statement.silos import SiloSpending, SilosStatement
+from pate_tf.statement.several_holders import SiloSpending, SilosStatement
 
 # Asks one aggregator; raises ConnectionError or TimeoutError while it can't be reached.
 Ask = Callable[[AggregatorTask], AggregatorMessage]
@@ -60,12 +62,12 @@ class OpenedHistogram:
         noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; of feature
             sums `[1, size]`, in units of 1 / LATTICE.
         silos: those whose votes or sums are in it, in order.
-        left_out: the others, with what is known of why; their budgets stay spent.
+        left_out: the others, in order; their budgets stay spent.
     """
 
     noisy_counts: IntArray
     silos: tuple[str, ...]
-    left_out: Mapping[str, str]
+    left_out: tuple[str, ...]
 
 
 def open_histogram(
@@ -90,7 +92,8 @@ def open_histogram(
         TooFewSilosError: if too few silos' shares fit; nothing will ever open of these terms.
         ValueError: as an aggregator refuses.
     """
-    transcript, messages = Transcript(terms), tuple[AggregatorMessage, ...]()
+    transcript = Transcript(terms)
+    messages: tuple[AggregatorMessage, ...] = ()
 
     def ask(number: int) -> AggregatorMessage | None:
         """Returns an aggregator's message on the step; None if it can't be reached."""
@@ -120,22 +123,14 @@ def open_histogram(
                     f"step {step.value}: start it again on its own folder and repeat; nothing has "
                     "opened"
                 )
-            transcript = transcript.after(step, messages)
-    left_out = {}
-    for silo in sorted(set(sealed) - set(transcript.passing)):
-        left_out[silo] = "an aggregator could not open its share"
-        if silo in transcript.silos:
-            left_out[silo] = "votes are not one for each query, or shares don't fit each other"
-        elif all(silo in commitment.dealings for commitment in transcript.committed):
-            left_out[silo] = "aggregators hold shares of different dealings: one was replaced"
+            transcript = transcript.after(messages)
     return OpenedHistogram(
         noisy_counts=shamir.to_integers(transcript.total),
         silos=transcript.passing,
-        left_out=left_out,
+        left_out=tuple(sorted(set(sealed) - set(transcript.passing))),
     )
 
 
-WITHHELD = -1
 UNIT = "silo"
 # Silos of the same process answer one after another, however long they take.
 IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
@@ -144,22 +139,22 @@ IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 MOST_DEVIATIONS = 7.0
 
 
-def plurality(round_: Round, replies: Mapping[str, Reply], least_answers: int) -> IntArray:
-    """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
+def plurality(round_: Round, least_answers: int) -> IntArray | None:
+    """Returns a label for each query, int64 `[num_queries]`; None if too few silos answered.
 
     The class of the highest likelihood. Ties are broken at random, from the round's number alone.
 
     Args:
-        round_: the round.
-        replies: to it, by silo.
+        round_: the round with its replies.
         least_answers: how many answers a label needs, at least 1.
     """
-    voting = {name: reply for name, reply in replies.items() if isinstance(reply, RandomisedVotes)}
+    replies = round_.replies.items()
+    voting = {name: reply for name, reply in replies if isinstance(reply, RandomisedVotes)}
     if len(voting) < least_answers:
-        return np.full(len(round_.queries), WITHHELD, np.int64)
+        return None
     randomisers: list[Any] = [round_.mechanisms[name] for name in voting]
     scores = class_scores(np.stack([reply.labels for reply in voting.values()]), randomisers)
-    order = np.random.default_rng(round_.number).permutation(round_.num_classes)
+    order = np.random.default_rng(round_.number).permutation(round_.batch.num_classes)
     return order[np.argmax(np.round(scores[:, order], 9), axis=1)]
 
 
@@ -250,7 +245,7 @@ class Coordinator(contextlib.ExitStack):
         self._is_secure = isinstance(self.asking.mechanism, SecureMechanism)
         # Fewest silos whose sums open; 0 where votes are asked for.
         self._least_silos = int(getattr(self.asking.mechanism, "least_silos", 0))
-        self._unit = self.asking.unit if self._least_silos else UNIT
+        self._unit = getattr(self.asking.mechanism, "unit", UNIT) if self._least_silos else UNIT
         self._on_event = on_event
         if self._is_secure and len(aggregators) != len(roster.aggregators):
             raise ValueError(
@@ -274,9 +269,8 @@ class Coordinator(contextlib.ExitStack):
 
         Args:
             pool: public inputs.
-            num_queries: how many are put to silos, over all rounds.
-            strategy: how they are chosen, of `pate_tf.queries.strategies`; adaptive ones ask in
-                rounds.
+            num_queries: how many are put to silos.
+            strategy: how they are chosen, of `pate_tf.queries.strategies`.
             seed: fixes random choices.
 
         Returns:
@@ -285,11 +279,11 @@ class Coordinator(contextlib.ExitStack):
         Raises ValueError if queries, pool and silos do not fit each other; no silo was asked then.
         """
         # Strategies may need TensorFlow, which a coordinator that only collects does not.
-        from pate_tf.queries.labels import QueryConfig, ask_in_rounds, check_queries
+        from pate_tf.queries.strategies import QueryConfig, ask_once, check_queries
 
         config = QueryConfig(strategy=strategy, num_queries=num_queries, seed=seed)
         check_queries(config, pool)
-        labels = ask_in_rounds(config, pool, lambda indices: self.ask(pool, indices))
+        labels = ask_once(config, pool, lambda indices: self.ask(pool, indices))
         return dataclasses.replace(labels, labeller=self)
 
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
@@ -307,7 +301,7 @@ class Coordinator(contextlib.ExitStack):
         known = self._results()
         first = {digest: place for place, digest in reversed([*enumerate(digests)])}
         if new := sorted(place for digest, place in first.items() if digest not in known):
-            self._finish(self._open(queries[new], pool.dataset.num_classes))
+            self._open(queries[new], pool.dataset.num_classes)
             known = self._results()
         results = [known[digest] for digest in digests]
         answered = [place for place, result in enumerate(results) if result is not None]
@@ -346,29 +340,31 @@ class Coordinator(contextlib.ExitStack):
             ConnectionError: if an aggregator is missing; nothing opened, and it can be asked again.
         """
         from pate_tf.models.encoder import record_vectors
-        from pate_tf.release.noisy_sums import ReleasedSums
-        from pate_tf.release.pseudo_labels import labels_from_sums, linear_head_of, released_with
+        from pate_tf.postprocessing.label_inference import labels_from_sums
+        from pate_tf.release.noisy_sums import ReleasedSums, linear_head_of, released_with
 
         encoder = representation.encoder_
         if getattr(self.asking.mechanism, "has_moments", False) is (len(pool) > 0):
             raise ValueError("mechanism: expected has_moments if there is no pool, and then alone")
         round_ = self.open_total(pool, encoder)
-        values: Any = self.result_of_sums(round_)
-        charge: Any = next(iter(round_.mechanisms.values()))
-        replies = self.journal.replies(round_.number).values()
-        noise = charge.total_sigma(sum(isinstance(reply, SealedShares) for reply in replies))
-        check_total(values / LATTICE, noise)
+        totals: Any = round_.result
+        charge: Any = round_.batch.mechanism
+        num_silos = sum(isinstance(reply, SealedShares) for reply in round_.replies.values())
+        noise = charge.total_sigma(num_silos)
+        check_total(totals[0] / LATTICE, noise)
         vectors = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
         labels, weights = labels_from_sums(
             pool,
             vectors,
-            values[np.newaxis],
+            totals,
             noise,
             groups=encoder.groups,
             representation=representation.source,
             seed=representation.seed,
         )
-        released = ReleasedSums(values=values, cost=self.cost(), ledger_rows=(), secure_noise=True)
+        released = ReleasedSums(
+            values=totals[0], cost=self.cost(), ledger_rows=(), secure_noise=True
+        )
         linear_head = None if weights is None else linear_head_of(encoder, weights)
         return released_with(labels, pool, released, labeller=self, linear_head=linear_head)
 
@@ -384,40 +380,29 @@ class Coordinator(contextlib.ExitStack):
                 f"{mechanism}"
             )
         self._finish_open_rounds()
-        query = sums_query(encoder.digest, self.asking.unit)
-        for round_ in self.journal.rounds():
-            if np.array_equal(round_.queries, query) and self.result_of_sums(round_) is not None:
-                return round_
+        query = sums_query(encoder.digest, self._unit)
+        for earlier in self.journal.rounds:
+            if np.array_equal(earlier.batch.queries, query) and earlier.result is not None:
+                return earlier
         round_ = self._open(query, pool.dataset.num_classes)
-        self._finish(round_)
-        if self.result_of_sums(round_) is None:
-            replies = self.journal.replies(round_.number)
+        if round_.result is None:
             raise ValueError(
                 f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
-                f"got {in_words(replies)}; nothing opened; call again to ask for new ones, "
+                f"got {in_words(round_.replies)}; nothing opened; call again to ask for new ones, "
                 "which those that answered are charged for again"
             )
         return round_
-
-    def result_of_sums(self, round_: Round) -> IntArray | None:
-        """Returns an opened total, int64 of the mechanism's `shape`; None if none did."""
-        values = self.journal.results.get(round_.number)
-        charge = next(iter(round_.mechanisms.values()))
-        if values is None or not isinstance(charge, SecureFeatureSums):
-            return None
-        return values.reshape(charge.shape(round_.num_classes))
 
     def spending(self) -> tuple[SiloSpending, ...]:
         """Returns what each silo's answers in this run cost it, for its whole content."""
         charged: dict[str, Counter[Charge]] = {name: Counter() for name in self.roster.names}
         num_refused: Counter[str] = Counter()
-        for round_ in self.journal.rounds():  # no query stands in two of them
-            replies = self.journal.replies(round_.number)
-            for name, reply in replies.items():
+        for round_ in self.journal.rounds:  # no query stands in two of them
+            for name, reply in round_.replies.items():
                 if isinstance(reply, Refusal):
-                    num_refused[name] += len(round_.queries)
+                    num_refused[name] += len(round_.batch.queries)
                 else:
-                    charged[name][round_.mechanisms[name]] += len(round_.queries)
+                    charged[name][round_.mechanisms[name]] += len(round_.batch.queries)
         epsilons = {  # the same for many silos
             key: smallest_epsilon(dict(key), self.roster.delta)[0]
             for key in {frozenset(charges.items()) for charges in charged.values()}
@@ -438,13 +423,12 @@ class Coordinator(contextlib.ExitStack):
 
         Raises ValueError if nothing was asked yet.
         """
-        rounds = self.journal.rounds()
-        if not rounds:
+        if not self.journal.rounds:
             raise ValueError("cost: expected silos that were asked something, got none")
         most = max(self.spending(), key=lambda spent: spent.epsilon)
         charge = max(most.charges, key=lambda kind: most.charges[kind], default=None)
         return Cost(
-            charge=charge or next(iter(rounds[-1].mechanisms.values())),
+            charge=charge or self.journal.rounds[-1].batch.mechanism,
             number=sum(most.charges.values()),
             epsilon=most.epsilon,
             delta=self.roster.delta,
@@ -454,10 +438,8 @@ class Coordinator(contextlib.ExitStack):
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
         """Whether labels of a pool, or the sums that they follow from, are those of this run."""
         if labels.noisy_sums is not None:
-            totals = map(self.result_of_sums, self.journal.rounds())
-            return any(
-                total is not None and np.array_equal(labels.noisy_sums, total) for total in totals
-            )
+            totals = [each.result[0] for each in self.journal.rounds if each.result is not None]
+            return any(np.array_equal(labels.noisy_sums, total) for total in totals)
         known = self._results()
         for index, label in zip(labels.query_indices, labels.labels.tolist(), strict=True):
             result = known.get(query_digest(pool.inputs[index]))
@@ -476,76 +458,115 @@ class Coordinator(contextlib.ExitStack):
             run_id=self.roster.run,
             delta=self.roster.delta,
             unit=self._unit,
-            num_queries=sum(len(each.queries) for each in self.journal.rounds()),
+            num_queries=sum(len(each.batch.queries) for each in self.journal.rounds),
             num_answered=sum(result is not None for result in self._results().values()),
             silos=self.spending(),
             **facts,
         )
 
+    def publish(
+        self,
+        model: Any,
+        labels: Any,
+        *,
+        folder: pathlib.Path,
+        export_formats: Sequence[str],
+        publication: PublicationSettings,
+        **estimate: Any,
+    ) -> Any:
+        """Exports a student's model, and states what each silo charged; see `Student.publish`.
+
+        Raises:
+            ValueError: if the labels are of another run.
+        """
+        from pate_tf.serving.export import student_digest
+        from pate_tf.statement.publishing import export_with, publication_facts
+
+        del estimate  # silos hold nothing back
+        if not self.gave(labels.released, labels.pool):
+            raise ValueError("labels: expected those of this coordinator's run, got others")
+        statement = self.statement(
+            pool_name=labels.pool.dataset.name,
+            query_strategy=labels.strategy,
+            student_digest=student_digest(model),
+            **publication_facts(publication, folder / "student"),
+        )
+        return export_with(statement, model, labels, folder, export_formats=export_formats)
+
     def _open(self, queries: npt.NDArray[Any], num_classes: int) -> Round:
-        rounds = self.journal.rounds()
-        mechanisms = {
-            member.name: self.asking.mechanism_of(member, num_classes)
+        """Puts queries to all silos, and returns the round once it is closed."""
+        mechanisms: dict[str, Mechanism] = {
+            member.name: self.asking.mechanism
+            or RandomisedResponse(num_classes=num_classes, epsilon=member.epsilon)
             for member in self.roster.members
         }
+        number = 1 + max((earlier.number for earlier in self.journal.rounds), default=0)
         seconds = self.asking.seconds if self._silos is None else IN_PROCESS_SECONDS
-        round_ = Round(
+        batch = QueryBatch(
             run_id=self.roster.run,
-            number=1 + max((earlier.number for earlier in rounds), default=0),
+            batch_id=f"round-{number}",
             queries=queries,
-            mechanisms=mechanisms,
             num_classes=num_classes,
+            mechanism=mechanisms[self.roster.names[0]],
             deadline=time.time() + seconds,
         )
-        self.journal.open_round(round_)
+        round_ = Round(number=number, batch=batch, mechanisms=mechanisms)
+        self.journal.keep(round_)
+        self._finish(round_)
         return round_
 
     def _finish_open_rounds(self) -> None:
-        for round_ in self.journal.rounds():
-            if round_.number not in self.journal.results:
+        for round_ in self.journal.rounds:
+            if round_.is_open:
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
+        """Waits for replies, or has the silos of this process reply, and closes a round."""
         if self._silos is None:
-            self.journal.wait(round_)
+            asked = round_.mechanisms.keys()
+            deadline = round_.batch.deadline
+            self.journal.wait(asked, round_.replies.keys(), deadline, "silos replied")
         for silo in self._silos or ():
-            poll = functools.partial(self.journal.poll, silo.name)
-            submit = functools.partial(self.journal.submit, silo.name)
-            while silo.step(poll, submit) is Answer.OK:
-                pass
-        replies = self.journal.replies(round_.number)
-        self._on_event(in_words(replies))
-        if any(isinstance(each, SecureMechanism) for each in round_.mechanisms.values()):
-            values = self._open_histogram(round_, replies)
+            batch = self.journal.poll(silo.name)
+            if batch is not None:
+                reply = silo.answer(batch)
+                fault_point("silo_answered")
+                self.journal.submit(reply)
+                fault_point("silo_submitted")
+        self._on_event(in_words(round_.replies))
+        if isinstance(round_.batch.mechanism, SecureMechanism):
+            values = self._open_histogram(round_)
         else:
-            values = plurality(round_, replies, self.asking.least_answers)
-        self.journal.close_round(round_.number, values)
+            values = plurality(round_, self.asking.least_answers)
+        self.journal.keep(RoundResult(number=round_.number, values=values))
 
-    def _open_histogram(self, round_: Round, replies: Mapping[str, Reply]) -> IntArray | None:
+    def _open_histogram(self, round_: Round) -> IntArray | None:
+        """Returns what the aggregators open of a round, `[num_queries, ...]`; None for nothing."""
         sealed = {
-            name: reply.sealed for name, reply in replies.items() if isinstance(reply, SealedShares)
+            name: reply.sealed
+            for name, reply in round_.replies.items()
+            if isinstance(reply, SealedShares)
         }
         if len(sealed) < max(self.asking.least_answers, self._least_silos):
             return None
-
-        batch = round_.batch(next(iter(round_.mechanisms)))
-        terms = BatchTerms.of_batch(batch, self.roster.aggregators, self.roster.identities)
+        roster = self.roster
+        terms = BatchTerms.of_batch(round_.batch, roster.aggregators, roster.identities)
         try:
             opened = open_histogram(terms, sealed, self._aggregators)
         except TooFewSilosError:
             return None  # and never more: the round ends
         self._on_event(f"a total opened; left out: {', '.join(opened.left_out) or 'none'}")
+        if isinstance(terms.mechanism, SecureFeatureSums):
+            table = terms.mechanism.shape(round_.batch.num_classes)
+            return opened.noisy_counts.reshape(1, *table)
         return opened.noisy_counts
 
     def _results(self) -> dict[bytes, Any]:
         """Returns what came of every query of closed rounds: a label, a row of counts, or None."""
         results: dict[bytes, Any] = {}
-        for round_ in self.journal.rounds():
-            if round_.number not in self.journal.results:
-                continue
-            values = self.journal.results[round_.number]
-            rows = [WITHHELD] * len(round_.queries) if values is None else values
-            for query, row in zip(round_.queries, rows, strict=True):
-                is_withheld = np.ndim(row) == 0 and row == WITHHELD
-                results[query_digest(query)] = None if is_withheld else row
+        for round_ in self.journal.rounds:
+            if not round_.is_open:
+                digests = round_.batch.digests
+                rows = [None] * len(digests) if round_.result is None else round_.result
+                results.update(zip(digests, rows, strict=True))
         return results

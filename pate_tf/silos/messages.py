@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
-from pate_tf.core import validation
-from pate_tf.core.validation import IntArray, check_name, frozen_view, whole_numbers
-from pate_tf.net.messages import encode
+from pate_tf.core import checks
+from pate_tf.core.checks import IntArray, check_name, frozen_view, whole_numbers
+from pate_tf.net.wire_values import digest
 
 # Votes or feature sums are added up under secret sharing.
 SecureMechanism = SecureHistogram | SecureFeatureSums
@@ -36,16 +36,15 @@ def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
         representation: digest of the public encoder, `Encoder.digest`.
         unit: "record" or "owner".
     """
-    validation.one_of(("record", "owner"), unit=unit)
-    digest = hashlib.sha256(f"feature sums {unit} {representation}".encode()).digest()
-    return np.frombuffer(digest, np.uint8).reshape(1, -1)
+    checks.one_of(("record", "owner"), unit=unit)
+    stands_for = hashlib.sha256(f"feature sums {unit} {representation}".encode()).digest()
+    return np.frombuffer(stands_for, np.uint8).reshape(1, -1)
 
 
 def query_digest(query: npt.NDArray[Any]) -> bytes:
     """Returns what a query is known by: SHA-256 of its type, shape and bytes, 32 bytes."""
-    digest = hashlib.sha256(f"{query.dtype.str}{query.shape}".encode())
-    digest.update(np.ascontiguousarray(query).tobytes())
-    return digest.digest()
+    header = f"{query.dtype.str}{query.shape}".encode()
+    return hashlib.sha256(header + np.ascontiguousarray(query).tobytes()).digest()
 
 
 class Reason(enum.Enum):
@@ -112,21 +111,25 @@ class QueryBatch:
     def __post_init__(self) -> None:
         check_name(self.run_id, "run_id")
         check_name(self.batch_id, "batch_id")
-        if not isinstance(self.queries, np.ndarray):
-            raise ValueError(f"queries: expected an array, got {type(self.queries).__name__}")
-        validation.one_of(("|u1", "<f4"), queries=self.queries.dtype.str)
+        checks.one_of(("|u1", "<f4"), queries=self.queries.dtype.str)
         if self.queries.ndim < 2 or not self.queries.size:
             raise ValueError(
                 f"queries: expected [num_queries, ...], got shape {self.queries.shape}"
             )
-        validation.finite(queries=self.queries)
-        validation.whole(2, 2**16, num_classes=self.num_classes)
-        validation.between(-math.inf, math.inf, deadline=self.deadline)
+        if not np.isfinite(self.queries).all():
+            raise ValueError("queries: expected finite numbers, got NaN or infinite ones")
+        checks.whole(2, 2**16, num_classes=self.num_classes)
+        checks.between(-math.inf, math.inf, deadline=self.deadline)
         if getattr(self.mechanism, "num_classes", self.num_classes) != self.num_classes:
             raise ValueError("mechanism: expected one of the batch's classes, got another")
         _check_commitment(self.commitment)
         object.__setattr__(self, "queries", frozen_view(self.queries))
         object.__setattr__(self, "digests", tuple(map(query_digest, self.queries)))
+
+    @property
+    def question(self) -> bytes:
+        """What the batch is known by, whenever it is asked: 32 bytes."""
+        return digest(dataclasses.replace(self, deadline=0.0, commitment=None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -213,4 +216,4 @@ def reply_digest(reply: Reply) -> bytes:
 
     A silo that sends a stored reply again may have answered other batches since.
     """
-    return hashlib.sha256(encode(dataclasses.replace(reply, commitment=None))).digest()
+    return digest(dataclasses.replace(reply, commitment=None))

@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import enum
 import functools
-import hashlib
 import os
 import pathlib
 import re
@@ -22,10 +21,10 @@ from typing import Final
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
-from pate_tf.core import artifacts, validation
-from pate_tf.core.validation import check_name
-from pate_tf.net.messages import decode, encode
+from pate_tf.accounting.local import MOST_CLASSES, MOST_SILOS, SecureFeatureSums, SecureHistogram
+from pate_tf.core import artifacts, checks
+from pate_tf.core.checks import check_name
+from pate_tf.net.wire_values import decode, digest, encode
 from pate_tf.silos import shamir
 from pate_tf.silos.messages import QueryBatch
 from pate_tf.silos.shamir import PRIME, Elements
@@ -114,10 +113,9 @@ class Keys:
         Raises ValueError if the file holds something else, or another name's keys.
         """
         if not path.exists():
-            private = os.urandom(2 * _KEY_BYTES)
+            new = {"name": name, "keys": os.urandom(2 * _KEY_BYTES).hex()}
             artifacts.make_sensitive_folder(path.parent)
-            artifacts.write_json(path, {"name": name, "keys": private.hex()}, private=True)
-            return cls(name, private)
+            artifacts.write_json(path, new, private=True)
         fields = artifacts.read_json(path)
         if fields.get("name") != name:
             raise ValueError(f"{path}: expected the keys of {name}, got something else")
@@ -131,32 +129,12 @@ def _from_hex(what: str, text: object) -> bytes:
     return bytes.fromhex(text)
 
 
-MOST_SILOS: Final = 100_000
-MOST_CLASSES: Final = 2**16
 MOST_COUNTS: Final = 2**24  # of a batch: 128 MiB of shares from every silo
 DIGEST_BYTES: Final = 32
 # Of honest silos' sums and of all noise, each; less than half of the field together.
 _MOST_TOTAL: Final = 2**58
 # A sum of noise beyond so many standard deviations has a probability below e^-198.
 _DEVIATIONS: Final = 20.0
-
-
-def joined(*parts: bytes) -> bytes:
-    """Returns parts in a row, each with its length before it: others never give the same."""
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-
-
-def split(content: bytes) -> list[bytes]:
-    """Returns the parts that `joined` put in a row; raises ProtocolError if there are none such."""
-    parts, place = [], 0
-    while place < len(content):
-        start = place + 8
-        end = start + int.from_bytes(content[place:start], "big")
-        if start > len(content) or end > len(content):
-            raise ProtocolError("expected a message in parts, got something else")
-        parts.append(content[start:end])
-        place = end
-    return parts
 
 
 class Step(enum.Enum):
@@ -197,59 +175,56 @@ class BatchTerms:
     Every sealed share names their digest: none is treated under other noise, aggregators, batches.
 
     Attributes:
-        run_id: name of the run.
-        batch_id: name of the batch; a batch opens once, so another opening needs another name.
-        queries_digest: SHA-256 over the digests of the queries, 32 bytes.
-        num_queries: number of queries, at least 1; 1 of feature sums.
-        num_classes: number of classes, at least 2; of feature sums how many numbers a table has.
+        question: of the batch, `QueryBatch.question`; a batch opens once, so another opening needs
+            another batch.
+        shape: number of queries, at least 1, and of classes, at least 2; of feature sums 1, and how
+            many numbers a table has.
         mechanism: noise, number of aggregators and threshold; what is charged for it.
         aggregators: in the order of their numbers, which count from 1.
         silos: of feature sums the silos, which sign what they share; none of votes, of whom any may
             be made up, as aggregators add the noise.
         are_sums: whether feature sums are shared, to which silos added noise; else votes.
-        shape: (num_queries, num_classes).
         size: how many numbers are summed up.
         share_size: how many numbers a silo shares: two for each query, and its votes.
         threshold: how many aggregators may pool what they know.
         numbers: of the aggregators, from 1.
+        least_silos: fewest silos that open together.
+        largest_sum: most that a silo shares as a number of its sums, in lattice steps.
 
     Raises ValueError if values don't fit each other, or a sum could wrap around in the field.
     """
 
-    run_id: str
-    batch_id: str
-    queries_digest: bytes
-    num_queries: int
-    num_classes: int
+    question: bytes
+    shape: tuple[int, int]
     mechanism: SecureHistogram | SecureFeatureSums
     aggregators: tuple[Identity, ...]
     silos: tuple[Identity, ...] = ()
     are_sums: bool = dataclasses.field(init=False, repr=False)
-    shape: tuple[int, int] = dataclasses.field(init=False, repr=False)
     size: int = dataclasses.field(init=False, repr=False)
     share_size: int = dataclasses.field(init=False, repr=False)
     threshold: int = dataclasses.field(init=False, repr=False)
     numbers: range = dataclasses.field(init=False, repr=False)
+    least_silos: int = dataclasses.field(init=False, repr=False)
+    largest_sum: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        size = self.num_queries * self.num_classes
+        num_queries, num_classes = self.shape
         derived = {
             "are_sums": isinstance(self.mechanism, SecureFeatureSums),
-            "shape": (self.num_queries, self.num_classes),
-            "size": size,
-            "share_size": 2 * self.num_queries + size,
+            "size": num_queries * num_classes,
+            "share_size": 2 * num_queries + num_queries * num_classes,
             "threshold": self.mechanism.threshold,
             "numbers": range(1, len(self.aggregators) + 1),
+            "least_silos": getattr(self.mechanism, "least_silos", 1),
+            "largest_sum": _MOST_TOTAL // max(len(self.silos), 1),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-        check_name(self.run_id, "run_id")
-        check_name(self.batch_id, "batch_id")
-        if len(self.queries_digest) != DIGEST_BYTES:
-            raise ValueError("queries_digest: expected 32 bytes, got another number")
+        if len(self.question) != DIGEST_BYTES:
+            raise ValueError("question: expected 32 bytes, got another number")
         most = MOST_COUNTS if self.are_sums else MOST_CLASSES
-        validation.whole(2, most, num_classes=self.num_classes)
-        validation.whole(1, MOST_COUNTS // self.num_classes, num_queries=self.num_queries)
+        checks.whole(2, most, num_classes=num_classes)
+        checks.whole(1, MOST_COUNTS // num_classes, num_queries=num_queries)
         number = self.mechanism.num_parties
         if len(self.aggregators) != number:
             raise ValueError(f"aggregators: expected {number}, got {len(self.aggregators)}")
@@ -269,7 +244,8 @@ class BatchTerms:
         else:
             # All aggregators' noise on a count.
             sigma = self.mechanism.sigma * sqrt(number / self.mechanism.num_honest)
-            largest, bound = LATTICE * (MOST_SILOS + _DEVIATIONS * sigma), PRIME / 2.0
+            largest = LATTICE * (MOST_SILOS + _DEVIATIONS * sigma)
+            bound = PRIME / 2.0
         if not largest < bound:
             raise ValueError(
                 f"sigma: expected noise that can't wrap around in the field, got "
@@ -289,7 +265,8 @@ class BatchTerms:
 
         Raises ValueError if the batch is not to be shared, or for others than these.
         """
-        mechanism, num_classes = batch.mechanism, batch.num_classes
+        mechanism = batch.mechanism
+        num_classes = batch.num_classes
         if isinstance(mechanism, SecureFeatureSums):
             num_classes = prod(mechanism.shape(num_classes))
         elif isinstance(mechanism, SecureHistogram):
@@ -297,30 +274,17 @@ class BatchTerms:
         else:
             raise ValueError("mechanism: expected one of secure aggregation, got another")
         return cls(
-            run_id=batch.run_id,
-            batch_id=batch.batch_id,
-            queries_digest=hashlib.sha256(b"".join(batch.digests)).digest(),
-            num_queries=len(batch.queries),
-            num_classes=num_classes,
+            question=batch.question,
+            shape=(len(batch.queries), num_classes),
             mechanism=mechanism,
             aggregators=aggregators,
             silos=silos,
         )
 
-    @property
-    def least_silos(self) -> int:
-        """Fewest silos that open together."""
-        return self.mechanism.least_silos if isinstance(self.mechanism, SecureFeatureSums) else 1
-
-    @property
-    def largest_sum(self) -> int:
-        """Most that a silo shares as a number of its sums, in lattice steps."""
-        return _MOST_TOTAL // max(len(self.silos), 1)
-
     @functools.cached_property
     def digest(self) -> bytes:
         """What the terms are known by, 32 bytes."""
-        return hashlib.sha256(joined(b"pate_tf secure aggregation 6", encode(self))).digest()
+        return digest(("pate_tf secure aggregation 7", self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -331,6 +295,8 @@ class AggregatorMessage:
         terms_digest: of the batch, 32 bytes.
         step: which step.
         aggregator: number of the sender, from 1.
+        seen: digest of all messages on the step before, so that aggregators that saw different ones
+            never go on together; empty on the first step.
         content: its form depends on the step.
         signature: of all of the above, 64 bytes.
     """
@@ -338,14 +304,18 @@ class AggregatorMessage:
     terms_digest: bytes
     step: Step
     aggregator: int
+    seen: bytes
     content: bytes = dataclasses.field(repr=False)
-    signature: bytes = dataclasses.field(repr=False)
+    signature: bytes = dataclasses.field(default=b"", repr=False)
 
     @property
     def signed_bytes(self) -> bytes:
         """What the signature is of."""
-        number, step = str(self.aggregator).encode(), self.step.value.encode()
-        return joined(b"pate_tf aggregator", self.terms_digest, step, number, self.content)
+        return encode(("aggregator", dataclasses.replace(self, signature=b"")))
+
+    def signed(self, keys: Keys) -> AggregatorMessage:
+        """Returns the message with the signature of its sender, whose keys these are."""
+        return dataclasses.replace(self, signature=keys.signing.sign(self.signed_bytes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -363,59 +333,6 @@ class AggregatorTask:
     terms: BatchTerms
     sealed: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
     messages: tuple[AggregatorMessage, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sealed", dict(sorted(self.sealed.items())))
-
-    @property
-    def digest(self) -> bytes:
-        """What tells two tasks apart, 32 bytes."""
-        return hashlib.sha256(encode(self)).digest()
-
-
-def signed(
-    content: bytes, *, step: Step, terms: BatchTerms, aggregator: int, keys: Keys
-) -> AggregatorMessage:
-    """Returns an aggregator's message with its signature."""
-    message = AggregatorMessage(
-        terms_digest=terms.digest, step=step, aggregator=aggregator, content=content, signature=b""
-    )
-    return dataclasses.replace(message, signature=keys.signing.sign(message.signed_bytes))
-
-
-def check_messages(messages: Sequence[AggregatorMessage], step: Step, terms: BatchTerms) -> None:
-    """Checks that there is one message of every aggregator on a step, each signed by it.
-
-    On `RELEASE` 2 t + 1 are enough: they name the total even where t of them lie; fewer would let
-    the last one choose it.
-
-    Raises ProtocolError if not; names the aggregator.
-    """
-    numbers = [message.aggregator for message in messages]
-    is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
-    if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
-        raise ProtocolError(
-            f"{step.value}: expected a message of each of {len(terms.numbers)} aggregators in order"
-        )
-    for message in messages:
-        identity = terms.aggregators[message.aggregator - 1]
-        if (
-            message.step is not step
-            or message.terms_digest != terms.digest
-            or not identity.verifies(message.signature, message.signed_bytes)
-        ):
-            raise ProtocolError(
-                f"{step.value}: expected a message of {identity.name} on this batch with its "
-                "signature, got another"
-            )
-
-
-def round_digest(messages: Sequence[AggregatorMessage]) -> bytes:
-    """Returns what all messages on a step are known by, 32 bytes."""
-    parts = []
-    for message in messages:
-        parts += [str(message.aggregator).encode(), message.step.value.encode(), message.content]
-    return hashlib.sha256(joined(*parts)).digest()
 
 
 # Whether shares are those of one vote for each query, without a look at the votes.
@@ -457,7 +374,7 @@ class Challenge:
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
         """Returns the weights that all seeds together give."""
         drawn = shamir.from_seed(seed, terms.share_size)
-        rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.num_queries])
+        rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.shape[0]])
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
 
     def masked(self, shares: Elements) -> Elements:
@@ -476,8 +393,8 @@ class Challenge:
         weights = shamir.multiply(self.rho, self.rho)
         squares = shamir.total(shamir.multiply(weights, votes), axis=1)
         products = shamir.multiply(np.uint64(2), shamir.multiply(opened, a))
-        plus, minus = shamir.multiply(opened, opened), shamir.add(products, squares)
-        brackets = shamir.subtract(shamir.add(plus, b), minus)
+        plus = shamir.add(shamir.multiply(opened, opened), b)
+        brackets = shamir.subtract(plus, shamir.add(products, squares))
         missing = shamir.subtract(shamir.total(votes, axis=1), np.uint64(1))
         of_squares = shamir.total(shamir.multiply(self.tau, brackets))
         of_numbers = shamir.total(shamir.multiply(self.chi, missing))
@@ -492,7 +409,7 @@ def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, El
 
 def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
     """Returns what an aggregator commits to of its seed, 32 bytes."""
-    return hashlib.sha256(joined(terms.digest, str(aggregator).encode(), seed)).digest()
+    return digest(("seed", terms.digest, aggregator, seed))
 
 
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
@@ -512,38 +429,31 @@ class Commitment:
     """What an aggregator commits to.
 
     Attributes:
-        dealings: of each silo whose share it could open, by name and in order, the digest of the
-            silo's shares for all aggregators, 32 bytes.
-        received: digest of its task with all shares that it got, 32 bytes.
-        seed: digest of its seed, 32 bytes.
-        noise: its noise in shares, each sealed to an aggregator; empty for itself.
+        dealings: of each silo whose share it could open, by name, the digest of the silo's shares
+            for all aggregators, 32 bytes.
+        part_digest: of its part of the challenge, 32 bytes.
+        noise: its noise in shares, each sealed to an aggregator; empty of feature sums.
 
     Raises ValueError if it is none.
     """
 
     dealings: Mapping[str, bytes]
-    received: bytes
-    seed: bytes
+    part_digest: bytes
     noise: tuple[bytes, ...] = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
-        digests = (*self.dealings.values(), self.received, self.seed)
+        digests = (*self.dealings.values(), self.part_digest)
         if any(len(digest) != DIGEST_BYTES for digest in digests):
             raise ValueError("expected digests of 32 bytes, got others")
         for silo in self.dealings:
             check_name(silo, "silo")
-        if list(self.dealings) != sorted(self.dealings):
-            raise ValueError("expected silos in order, each with a digest")
 
     @classmethod
-    def of(cls, message: AggregatorMessage, terms: BatchTerms) -> Commitment:
-        """Returns what a message says; raises ProtocolError if it says nothing of the kind."""
-        try:
-            commitment: Commitment = decode(cls, message.content)
-        except ValueError as error:
-            raise ProtocolError(f"commit: {error}") from None
-        if len(commitment.noise) != len(terms.aggregators):
-            raise ProtocolError("commit: expected noise for each aggregator")
+    def of(cls, content: bytes, terms: BatchTerms) -> Commitment:
+        """Returns what a message's content says; raises ValueError if it is nothing of the kind."""
+        commitment: Commitment = decode(cls, content)
+        if len(commitment.noise) != (0 if terms.are_sums else len(terms.aggregators)):
+            raise ValueError("expected noise for each aggregator")
         return commitment
 
 
@@ -572,8 +482,8 @@ class Transcript:
 
     Attributes:
         terms: of the batch.
-        seen: `round_digest` of the last step's messages; every message on the next step begins with
-            it, so that aggregators that saw different messages never go on together.
+        place: how many steps are done.
+        seen: digest of the last step's messages, which every message on the next step names.
         committed: after `COMMIT`, what each aggregator committed to.
         silos: after `COMMIT`, the silos of which all hold a share of the same dealing.
         challenge: after `REVEAL`.
@@ -591,85 +501,106 @@ class Transcript:
     total: Elements
 
     def __init__(self, terms: BatchTerms) -> None:
-        self.terms, self.seen = terms, b""
+        self.terms = terms
+        self.place = 0
+        self.seen = b""
 
-    def after(self, step: Step, messages: Sequence[AggregatorMessage]) -> Transcript:
+    def after(self, messages: Sequence[AggregatorMessage]) -> Transcript:
         """Returns the transcript with the messages of the next step.
 
         Raises:
             ProtocolError: if a message is missing or forged, or contradicts what was said before.
             TooFewSilosError: if too few silos are left.
         """
-        check_messages(messages, step, self.terms)
+        step = STEPS[self.place]
+        self._check(step, messages)
         longer = copy.copy(self)
-        if step is Step.COMMIT:
-            longer.committed = [Commitment.of(message, self.terms) for message in messages]
-            longer.silos = common_silos(longer.committed)
-        else:
-            parts = {}
-            for message in messages:
-                seen, *parts[message.aggregator] = split(message.content) or [b""]
-                if seen != self.seen:
-                    raise ProtocolError(
-                        f"{step.value}: expected {self._name(message.aggregator)} to have seen "
-                        "what the others saw, got a message on something else"
-                    )
-            longer._conclude(step, parts)
-        longer.seen = round_digest(messages)
+        try:
+            longer._conclude(step, {each.aggregator: each.content for each in messages})
+        except ProtocolError:
+            raise
+        except ValueError as error:
+            raise ProtocolError(f"{step.value}: {error}") from None
+        longer.place += 1
+        longer.seen = digest(tuple(messages))
         return longer
 
-    def _conclude(self, step: Step, parts_of: Mapping[int, list[bytes]]) -> None:
-        """Takes up what aggregators said on a step after the first, by their numbers."""
-        terms, silos = self.terms, self.silos
-        if step is Step.REVEAL:
-            for (number, parts), committed in zip(parts_of.items(), self.committed, strict=True):
-                if len(parts) != 1 or seed_digest(parts[0], number, terms) != committed.seed:
-                    raise ProtocolError(
-                        f"reveal: expected the seed that {self._name(number)} committed to"
-                    )
+    def _check(self, step: Step, messages: Sequence[AggregatorMessage]) -> None:
+        """Checks that there is one message of every aggregator on a step, each signed by it.
+
+        On `RELEASE` 2 t + 1 are enough: they name the total even where t of them lie; fewer would
+        let the last one choose it.
+
+        Raises ProtocolError if not; names the aggregator.
+        """
+        terms = self.terms
+        numbers = [message.aggregator for message in messages]
+        is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
+        if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
+            raise ProtocolError(
+                f"{step.value}: expected a message of each of {len(terms.numbers)} aggregators in "
+                "order"
+            )
+        for message in messages:
+            identity = terms.aggregators[message.aggregator - 1]
+            if (
+                message.step is not step
+                or message.terms_digest != terms.digest
+                or not identity.verifies(message.signature, message.signed_bytes)
+            ):
+                raise ProtocolError(
+                    f"{step.value}: expected a message of {identity.name} on this batch with its "
+                    "signature, got another"
+                )
+            if message.seen != self.seen:
+                raise ProtocolError(
+                    f"{step.value}: expected {identity.name} to have seen what the others saw, got "
+                    "a message on something else"
+                )
+
+    def _conclude(self, step: Step, contents: Mapping[int, bytes]) -> None:
+        """Takes up what aggregators said on a step, by their numbers; they saw the same before."""
+        terms = self.terms
+
+        def opened_values(*shape: int) -> list[Elements | None]:
+            values = {
+                number: shamir.from_bytes(row, shape, "values") for number, row in contents.items()
+            }
+            return opened(values, threshold=terms.threshold)
+
+        if step is Step.COMMIT:
+            self.committed = [Commitment.of(content, terms) for content in contents.values()]
+            self.silos = common_silos(self.committed)
+        elif step is Step.REVEAL:
+            for (number, seed), committed in zip(contents.items(), self.committed, strict=True):
+                if seed_digest(seed, number, terms) != committed.part_digest:
+                    name = terms.aggregators[number - 1].name
+                    raise ProtocolError(f"reveal: expected the seed that {name} committed to")
             # One random seed is enough, drawn before anyone knew what all committed to.
-            seeds = joined(terms.digest, self.seen, *(seed for (seed,) in parts_of.values()))
-            self.challenge = Challenge.of_seed(hashlib.sha256(seeds).digest(), terms)
+            seeds = ("challenge", terms.digest, self.seen, tuple(contents.values()))
+            self.challenge = Challenge.of_seed(digest(seeds), terms)
         elif step is Step.MASK:
-            values = self._values(step, parts_of, (len(silos), terms.num_queries))
-            self.masked = opened(values, threshold=terms.threshold)
+            self.masked = opened_values(len(self.silos), terms.shape[0])
         elif step is Step.CHECK:
-            values = self._values(step, parts_of, (len(silos), 1))
-            checked = opened(values, threshold=terms.threshold)
-            self.passing = passing_silos(silos, self.masked, checked)
+            checked = opened_values(len(self.silos), 1)
+            self.passing = passing_silos(self.silos, self.masked, checked)
             if len(self.passing) < terms.least_silos:
                 raise TooFewSilosError(
                     f"silos: expected {terms.least_silos} or more whose shares open and fit each "
                     f"other, got {len(self.passing)}"
                 )
         elif step is Step.AGREE:
-            for number, parts in parts_of.items():
-                if parts != [silo.encode() for silo in self.passing]:
+            for number, content in contents.items():
+                if content != encode(self.passing):
+                    name = terms.aggregators[number - 1].name
                     raise ProtocolError(
-                        f"agree: expected the silos that pass, got others of {self._name(number)}"
+                        f"agree: expected the silos that pass, got others of {name}"
                     )
         else:
-            sums = self._values(step, parts_of, terms.shape)
-            total = shamir.reconstruct(sums, degree=terms.threshold)
+            (total,) = opened_values(1, terms.size)
             if total is None:
                 raise ProtocolError(
                     "release: expected sums that fit each other; an aggregator added wrongly, and "
                     "it can't be told which"
                 )
-            self.total = total
-
-    def _values(
-        self, step: Step, parts_of: Mapping[int, list[bytes]], shape: tuple[int, ...]
-    ) -> dict[int, Elements]:
-        if any(len(parts) != 1 for parts in parts_of.values()):
-            raise ProtocolError(f"{step.value}: expected one row of values of each, got others")
-        try:
-            return {
-                number: shamir.from_bytes(row, shape, step.value)
-                for number, (row,) in parts_of.items()
-            }
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
-
-    def _name(self, number: int) -> str:
-        return self.terms.aggregators[number - 1].name
+            self.total = total.reshape(terms.shape)

@@ -7,12 +7,16 @@ from math import inf
 from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.local import SILO_CHARGES, RandomisedResponse, SecureHistogram
-from pate_tf.core import artifacts, validation
-from pate_tf.core.validation import Fields, Settings, check_name, described, setting
+from pate_tf.core import artifacts, checks
+from pate_tf.core.checks import check_name
+from pate_tf.core.settings import AtDelta, ProtectedUnit, Settings, described, setting
+from pate_tf.core.toml_files import Fields
+from pate_tf.data.named_function import OnFeatures
 from pate_tf.net.credentials import Roster
 from pate_tf.silos.messages import Mechanism, QueryBatch, Reason
 from pate_tf.silos.protocol import Identity
 
+METHODS: Final = ("pate", "feature_sums")
 TITLE: Final = """\
 # What this silo allows. pate silo refuses what goes beyond it, before anything is charged.
 # randomised_response: each vote is randomized here; no other organization has to be trusted.
@@ -25,9 +29,14 @@ TITLE: Final = """\
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Policy(Settings):
+class Policy(Settings, ProtectedUnit):
     """What a silo allows. Public. Each field is a line of its file."""
 
+    restated: ClassVar = {
+        "unit": {
+            "help": "Of secure_feature_sums: what is protected, each record, or all of an owner's."
+        }
+    }
     silo: str = setting(
         flag="name", help="The silo's name, as on the roster and in its certificate."
     )
@@ -68,21 +77,13 @@ class Policy(Settings):
         help="Of secure_feature_sums: how many of these silos must be allowed to add no noise or "
         "pool what they know; the others' noise has to suffice.",
     )
-    unit: str = setting(
-        "record",
-        choices=("record", "owner"),
-        help="Of secure_feature_sums: what is protected, each record, or all of an owner's.",
-    )
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a name is none, or a mechanism is unknown or there is none."""
+        """Raises ValueError if a name or value is none, or no mechanism is allowed."""
         super().__post_init__()
         check_name(self.silo, "silo")
-        if not self.allowed or not set(self.allowed) <= set(SILO_CHARGES):
-            raise ValueError(
-                f"allowed: expected some of {', '.join(SILO_CHARGES)}, got "
-                f"{', '.join(self.allowed) or 'none'}"
-            )
+        if not self.allowed:
+            raise ValueError(f"allowed: expected some of {', '.join(SILO_CHARGES)}, got none")
 
     @classmethod
     def read(cls, path: pathlib.Path, **values: Any) -> "Policy":
@@ -157,7 +158,7 @@ class Member:
 
     def __post_init__(self) -> None:
         check_name(self.name, "silo")
-        validation.positive(epsilon=self.epsilon)
+        checks.positive(epsilon=self.epsilon)
 
     def entry(self) -> str:
         """Returns what stands on a roster for the silo."""
@@ -168,14 +169,13 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SiloRoster(Roster):
+class SiloRoster(Roster, AtDelta):
     """All silos and aggregators of a run. Public.
 
     With secure aggregation every silo and aggregator gets it from the person who sets the run up,
     never from a coordinator, which could put keys of its own in it.
 
     Attributes:
-        delta: that the statement's epsilons hold at.
         members: the silos, in the order of `names`.
         aggregators: of secure aggregation, in the order of their numbers.
         identities: keys of the silos that may add feature sums.
@@ -184,7 +184,6 @@ class SiloRoster(Roster):
     """
 
     role: ClassVar[str] = "silo"
-    delta: float
     members: tuple[Member, ...]
     aggregators: tuple[Identity, ...] = ()
     names: tuple[str, ...] = dataclasses.field(init=False)
@@ -195,7 +194,7 @@ class SiloRoster(Roster):
         object.__setattr__(self, "identities", identities)
         object.__setattr__(self, "names", tuple(member.name for member in self.members))
         super().__post_init__()
-        validation.between(0, 0.1, ends="[]", delta=self.delta)
+        checks.between(0, 0.1, ends="[]", delta=self.delta)
         everyone = (*self.names, *(aggregator.name for aggregator in self.aggregators))
         if len(set(everyone)) < len(everyone):
             raise ValueError("aggregator: expected other names than those of silos, got one twice")
@@ -206,13 +205,9 @@ class SiloRoster(Roster):
         members, aggregators = [], []
         for silo in fields.tables("silo"):
             name = silo.text("name")
-            members.append(
-                Member(
-                    name=name,
-                    epsilon=silo.number("epsilon") if silo.has("epsilon") else 1.0,
-                    identity=Identity.of_hex(name, silo.text("keys")) if silo.has("keys") else None,
-                )
-            )
+            epsilon = silo.number("epsilon") if silo.has("epsilon") else 1.0
+            identity = Identity.of_hex(name, silo.text("keys")) if silo.has("keys") else None
+            members.append(Member(name=name, epsilon=epsilon, identity=identity))
             silo.end()
         for each in fields.tables("aggregator") if fields.has("aggregator") else ():
             aggregators.append(Identity.of_hex(each.text("name"), each.text("keys")))
@@ -238,8 +233,7 @@ class Asking(Settings):
 
     Attributes:
         mechanism: of secure aggregation; None for randomized response, each silo at its own epsilon
-            of the roster.
-        unit: of feature sums, what is protected; silos that protect something else refuse.
+            of the roster. Silos that protect something else than its unit refuse feature sums.
     """
 
     mechanism: Mechanism | None = None
@@ -247,14 +241,22 @@ class Asking(Settings):
         600.0, flag="round_seconds", above=0.0, help="How long a round waits for replies."
     )
     least_answers: int = setting(1, least=1, help="Answers that a label needs.")
-    unit: str = setting(
-        "record",
-        choices=("record", "owner"),
-        help="With feature_sums: what silos protect, each record or all of an owner's.",
-    )
 
-    def mechanism_of(self, member: Member, num_classes: int) -> Mechanism:
-        """Returns what a silo is asked with."""
-        if self.mechanism is not None:
-            return self.mechanism
-        return RandomisedResponse(num_classes=num_classes, epsilon=member.epsilon)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JointMethod(Settings, OnFeatures):
+    """How labels of many silos come about. Public; said to the coordinator and to each silo."""
+
+    restated: ClassVar = {
+        "representation": {
+            "help": "With feature_sums: what maps records to features. Default: that of the data "
+            "set."
+        }
+    }
+    method: str = setting(
+        "pate",
+        group="method",
+        choices=METHODS,
+        help="pate: silos vote on queries of the public pool. feature_sums: the total of all "
+        "silos' feature sums opens once, with noise of each, and all of the pool gets labels.",
+    )

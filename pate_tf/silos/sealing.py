@@ -15,8 +15,9 @@ the bytes are for goes into `info`: opened for anything else they give nothing.
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -25,21 +26,37 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.core.validation import IntArray
+from pate_tf.core.checks import IntArray
+from pate_tf.net.wire_values import decode, digest, encode
 from pate_tf.release.noise import NoiseSource, SystemNoise
 from pate_tf.silos import shamir
-from pate_tf.silos.protocol import DIGEST_BYTES, BatchTerms, Keys, joined
+from pate_tf.silos.protocol import BatchTerms, Keys
 from pate_tf.silos.shamir import Elements
 
-OVERHEAD: Final = 48  # bytes that sealing adds
 BLIND_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 64
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SilosShare:
+    """What a silo seals to one aggregator.
+
+    Attributes:
+        row: the aggregator's share of what the silo deals. SENSITIVE.
+        blind: secret random bytes, without which the digest of the row confirms no guess at it.
+        digests: commitments to the shares of all aggregators, in the order of their numbers.
+        signature: of the digests by the silo; empty of votes, of which any may be made up.
+    """
+
+    row: bytes = dataclasses.field(repr=False)
+    blind: bytes = dataclasses.field(repr=False)
+    digests: tuple[bytes, ...]
+    signature: bytes
+
+
 def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator: int) -> bytes:
-    """Returns bytes that only an aggregator can read, `OVERHEAD` longer.
+    """Returns bytes that only an aggregator can read.
 
     Args:
         secret: what is sealed.
@@ -49,8 +66,18 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator
         aggregator: number of the one that it is for.
     """
     receiver = terms.aggregators[aggregator - 1]
-    info = joined(terms.digest, kind.encode(), sender.encode(), receiver.name.encode())
+    info = encode((terms.digest, kind, sender, receiver.name))
     return _SUITE.encrypt(secret, X25519PublicKey.from_public_bytes(receiver.sealing_key), info)
+
+
+def seal_each(
+    secrets: Sequence[bytes], terms: BatchTerms, *, sender: str, kind: str
+) -> tuple[bytes, ...]:
+    """Returns secrets, each sealed to its aggregator; arguments as of `seal`."""
+    return tuple(
+        seal(secret, terms, sender=sender, kind=kind, aggregator=number)
+        for number, secret in zip(terms.numbers, secrets, strict=True)
+    )
 
 
 def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Keys) -> bytes:
@@ -58,7 +85,7 @@ def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Ke
 
     Raises ValueError if anything differs.
     """
-    info = joined(terms.digest, kind.encode(), sender.encode(), keys.identity.name.encode())
+    info = encode((terms.digest, kind, sender, keys.identity.name))
     try:
         return _SUITE.decrypt(sealed, keys.sealing, info)
     except (InvalidTag, ValueError):
@@ -106,7 +133,8 @@ def seal_sums(
         raise ValueError("sums: expected a table of the batch's size, got another")
     if keys.identity not in terms.silos:
         raise ValueError(f"silos: expected {keys.identity.name} with its keys among them")
-    source, most = noise or SystemNoise(), terms.largest_sum
+    source = noise or SystemNoise()
+    most = terms.largest_sum
     drawn = source.gaussian_integers(terms.mechanism.share_scale, terms.size)
     noisy = np.clip(sums.reshape(-1), -most, most) + drawn
     table = shamir.reduced(shamir.from_integers(noisy)).reshape(terms.shape)
@@ -122,7 +150,7 @@ def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
         terms: of the batch.
         noise: entropy.
     """
-    a = shamir.uniform((terms.num_queries,), noise.words)
+    a = shamir.uniform((terms.shape[0],), noise.words)
     return shamir.share(
         np.concatenate([a, shamir.multiply(a, a), table.reshape(-1)]),
         num_parties=len(terms.aggregators),
@@ -140,19 +168,16 @@ def seal_shares(
     """
     rows = [shamir.to_bytes(row) for row in shares]
     blinds = [os.urandom(BLIND_BYTES) for _ in rows]
-    digests = b"".join(
+    digests = tuple(
         _share_digest(row, blind, terms, silo, number)
         for number, row, blind in zip(terms.numbers, rows, blinds, strict=True)
     )
-    signature = b""
-    if keys is not None:
-        signature = keys.signing.sign(
-            joined(b"pate_tf dealing", terms.digest, silo.encode(), digests)
-        )
-    return tuple(
-        seal(blind + digests + signature + row, terms, sender=silo, kind="votes", aggregator=number)
-        for number, row, blind in zip(terms.numbers, rows, blinds, strict=True)
-    )
+    signature = b"" if keys is None else keys.signing.sign(_dealing(digests, terms, silo))
+    dealt = [
+        encode(SilosShare(row=row, blind=blind, digests=digests, signature=signature))
+        for row, blind in zip(rows, blinds, strict=True)
+    ]
+    return seal_each(dealt, terms, sender=silo, kind="votes")
 
 
 def open_share(
@@ -166,24 +191,27 @@ def open_share(
         ValueError: if it was sealed for anything else, the share is not the one that its digests
             name, or a silo that must sign did not.
     """
-    whole = unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
-    signed = BLIND_BYTES + DIGEST_BYTES * len(terms.aggregators)
-    start = signed + SIGNATURE_BYTES * terms.are_sums
-    blind, digests, row = whole[:BLIND_BYTES], whole[BLIND_BYTES:signed], whole[start:]
-    shares = shamir.from_bytes(row, (terms.share_size,), "votes")
+    share: SilosShare = decode(
+        SilosShare, unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
+    )
+    shares = shamir.from_bytes(share.row, (terms.share_size,), "votes")
     number = terms.aggregators.index(keys.identity) + 1
-    digest = digests[DIGEST_BYTES * (number - 1) : DIGEST_BYTES * number]
-    if _share_digest(row, blind, terms, silo, number) != digest:
+    commitment = _share_digest(share.row, share.blind, terms, silo, number)
+    if len(share.digests) != len(terms.numbers) or share.digests[number - 1] != commitment:
         raise ValueError(f"shares of {silo}: expected the one that its digests name, got another")
+    dealing = _dealing(share.digests, terms, silo)
     if terms.are_sums:
         identity = next((each for each in terms.silos if each.name == silo), None)
-        dealing = joined(b"pate_tf dealing", terms.digest, silo.encode(), digests)
-        if identity is None or not identity.verifies(whole[signed:start], dealing):
+        if identity is None or not identity.verifies(share.signature, dealing):
             raise ValueError(f"shares of {silo}: expected its signature, got another")
-    return shares, hashlib.sha256(joined(b"pate_tf dealing", digests)).digest()
+    return shares, digest(dealing)
+
+
+def _dealing(digests: tuple[bytes, ...], terms: BatchTerms, silo: str) -> bytes:
+    """Returns what a silo signs, and what aggregators compare: the digests of all its shares."""
+    return encode(("dealing", terms.digest, silo, digests))
 
 
 def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, number: int) -> bytes:
     """Returns a commitment to a share; without the blind it confirms no guess at it."""
-    parts = [b"pate_tf share", terms.digest, silo.encode(), str(number).encode(), blind, row]
-    return hashlib.sha256(joined(*parts)).digest()
+    return digest(("share", terms.digest, silo, number, blind, row))

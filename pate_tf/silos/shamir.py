@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.validation import IntArray
+from pate_tf.core.checks import IntArray
 
 # Arithmetic modulo the prime 2**61 - 1 on arrays.
 #

@@ -10,32 +10,31 @@ import base64
 import contextlib
 import dataclasses
 import datetime
-import hashlib
 import os
 import pathlib
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.accounting.composition import Charge, fits, smallest_epsilon
+from pate_tf.accounting.charge import charge_from_dict
+from pate_tf.accounting.composition import Charge, fits
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.mechanisms.base import NoiseDraws
+from pate_tf.core.checks import IntArray
 from pate_tf.core.sensitive import SensitiveWarning
-from pate_tf.core.source import PrivateSource
-from pate_tf.core.validation import IntArray
-from pate_tf.ledger.journal import LedgerError, LedgerRow, Store, fault_point
+from pate_tf.core.settings import ProtectedUnit
+from pate_tf.core.source import PrivateSource, Records
+from pate_tf.ledger.journal import Store
+from pate_tf.ledger.ledger_file import LedgerError, LedgerRow, fault_point
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
-from pate_tf.net.messages import encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos.messages import (
-    Answer,
     QueryBatch,
     RandomisedVotes,
     Reason,
@@ -46,9 +45,6 @@ from pate_tf.silos.messages import (
 )
 from pate_tf.silos.protocol import BatchTerms, Keys
 from pate_tf.silos.roster import Policy, SiloRoster
-
-if TYPE_CHECKING:
-    from pate_tf.release.feature_sums import FeatureSums
 
 DAY_SECONDS = 24 * 60 * 60
 
@@ -61,6 +57,8 @@ class SiloAccount(Store):
 
     Attributes:
         silo: name of the silo.
+        charge_of: what each query was charged as, by its digest.
+        debits: when so many queries were charged, in seconds since 1970.
         charged_batches: batches whose sealed shares were charged, sent or not.
         sealed: the sealed shares by batch, as they were stored.
     """
@@ -70,12 +68,9 @@ class SiloAccount(Store):
     def __init__(
         self,
         folder: pathlib.Path | None,
+        policy: Policy,
         *,
-        silo: str,
-        epsilon_budget: float,
-        delta: float,
         source: PrivateSource | None = None,
-        unit: str = "record",
         acknowledge_reset: bool = False,
     ) -> None:
         """Opens an account, or a new one.
@@ -83,11 +78,9 @@ class SiloAccount(Store):
         Args:
             folder: sensitive; gets mode 0700. None for a simulation, which forgets everything when
                 it ends: then nothing is private.
-            silo: name of the silo; fixed at first use.
-            epsilon_budget: of everything that the silo ever answers. Every change is recorded.
-            delta: that it holds at; every change is recorded.
+            policy: name of the silo, fixed at first use; its budget and delta, of which every
+                change is recorded; and what charges of sums protect. Labels protect the silo.
             source: that the silo's releases are charged to; None for the account's folder itself.
-            unit: what the charges of sums protect, "record" or "owner"; labels protect the silo.
             acknowledge_reset: whether to go on although an earlier account of the silo, or later
                 rows of this one, are gone. That stays on record; what is known of what was spent is
                 charged again.
@@ -96,35 +89,31 @@ class SiloAccount(Store):
             LedgerError: if the account is damaged, was changed, or belongs to another silo, or if
                 there was another one, or one with more rows.
         """
+        unit = policy.unit
         super().__init__(
             folder,
             source=source,
-            identity=("silo", silo),
+            identity=("silo", policy.silo),
             unit=unit,
             acknowledge_reset=acknowledge_reset,
         )
-        self.silo = silo
-        self._charges: dict[bytes, tuple[int, Charge]] = {}
+        self.silo = policy.silo
+        self.charge_of: dict[bytes, Charge] = {}
+        self._debit_of: dict[bytes, int] = {}
         self.debits: list[tuple[float, int]] = []
         self.charged_batches: set[str] = set()
         self.sealed: dict[str, tuple[bytes, ...]] = {}
-        numbers = {"epsilon_budget": epsilon_budget, "delta": delta}
+        numbers = {"epsilon_budget": policy.epsilon_budget, "delta": policy.delta}
         try:
-            self.open_or_verify({"silo": silo, **numbers})
+            self.open_or_verify({"silo": policy.silo, **numbers})
+            if unit != "owner" and any(charge.unit == "owner" for charge in self.charges):
+                raise LedgerError(f"unit: the account has charges for owners, not for each {unit}")
             with self.exclusive():
-                if (self.epsilon_budget, self.delta) != (epsilon_budget, delta):
+                if (self.epsilon_budget, self.delta) != (policy.epsilon_budget, policy.delta):
                     self.write("budget", numbers)
         except BaseException:
             self.close()
             raise
-
-    def epsilon(self) -> float:
-        """Returns what all debits cost together, at delta, for the whole silo."""
-        return smallest_epsilon(self.charges, self.delta)[0]
-
-    def charge_of(self, query: bytes) -> Charge | None:
-        """Returns what a query was charged as; None if it was not charged."""
-        return self._charges[query][1] if query in self._charges else None
 
     def debit(self, charge: Charge, queries: Sequence[bytes], *, batch: str | None = None) -> None:
         """Charges durably; call it inside `exclusive`. Nothing may be drawn before it returns.
@@ -144,11 +133,6 @@ class SiloAccount(Store):
         }
         self.write("debit", details)
 
-    def labels(self, queries: Sequence[bytes]) -> dict[bytes, int]:
-        """Returns the stored answers, randomized, by query."""
-        answers = self.stored_answers(queries).items()
-        return {query: answer.label for query, answer in answers if answer.label is not None}
-
     def store_labels(self, labels: Mapping[bytes, int]) -> None:
         """Stores the answers of charged queries durably; call it inside `exclusive`.
 
@@ -158,9 +142,9 @@ class SiloAccount(Store):
         """
         by_debit: dict[int, list[bytes]] = {}
         for query in labels:
-            if query not in self._charges:
+            if query not in self._debit_of:
                 raise LedgerError("account: expected queries that were charged, got others")
-            by_debit.setdefault(self._charges[query][0], []).append(query)
+            by_debit.setdefault(self._debit_of[query], []).append(query)
         for debit, queries in by_debit.items():
             self.store_answers(debit, queries, [labels[query] for query in queries])
 
@@ -177,6 +161,7 @@ class SiloAccount(Store):
         self.write("sealed", {"batch": batch, "sealed": texts})
 
     def _record(self, row: LedgerRow) -> None:
+        super()._record(row)
         details = row.details
         if row.kind == "opened" and details.get("silo") != self.silo:
             raise LedgerError(f"account: expected that of {self.silo}, got another silo's")
@@ -185,7 +170,8 @@ class SiloAccount(Store):
             when = datetime.datetime.fromisoformat(row.time).timestamp()
             self.debits.append((when, int(details["number"])))
             for query in details.get("queries", ()):  # none where it was charged elsewhere
-                self._charges[bytes.fromhex(query)] = (row.sequence, charge)
+                self.charge_of[bytes.fromhex(query)] = charge
+                self._debit_of[bytes.fromhex(query)] = row.sequence
             if details.get("batch") is not None:
                 self.charged_batches.add(details["batch"])
         elif row.kind == "sealed":
@@ -197,34 +183,17 @@ FALLBACK: Final = 0  # the vote of a teacher that gives none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SiloSums:
+class SiloSums(Records, ProtectedUnit):
     """SENSITIVE: what a silo has in the place of a teacher with method feature_sums.
 
     Attributes:
         values: sums of its records by class, exact, int64 `[num_features + 1, num_classes]`, in
             steps of 1 / LATTICE; with second moments beside them where there is no public pool.
-        representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
-        unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
-        source: that the records are of; None where it is not known.
-        num_records: how many were summed; private where owners are protected.
+        encoder_digest: of the public encoder that they were mapped by, `Encoder.digest`.
     """
 
     values: IntArray = dataclasses.field(repr=False)
-    representation: str
-    unit: str = "record"
-    source: PrivateSource | None = dataclasses.field(default=None, repr=False)
-    num_records: int | None = dataclasses.field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, sums: FeatureSums) -> Self:
-        """Returns the sums of fitted `pate_tf.FeatureSums`."""
-        return cls(
-            values=sums.sums.values,
-            representation=sums.representation_digest,
-            unit=sums.unit,
-            source=sums.source,
-            num_records=sums.num_records,
-        )
+    encoder_digest: str
 
 
 class SiloTeacher:
@@ -232,7 +201,7 @@ class SiloTeacher:
 
     Args:
         model: a function from queries `[num_queries, *input_shape]` to labels `[num_queries]`; or
-            a model or file that `pate_tf.teachers.foreign` takes: with `predict`, of Keras, of
+            a model or file that `pate_tf.teachers.voters` takes: with `predict`, of Keras, of
             scikit-learn, a `.keras` file or a SavedModel's folder.
         num_classes: number of classes.
         input_shape: shape of one query; None for any.
@@ -249,7 +218,9 @@ class SiloTeacher:
         input_shape: tuple[int, ...] | None = None,
         input_type: str | None = None,
     ) -> None:
-        self.num_classes, self.input_shape, self.input_type = num_classes, input_shape, input_type
+        self.num_classes = num_classes
+        self.input_shape = input_shape
+        self.input_type = input_type
         self._answers = model
         if isinstance(model, pathlib.Path) or not callable(model) or hasattr(model, "predict"):
             from pate_tf.teachers.foreign import ForeignModels
@@ -277,7 +248,8 @@ class SiloTeacher:
             answers = np.asarray(self._answers(queries))
         except Exception:  # of a user's model
             answers = np.zeros(0)
-        votes, is_label = np.full(len(queries), FALLBACK), np.zeros(len(queries), np.bool_)
+        votes = np.full(len(queries), FALLBACK)
+        is_label = np.zeros(len(queries), np.bool_)
         if answers.dtype.kind in "iuf" and answers.shape == (len(queries),):
             is_label = (answers >= 0) & (answers < self.num_classes)
             is_label &= answers == np.floor(answers)
@@ -350,7 +322,10 @@ class Silo(contextlib.ExitStack):
         """
         super().__init__()
         self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
-        self._content, self._roster, self._keys = content, roster, keys
+        self.name = self.policy.silo
+        self._content = content
+        self._roster = roster
+        self._keys = keys
         if isinstance(content, SiloSums):
             if content.unit != self.policy.unit:
                 raise ValueError(
@@ -358,21 +333,17 @@ class Silo(contextlib.ExitStack):
                     f"got those of each {content.unit}"
                 )
             source = content.source if source is None else source
-            if content.num_records is not None and self.policy.unit == "record":
+            if self.policy.unit == "record":
                 check_delta(self.policy.delta, content.num_records)
         self._noise = SystemNoise() if noise is None else noise
         self._clock = clock
         self.account = SiloAccount(
             None if folder is None else pathlib.Path(folder),
-            silo=self.policy.silo,
-            epsilon_budget=self.policy.epsilon_budget,
-            delta=self.policy.delta,
+            self.policy,
             source=source,
-            unit=self.policy.unit,
             acknowledge_reset=acknowledge_reset,
         )
         self.callback(self.account.close)
-        self.name = self.policy.silo
 
     def answer(self, batch: QueryBatch) -> Reply:
         """Answers a batch, or refuses it by policy.
@@ -383,91 +354,52 @@ class Silo(contextlib.ExitStack):
         Raises LedgerError if the ledger can't be used; nothing is sent.
         """
         names: Any = {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
-        account, self.refusal = self.account, None
+        self.refusal = None
         try:
             self._check_allowed(batch)
-            with account.exclusive():
+            with self.account.exclusive():
                 self._check_commitment(batch)
+                kind: type[Reply] = SealedShares
                 if isinstance(batch.mechanism, RandomisedResponse):
-                    values: Any = {"labels": self._randomised(batch, batch.mechanism)}
-                    kind: type[Reply] = RandomisedVotes
+                    kind = RandomisedVotes
+                    names["labels"] = self._randomised(batch, batch.mechanism)
                 else:
-                    values, kind = {"sealed": self._shared(batch)}, SealedShares
-                commitment = None if account.folder is None else account.witness()
-                return kind(**names, **values, commitment=commitment)
+                    names["sealed"] = self._shared(batch)
+                if self.account.folder is not None:
+                    names["commitment"] = self.account.witness()
+                return kind(**names)
         except RefusedError as refused:
             self.refusal = str(refused)
             return Refusal(**names, reason=refused.reason)
 
-    def step(
-        self, poll: Callable[[], QueryBatch | None], submit: Callable[[Reply], Answer]
-    ) -> Answer | None:
-        """Polls once; answers and submits what there was. Returns what came of it, or None.
-
-        Args:
-            poll: returns the next batch that waits for this silo's reply; None if none does.
-            submit: hands over a reply. May be repeated: the second time the answer is `SAME`.
-
-        Raises:
-            ConnectionError: if the coordinator can't be reached. The reply is stored and sent
-                again, unchanged, when the batch is polled again.
-        """
-        batch = poll()
-        if batch is None:
-            return None
+    def result(self, batch: QueryBatch) -> tuple[Reply, str]:
+        """Returns the answer to a batch, and in words what was done with it."""
         reply = self.answer(batch)
-        fault_point("silo_answered")
-        answer = submit(reply)
-        fault_point("silo_submitted")
-        return answer
-
-    def serve(
-        self,
-        poll: Callable[[], QueryBatch | None],
-        submit: Callable[[Reply], Answer],
-        *,
-        on_event: Callable[[str], None] = lambda event: None,
-        **waiting: Any,
-    ) -> None:
-        """Polls and answers until it is stopped; for `until` and `sleep` see `with_retries`.
-
-        Args:
-            poll: as of `step`.
-            submit: as of `step`.
-            on_event: called with what happened, in words without anything of the data.
-            **waiting: of `pate_tf.net.client.with_retries`.
-        """
-        from pate_tf.net.client import with_retries  # needs grpcio
-
-        def step() -> bool | None:
-            answer = self.step(poll, submit)
-            if answer is None:
-                return None
-            outcome = f"refused: {self.refusal}" if self.refusal else f"answered: {answer.value}"
-            on_event(f"a batch was {outcome}")
-            return True
-
-        with_retries(step, on_event=on_event, **waiting)
+        done = "answered" if self.refusal is None else f"refused: {self.refusal}"
+        return reply, f"a batch was {done}"
 
     def _check_allowed(self, batch: QueryBatch) -> None:
         """Raises RefusedError, by public values alone, unless the silo may and can answer."""
         objection = self.policy.objection(batch)
         if objection is not None:
             raise RefusedError(*objection)
-        charge, content = batch.mechanism, self._content
+        charge = batch.mechanism
+        content = self._content
         if isinstance(charge, SecureFeatureSums) != isinstance(content, SiloSums):
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo serves another method")
         if isinstance(content, SiloTeacher) and not content.takes(batch):
             raise RefusedError(Reason.MALFORMED, "the teacher takes other inputs or classes")
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
-            query = sums_query(content.representation, content.unit)
+            query = sums_query(content.encoder_digest, content.unit)
             shape = charge.shape(batch.num_classes)
-            if not np.array_equal(batch.queries, query) or content.values.shape != shape:
+            is_other = charge.unit != content.unit or content.values.shape != shape
+            if is_other or not np.array_equal(batch.queries, query):
                 raise RefusedError(Reason.OTHER_SUMS, "of another encoder, unit or classes")
 
     def _check_commitment(self, batch: QueryBatch) -> None:
         """Refuses and warns unless the ledger holds the row that the coordinator was sent."""
-        account, commitment = self.account, batch.commitment
+        account = self.account
+        commitment = batch.commitment
         if commitment is None or account.folder is None or account.holds_witness(commitment):
             return
         if not account.acknowledge_witness(commitment):
@@ -483,12 +415,13 @@ class Silo(contextlib.ExitStack):
         """Returns the answer to each query, int64 `[num_queries]`; new ones are charged first."""
         account = self.account
         first = {query: place for place, query in reversed([*enumerate(batch.digests)])}
-        charged = {query: account.charge_of(query) for query in dict.fromkeys(batch.digests)}
+        charged = {query: account.charge_of.get(query) for query in dict.fromkeys(batch.digests)}
         if not set(charged.values()) <= {None, charge}:
             raise RefusedError(Reason.ANSWERED_OTHERWISE)
         if new := [query for query, earlier in charged.items() if earlier is None]:
-            self._debit(batch, charge, new)
-        answers = account.labels(list(charged))
+            self._debit(batch, new)
+        stored = account.stored_answers(list(charged))
+        answers = {query: answer.label for query, answer in stored.items()}
         missing = [query for query in charged if query not in answers]
         if missing and isinstance(self._content, SiloTeacher):
             votes = self._content.votes(batch.queries[[first[query] for query in missing]])
@@ -502,9 +435,8 @@ class Silo(contextlib.ExitStack):
 
     def _shared(self, batch: QueryBatch) -> tuple[bytes, ...]:
         """Returns a batch's sealed shares; they are charged, dealt and stored once."""
-        account, are_sums = self.account, isinstance(self._content, SiloSums)
-        question = dataclasses.replace(batch, deadline=0.0, commitment=None)
-        key = hashlib.sha256(encode(question)).hexdigest()
+        account = self.account
+        key = batch.question.hex()
         sealed = account.sealed.get(key)
         if sealed is not None:
             return sealed
@@ -512,13 +444,21 @@ class Silo(contextlib.ExitStack):
         if key not in account.charged_batches:
             # Fresh noise is drawn for every batch: a query to a teacher may stand in one of them
             # alone, while feature sums are charged again.
-            queries = (bytes.fromhex(key),) if are_sums else batch.digests
+            queries = (batch.question,) if terms.are_sums else batch.digests
             if len(set(queries)) != len(batch.queries):
                 raise RefusedError(Reason.MALFORMED)
-            if any(account.charge_of(query) is not None for query in queries):
+            if any(query in account.charge_of for query in queries):
                 raise RefusedError(Reason.ANSWERED_OTHERWISE)
-            self._debit(batch, batch.mechanism, queries, key=key)
-        sealed = self._sealed(terms, batch)
+            self._debit(batch, queries, key=key)
+        from pate_tf.silos import sealing  # needs cryptography
+
+        if isinstance(self._content, SiloTeacher):
+            votes = self._content.votes(batch.queries)
+            sealed = sealing.seal_votes(votes, terms, silo=self.name)
+        elif self._keys is not None:
+            sealed = sealing.seal_sums(self._content.values, terms, keys=self._keys)
+        else:
+            raise ValueError("keys: expected those of the silo, got none")
         fault_point("silo_drawn")
         account.store_sealed(key, sealed)
         fault_point("silo_stored")
@@ -536,30 +476,20 @@ class Silo(contextlib.ExitStack):
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the roster has other keys")
         return terms
 
-    def _sealed(self, terms: BatchTerms, batch: QueryBatch) -> tuple[bytes, ...]:
-        """Draws the noise of a charged batch of sums, and shares it; or shares votes."""
-        from pate_tf.silos import sealing  # needs cryptography
-
-        if isinstance(self._content, SiloTeacher):
-            return sealing.seal_votes(self._content.votes(batch.queries), terms, silo=self.name)
-        if self._keys is None:
-            raise ValueError("keys: expected those of the silo, got none")
-        return sealing.seal_sums(self._content.values, terms, keys=self._keys)
-
     def _debit(
-        self, batch: QueryBatch, charge: Charge, queries: Sequence[bytes], *, key: str | None = None
+        self, batch: QueryBatch, queries: Sequence[bytes], *, key: str | None = None
     ) -> None:
         """Charges new queries, or refuses them by queries and policy, never by data."""
-        account, number = self.account, len(queries)
+        account = self.account
+        number = len(queries)
         if not batch.deadline > self._clock():
             raise RefusedError(Reason.TOO_LATE)
         since = time.time() - DAY_SECONDS  # by this machine's clock
         of_day = number + sum(charged for when, charged in account.debits if when >= since)
         if of_day > self.policy.queries_per_day:
             raise RefusedError(Reason.DAILY_LIMIT, self.policy.line("queries_per_day", of_day))
-        if not fits(
-            account.charges + Counter({charge: number}), account.delta, account.epsilon_budget
-        ):
+        charges = account.charges + Counter({batch.mechanism: number})
+        if not fits(charges, account.delta, account.epsilon_budget):
             raise RefusedError(Reason.BUDGET_SPENT, self.policy.line("epsilon_budget", "more"))
-        account.debit(charge, queries, batch=key)
+        account.debit(batch.mechanism, queries, batch=key)
         fault_point("silo_debited")

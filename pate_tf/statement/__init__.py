@@ -1,10 +1,8 @@
-"""The privacy statement: verified against ledgers, and brought up to date.
-
-A statement of each system is known once this package is imported.
-"""
+"""The privacy statement: verified against ledgers, and brought up to date."""
 
 import contextlib
 import dataclasses
+import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +11,12 @@ from typing import Any
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
 from pate_tf.ledger.journal import Store
-from pate_tf.ledger.ledger import source_facts
-from pate_tf.statement import labels, shared_training, silos
-from pate_tf.statement.labels import LabelsStatement, ledger_facts, sanitised_of
-from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
+from pate_tf.ledger.privacy_ledger import source_facts
+from pate_tf.statement.labels_statement import LabelsStatement, ledger_facts, sanitised_of
+from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text, require
 
-__all__ = ["check_statement", "labels", "shared_training", "silos"]
-
-JSON_FILE, PAGE_FILE = "privacy_statement.json", "privacy_statement.md"
+JSON_FILE = "privacy_statement.json"
+PAGE_FILE = "privacy_statement.md"
 
 
 def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStatement:
@@ -43,7 +39,16 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
     """
     statement = PrivacyStatement.from_dict(fields)
     statement.check(stores)
-    statement.check_words(fields)
+    due = json.loads(json.dumps(statement.to_dict()))
+    differing = sorted(name for name in due if fields.get(name) != due[name])
+    version = statement.versions.get("pate_tf", "unknown")
+    require(
+        not differing,
+        f"expected the words that its numbers give, got others in {', '.join(differing)} (it was "
+        f"made with pate_tf {version})",
+    )
+    unknown = sorted(set(fields) - set(due))
+    require(not unknown, f"expected no other fields, got {', '.join(unknown)}")
     return statement
 
 
@@ -67,17 +72,14 @@ def verify(file: pathlib.Path, ledgers: Sequence[pathlib.Path] = ()) -> str:
         runs = [path.parent for path in file.absolute().parents if path.name == artifacts.RELEASED]
         folders = [run / artifacts.SENSITIVE for run in runs]
         ledgers = [path for path in folders if (path / f"{Store.name}.sqlite3").exists()][:1]
-        if not ledgers:
-            raise ValueError(
-                "statement: expected `ledgers` or `run` to verify it against, got none in its run"
-            )
+        what = "`ledgers` or `run` to verify it against"
+        require(bool(ledgers), f"expected {what}, got none in its run")
     with opened_stores(ledgers) as stores:
         statement = check_statement(fields, *stores)
         since = spent_since(statement, stores)
-    if file.with_suffix(".md").exists() and not has_its_page(file, statement):
-        raise ValueError("statement: expected the words of the JSON on its page, got others")
-    if not statement.secure_noise:
-        raise ValueError("statement: expected secure noise, got noise from a seed: NOT PRIVATE")
+    is_same = has_its_page(file, statement) or not file.with_suffix(".md").exists()
+    require(is_same, "expected the words of the JSON on its page, got others")
+    require(statement.secure_noise, "expected secure noise, got noise from a seed: NOT PRIVATE")
     whose = "the ledger" if len(ledgers) == 1 else f"{len(ledgers)} ledgers"
     return "; ".join(filter(None, [f"agrees with {whose}", since]))
 
@@ -140,15 +142,15 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
     includes the release. The copy that travels with an exported student stays as it was made.
 
     Returns:
-        The page; None if the run has no student, or one that another ledger was charged for, whose
-        delta has changed since, or whose queries were chosen by earlier noisy answers.
+        The page; None if the run has no student, or one that another ledger was charged for, or
+        whose delta has changed since.
 
     Raises:
         ValueError: if the statement is broken.
         LedgerError: if the ledger can't be read.
     """
     statement = read_statement(run)
-    if statement is None or statement.is_adaptive:
+    if statement is None:
         return None
     with Ledger.read(run.root / artifacts.SENSITIVE) as ledger:
         sequence, digest = statement.ledger_head

@@ -12,18 +12,18 @@ from typing import Any, Final, Generic, TypeVar
 from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
-from pate_tf.core.validation import PublicationSettings
+from pate_tf.core.settings import PublicationSettings
 from pate_tf.ledger import Ledger
-from pate_tf.queries.labels import Labels, asked_inputs
-from pate_tf.release.feature_sums import LabelSource
-from pate_tf.release.noisy_sums import sums_in_ledger
-from pate_tf.release.plan import of_other_data
+from pate_tf.queries.labels import Labels
+from pate_tf.queries.strategies import asked_inputs
+from pate_tf.release.feature_sums import of_other_data
+from pate_tf.release.noisy_sums import mechanism_of_estimate, sums_in_ledger
 from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
 from pate_tf.serving.export import export_student, student_digest
 from pate_tf.serving.served import SCHEMA
 from pate_tf.statement import JSON_FILE, PAGE_FILE
-from pate_tf.statement.labels import LabelsStatement
+from pate_tf.statement.labels_statement import LabelsStatement
 from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
@@ -69,12 +69,13 @@ def publish_model(
     model: Any,
     labels: Labels,
     *,
-    teachers: LabelSource,
+    teachers: Any,
     ledger: Ledger,
     folder: pathlib.Path,
     export_formats: Sequence[str] = (),
     publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
     estimated_accuracy: tuple[float, float, float, float] | None = None,
+    estimate_is_apart: bool = False,
 ) -> Published[LabelsStatement]:
     """Exports a student's model, and states what its labels cost.
 
@@ -87,6 +88,7 @@ def publish_model(
         export_formats: of "onnx" and "litert", to write the student in as well.
         publication: what the statement says of it besides.
         estimated_accuracy: as of `LabelsStatement`.
+        estimate_is_apart: as of `LabelsStatement`.
 
     Raises:
         ValueError: if the labels were not charged to the ledger, or the model can't be exported.
@@ -96,6 +98,11 @@ def publish_model(
     if ledger.ensemble_digest != teachers.digest:
         raise ValueError("teachers: expected those of the ledger that was charged, got others")
     check_charged(labels, ledger)
+    encoder = None
+    name = teachers.representation
+    if name is not None and not catalogue.is_known(name):  # a person brought it
+        weights = (teachers.encoder_digest or "unknown")[:16]
+        encoder = f"{pretrained.public_name(name)}, weights {weights}"
     statement = LabelsStatement.of(
         labels.released,
         ledger,
@@ -104,8 +111,11 @@ def publish_model(
         query_strategy=labels.strategy,
         choice=labels.choice,
         estimated_accuracy=estimated_accuracy,
+        estimate_charge=estimated_accuracy
+        and mechanism_of_estimate(estimated_accuracy[3], labels.released.cost.unit),
+        estimate_is_apart=estimate_is_apart,
         num_neighbours=labels.num_neighbours,
-        encoder=vouched_encoder(teachers),
+        encoder=encoder,
         # Of owners the number of records is private.
         num_records=teachers.num_records if teachers.unit == "record" else None,
         student_digest=student_digest(model),
@@ -114,14 +124,6 @@ def publish_model(
     return export_with(
         statement, model, labels, folder, export_formats=export_formats, seal=ledger.recognise
     )
-
-
-def vouched_encoder(source: LabelSource) -> str | None:
-    """Returns name and digest of the encoder that a person brought; None where there is none."""
-    name = source.representation
-    if name is None or catalogue.is_known(name):
-        return None
-    return f"{pretrained.public_name(name)}, weights {(source.encoder_digest or 'unknown')[:16]}"
 
 
 def export_with(

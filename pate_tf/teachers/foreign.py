@@ -5,6 +5,8 @@ import hashlib
 import json
 import pathlib
 import re
+import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -14,12 +16,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts
+from pate_tf.core.checks import whole_numbers
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import Votes
+from pate_tf.core.sensitive import SensitiveWarning, Sharding, Votes
 from pate_tf.core.source import PrivateSource
-from pate_tf.core.validation import whole_numbers
-from pate_tf.models import classifier
-from pate_tf.models.definition import definition_of
+from pate_tf.models import estimators
+from pate_tf.models.architectures import definition_of
 from pate_tf.teachers.voters import Progress, Voter, digest_for
 
 BATCH = 500
@@ -31,10 +33,14 @@ class ForeignModels(Voter):
 
     A model is a Keras model, a fitted classifier of scikit-learn, any object with `predict`, or the
     path of a `.keras` file or a SavedModel, loaded when it is asked. It takes raw inputs `[batch,
-    *input_shape]` and returns labels `[batch]` or scores `[batch, num_classes]`. A SavedModel
-    answers through `serving_default`, by its output `label` or its only output.
+    *input_shape]` and returns labels `[batch]`, scores `[batch, num_classes]`, or for two classes
+    `[batch, 1]`: the probability of the second class, or its logit if the last layer of a Keras
+    model has no activation. A SavedModel answers through `serving_default`, by its output `label`
+    or its only output.
 
     That their records are disjoint can't be seen from here; the statement says that it was assumed.
+    A model that is given twice, a Keras model with the weights of another, and a copied file are
+    refused.
 
     `digest` covers what is known of models: files, settings and weights, or attributes. A teacher
     that changes in a way that this does not see stays under the same ledger, whose budget then
@@ -58,11 +64,12 @@ class ForeignModels(Voter):
             num_classes: how many scores a model may give; None for those of a pool.
 
         Raises:
-            ValueError: if there is none, one can't predict, or two files are the same.
+            ValueError: if there is none, one can't predict, or two are the same.
         """
         self._models = _in_folder(models) if isinstance(models, pathlib.Path) else list(models)
         if not self._models:
             raise ValueError("models: expected at least 1, got none")
+        first: dict[Any, int] = {}
         for place, model in enumerate(self._models):
             can_predict = hasattr(model, "predict") and not isinstance(model, type)
             if not can_predict and not isinstance(model, pathlib.Path):
@@ -70,7 +77,16 @@ class ForeignModels(Voter):
                     f"models: expected objects with predict(inputs), got {type(model).__name__} "
                     f"at {place}"
                 )
-        self.num_teachers, self.unit, self.source = len(self._models), unit, source
+            earlier = first.setdefault(_content(model), place)
+            if earlier != place:
+                is_file = isinstance(model, pathlib.Path)
+                raise ValueError(
+                    f"models: {self._models[earlier] if is_file else earlier} and "
+                    f"{model if is_file else place} are the same, so their records would have two "
+                    f"votes; give each teacher a model of its own"
+                )
+        self.sharding = Sharding(num_teachers=len(self._models), unit=unit)
+        self.source = source
         self.num_classes = num_classes
         if isinstance(models, pathlib.Path):
             digest = artifacts.digest_paths(self._models)
@@ -88,34 +104,40 @@ class ForeignModels(Voter):
     def for_pool(self, pool: Pool) -> Self:
         """See `Voter.for_pool`."""
         bound = copy.copy(self)
-        bound.dataset, bound.num_classes = pool.dataset, pool.dataset.num_classes
+        bound.dataset = pool.dataset
+        bound.num_classes = pool.dataset.num_classes
         return bound
 
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
         """Asks one teacher after another, so that only one from a file is in memory.
 
         Raises:
             ValueError: if a model does not load, fails, or answers something else than labels or
-                scores. Its own message is not shown, as it may quote what it learned.
+                scores. Its own message is not shown, as it may quote what it learned. Scores that
+                are NaN stop nothing, as they follow from private records; the holder is warned.
         """
         labels = np.zeros((self.num_teachers, len(inputs)), np.int64)
         for place, model in enumerate(self._models if len(inputs) else ()):
             name = str(model) if isinstance(model, pathlib.Path) else type(model).__name__
             loaded = load_model(model) if isinstance(model, pathlib.Path) else model
+            wanted = f"a label or {self.num_classes or 'some'} scores for each input"
             try:
                 labels[place] = _labels(loaded, inputs, self.num_classes)
+            except WrongAnswerError as error:
+                raise ValueError(
+                    f"models: {name} at {place} returned {error}, not {wanted}"
+                ) from None
             except Exception as error:  # any that a user's model raises
                 raise ValueError(
-                    f"models: expected a label or {self.num_classes or 'some'} scores for each "
-                    f"input from {name} at {place}, got something else or {type(error).__name__}"
+                    f"models: {name} at {place} failed with {type(error).__name__}; it has to take "
+                    f"an array {list(inputs.shape)} and return {wanted}"
                 ) from None
-        if progress is not None:
-            progress(len(inputs))
+        progress(len(inputs))
         return Votes(labels, self.num_classes or int(labels.max(initial=0)) + 1)
 
 
 def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the models in a folder; refuses copies: their records would have two votes."""
+    """Returns the models in a folder."""
     if not folder.is_dir():
         raise ValueError(f"models: expected a folder of models, got {folder}")
     others = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in OTHER_FORMATS)
@@ -130,15 +152,6 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
             f"{others[0] if others else 'none'}; write models again by model.save, as .keras, or "
             f"by model.export"
         )
-    first: dict[tuple[str, ...], str] = {}
-    for path in paths:
-        files = sorted(part for part in path.rglob("*") if part.is_file()) or [path]
-        content = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-        if first.setdefault(content, path.name) != path.name:
-            raise ValueError(
-                f"models: expected a model of its own for each teacher, got the same in "
-                f"{first[content]} and {path.name}: its records would have two votes"
-            )
     return paths
 
 
@@ -170,32 +183,69 @@ def load_model(path: pathlib.Path) -> Any:
         outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
         if "label" in outputs:
             return outputs["label"]
-        (output,) = outputs.values()
-        return output
+        return list(outputs.values()) if len(outputs) > 1 else next(iter(outputs.values()))
 
     return answers
 
 
+def _content(model: Any) -> Any:
+    """Returns what two models have in common only if they are one, or copies of it."""
+    if isinstance(model, keras.Model):
+        weights = model.get_weights()
+        return artifacts.digest_arrays(weights) if weights else id(model)
+    if not isinstance(model, pathlib.Path):
+        return id(model)  # as small classifiers of disjoint records may be equal
+    if zipfile.is_zipfile(model):
+        with zipfile.ZipFile(model) as archive:
+            names = sorted({*archive.namelist()} - {"metadata.json"})  # which has the time
+            return tuple(hashlib.sha256(archive.read(name)).digest() for name in names)
+    files = sorted(part for part in model.rglob("*") if part.is_file()) or [model]
+    return tuple(hashlib.sha256(file.read_bytes()).digest() for file in files)
+
+
+class WrongAnswerError(ValueError):
+    """A model gave something else than labels or scores; says what, without its values."""
+
+
 def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> npt.NDArray[Any]:
+    threshold = 0.5  # above which a single score means the second of two classes
     if isinstance(model, keras.Model):
         answer = _in_batches(
             lambda batch: model(tf.cast(batch, tf.float32), training=False), inputs
         )
-    elif isinstance(model, classifier.BaseEstimator):
-        answer = classifier.Estimator(model).predict(inputs)
+        if getattr(model.layers[-1], "activation", None) is keras.activations.linear:
+            threshold = 0.0
+    elif isinstance(model, estimators.BaseEstimator):
+        answer = estimators.Estimator(model).predict(inputs)
     elif hasattr(model, "predict"):
         answer = np.asarray(model.predict(inputs))
     else:
         answer = _in_batches(model, inputs)
-    if answer.ndim == 2 and len(answer) == len(inputs) and answer.shape[1] > 1:
-        if num_classes not in (None, answer.shape[1]):
-            raise ValueError("another number of scores")
+    if answer.dtype.kind == "f" and np.isnan(answer).any():
+        warnings.warn(
+            "sensitive, for the data holder alone: scores of some teachers are NaN; they count as "
+            "the lowest scores",
+            SensitiveWarning,
+            stacklevel=2,
+        )
+    if answer.shape == (len(inputs), 1) and num_classes in (None, 2):
+        return answer[:, 0] > threshold
+    is_scores = answer.ndim == 2 and len(answer) == len(inputs) and answer.shape[1] > 1
+    if is_scores and num_classes in (None, answer.shape[1]):
         return np.where(np.isnan(answer), -np.inf, answer).argmax(axis=1)
     if answer.shape != (len(inputs),):
-        raise ValueError("answers of another shape")
-    return whole_numbers(answer, "labels", num_classes=num_classes or 2**31)
+        raise WrongAnswerError(f"an array {list(answer.shape)} for {len(inputs)} inputs")
+    try:
+        return whole_numbers(answer, "labels", num_classes=num_classes or 2**31)
+    except ValueError:
+        raise WrongAnswerError(f"{answer.dtype} numbers that are not labels of classes") from None
 
 
 def _in_batches(answers: Callable[[Any], Any], inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    starts = range(0, len(inputs), BATCH)
-    return np.concatenate([np.asarray(answers(inputs[start : start + BATCH])) for start in starts])
+    parts = []
+    for start in range(0, len(inputs), BATCH):
+        answer = answers(inputs[start : start + BATCH])
+        if isinstance(answer, (list, tuple, dict)):
+            raise WrongAnswerError(f"{len(answer)} outputs")
+        parts.append(np.asarray(answer))
+    return np.concatenate(parts)

@@ -3,37 +3,43 @@
 TensorFlow is not imported.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts, sensitive
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicSplit
-from pate_tf.core.sensitive import Partition, PrivateExamples
+from pate_tf.core.settings import ProtectedUnit, TeacherNumber
 from pate_tf.core.source import PRIVATE_RECORDS, check_same_settings, private_digest
-from pate_tf.core.validation import setting
-from pate_tf.data.data_source import DataSource, FileSource
-from pate_tf.teachers.kinds import TrainedTeacher, load_ensemble
-from pate_tf.teachers.voters import StoredVotes, Voter
+from pate_tf.data.data_source import DataSource, FileSource, PoolSize
+from pate_tf.data.named_function import OnFeatures
+
+if TYPE_CHECKING:
+    from pate_tf.teachers.teacher_kinds import TrainedTeacher
+    from pate_tf.teachers.voters import Voter
 
 FILE = "run.json"
 DEFAULT_NUM_TEACHERS = 100
 RECORDS_A_TEACHER = 30
 RECORDS_A_CLASS = 3
 CONFIG = "config.json"
+ENSEMBLE = "ensemble"
+FINISHED = "finished-*.npz"
 SECONDS_BETWEEN_SAVES = 10.0
 MOST_UNSAVED = 16 * 2**20  # bytes of finished teachers
 
 
 def ensemble_folder(directory: artifacts.RunDirectory) -> pathlib.Path:
     """Returns where a run has its ensemble: `sensitive/teachers/ensemble`."""
-    return directory.teachers / "ensemble"
+    return directory.teachers / ENSEMBLE
 
 
 def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
@@ -44,107 +50,6 @@ def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
     """
     each = max(RECORDS_A_TEACHER, RECORDS_A_CLASS * dataset.num_classes)
     return max(1, num_records // each)
-
-
-def shards_of(
-    examples: PrivateExamples,
-    *,
-    num_teachers: int,
-    seed: int,
-    partition_file: pathlib.Path | None = None,
-) -> Partition:
-    """Partitions records among teachers: by a file (`assigned_partition`), by owners, or at random.
-
-    Raises:
-        ValueError: if the file is broken or does not fit.
-    """
-    if partition_file is not None:
-        assignment = artifacts.read_array(partition_file)
-        if assignment.ndim == 1 and len(assignment) != len(examples):
-            raise ValueError(
-                "partition: expected the teacher of each record, got another number of them"
-            )
-        assigned = sensitive.assigned_partition(assignment, num_teachers=num_teachers)
-        if assigned.num_records != len(examples):
-            raise ValueError("partition: expected the teacher of each record, got others")
-        return assigned
-    if examples.owners is not None:
-        return sensitive.owner_partition(examples.owners, num_teachers=num_teachers, seed=seed)
-    return sensitive.random_partition(
-        num_records=len(examples), num_teachers=num_teachers, seed=seed
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TeacherRun(DataSource):
-    """A run of train_teachers.py, apart from how teachers learn."""
-
-    num_classes: int | None = setting(
-        None,
-        group="data",
-        flag="nb_labels",
-        advanced=True,
-        help="Number of classes, if you want it checked against the data set.",
-    )
-    pool_size: int | None = setting(
-        None,
-        group="data",
-        flag="stdnt_share",
-        least=1,
-        advanced=True,
-        help="How many of the public samples, from the first, form the pool that a representation "
-        "is trained on, as in train_student.py. Default: the data set's own number.",
-    )
-    partition_file: pathlib.Path | None = setting(
-        None,
-        group="training",
-        help="A .npy file that says who gets which record: the teacher of each record "
-        "[num_records], or record and teacher in two columns [num_pairs, 2]. It must not depend on "
-        "other records. Default: dealt out evenly and at random by --seed, a record's position "
-        "alone deciding.",
-    )
-    num_teachers: int | None = setting(
-        None,
-        group="training",
-        flag="nb_teachers",
-        least=1,
-        help="Number of teachers that partition the private data. Default: for teachers on "
-        "features what suits the number of private records and classes, and is printed; for others "
-        f"{DEFAULT_NUM_TEACHERS}. "
-        "With owners there is no default, as the number of their records is private.",
-    )
-    teachers: str | None = setting(
-        None,
-        group="training",
-        flag="teacher_id",
-        help="Teacher to train in this process, from 0, or a range such as 0-49. Default: all. The "
-        "process that finishes the last one exports the ensemble.",
-    )
-    folder: pathlib.Path | None = setting(
-        None,
-        group="output",
-        flag="train_dir",
-        help="Folder of the run. Default: runs/DATASET-NB_TEACHERS in this folder.",
-    )
-    report_file: str | None = setting(
-        None, group="output", help="Where to write what is printed, as JSON (sensitive)."
-    )
-
-    @property
-    def teacher_range(self) -> range | None:
-        """The teachers to train in this process; None for all.
-
-        Raises:
-            ValueError: if `teachers` is neither a number nor a range `first-last`.
-        """
-        if self.teachers is None:
-            return None
-        first, dash, last = self.teachers.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(
-                f"teachers: expected a number or a range like 0-49, got {self.teachers!r}"
-            )
-        return range(int(first), int(last if dash else first) + 1)
 
 
 def load_teachers(
@@ -168,6 +73,9 @@ def load_teachers(
     Raises:
         ValueError: if there are none, or not as many as expected.
     """
+    from pate_tf.teachers.teacher_kinds import load_ensemble
+    from pate_tf.teachers.voters import StoredVotes
+
     default = f"runs/{public.dataset.name}-{num_teachers or DEFAULT_NUM_TEACHERS}"
     place = folder or pathlib.Path(default)
     teachers: Voter
@@ -190,7 +98,7 @@ def load_teachers(
             )
         teachers = StoredVotes(artifacts.read_array(elsewhere))
     else:
-        from pate_tf.teachers.foreign import ForeignModels  # which imports TensorFlow
+        from pate_tf.teachers.foreign import ForeignModels
 
         teachers = ForeignModels(elsewhere)
     if num_teachers not in (None, teachers.num_teachers):
@@ -202,30 +110,26 @@ def load_teachers(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunDescription:
+class RunDescription(TeacherNumber, PoolSize, OnFeatures, ProtectedUnit):
     """SENSITIVE, as file names are: which data a run is of, and what was made of them.
 
     Attributes:
-        method: "pate" or "feature_sums".
         data_name: name of the data set.
-        num_classes: of the data set.
-        unit: what is protected, "record" or "owner".
-        num_teachers: how many partition the records; None where there is none.
-        model: of a teacher, by name; None where there is none.
-        representation: of the pool, by name; None for raw inputs.
-        pool_size: how many public samples form the pool; None for the data set's own number.
+        num_teachers: how many partition the records; None of feature sums.
+        representation: of feature sums, by name; None for raw inputs, and of teachers.
+        pool_size: how many public samples form the pool, 0 without any; None for the data set's own
+            number.
         source: `DataSource.flags`; empty where the data came as arrays.
     """
 
-    method: str = "pate"
+    restated: ClassVar = {"pool_size": {"least": 0}}
     data_name: str
-    num_classes: int
-    unit: str = "record"
-    num_teachers: int | None = None
-    model: str | None = None
-    representation: str | None = None
-    pool_size: int | None = None
     source: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        """What was made: "pate" or "feature_sums"."""
+        return "feature_sums" if self.num_teachers is None else "pate"
 
     def write(self, directory: artifacts.RunDirectory) -> None:
         """Writes `sensitive/run.json`."""
@@ -273,19 +177,14 @@ class RunDescription:
             # Of private records whose name is not said again it is the run's.
             name = files.name or (None if files.private else self.data_name)
             return DataSource(files=dataclasses.replace(files, name=name))
-        flags: dict[str, Any] = {
-            name: pathlib.Path(value)
-            if value is not None and name in ("data_dir", "public", "private", "schema")
-            else value
-            for name, value in self.source.items()
-        }
+        flags = dict(self.source)
+        for name in ("data_dir", "public", "private", "schema"):
+            if flags.get(name) is not None:
+                flags[name] = pathlib.Path(flags[name])
         if self.source and stored is None:
             return DataSource(files=FileSource(**flags))
-        if dataset is not None:
-            flags["dataset"] = dataset
-        if data_dir is not None:
-            flags["data_dir"] = data_dir
-        return DataSource(**flags)
+        given = {"dataset": dataset, "data_dir": data_dir}
+        return DataSource(**flags | {name: each for name, each in given.items() if each})
 
 
 def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
@@ -297,10 +196,14 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
     path = None if train_dir is None else train_dir / artifacts.SENSITIVE / FILE
     if path is None or not path.exists():
         return None
+    stored = artifacts.read_json(path)
     try:
-        return RunDescription(**artifacts.read_json(path))
-    except TypeError as error:
-        raise ValueError(f"{path}: expected the description of a run, got another") from error
+        return RunDescription(**stored)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} was written by another version or changed: choose another folder with "
+            f"--train_dir, and keep this one, as it has the ledger"
+        ) from error
 
 
 # Trained teachers, so that a stopped run resumes where it stopped: `config.json` and files of
@@ -311,7 +214,7 @@ def finished_teachers(folder: pathlib.Path) -> list[int]:
     """Returns the teachers of a folder that are trained, ascending."""
     return sorted(
         teacher
-        for path in folder.glob("finished-*.npz")
+        for path in folder.glob(FINISHED)
         for teacher in artifacts.read_arrays(path, ["teachers"])["teachers"].tolist()
     )
 
@@ -328,23 +231,32 @@ class TeacherStore:
             folder: of the teachers.
             settings: public JSON values by name, which fix the result of the training.
             private: arrays that do so, too: records, labels, partition. A keyed digest is stored.
+                Finished teachers of others are removed, as if none had been trained, unless the
+                ensemble is whole: then it stays, whatever the records.
 
         Raises:
-            ValueError: if the folder holds teachers of other settings or records.
+            ValueError: if the folder holds teachers of other settings.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
-        self._settings = {**settings, PRIVATE_RECORDS: private_digest(folder.parent, *private)}
-        self.is_new = not (folder / CONFIG).exists()
+        self._settings = settings
+        self._records = private_digest(folder.parent, *private)
         self._claim()
 
     def _claim(self) -> None:
-        """Makes the folder one of these settings, or raises ValueError if it is of others."""
+        """Makes the folder one of these settings, or raises ValueError if it is of others.
+
+        A teacher of other records would give a record that is in both two votes, in two shards.
+        """
         path = self._folder / CONFIG
         if path.exists():
             stored = artifacts.read_json(path)
+            records = stored.pop(PRIVATE_RECORDS, None)
             check_same_settings(stored, self._settings, folder=self._folder, holds="teachers")
-        else:
-            artifacts.write_json(path, self._settings, private=True)
+            if records == self._records or (self._folder / ENSEMBLE).exists():
+                return
+            for finished in self._folder.glob(FINISHED):
+                finished.unlink()
+        artifacts.write_json(path, {**self._settings, PRIVATE_RECORDS: self._records}, private=True)
 
     def abandon(self) -> None:
         """Lets other settings have the folder, unless there are trained teachers in it."""
@@ -359,7 +271,8 @@ class TeacherStore:
         `progress` is called with the number of teachers that got done since its last call.
         """
         unsaved: dict[int, TrainedTeacher] = {}
-        num_bytes, last_save = 0, time.monotonic()
+        num_bytes = 0
+        last_save = time.monotonic()
         for teacher, result in trained:
             unsaved[teacher] = result
             num_bytes += sum(array.nbytes for array in result.arrays)
@@ -367,7 +280,8 @@ class TeacherStore:
             if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or num_bytes > MOST_UNSAVED:
                 self._save(unsaved)
                 unsaved = {}
-                num_bytes, last_save = 0, time.monotonic()
+                num_bytes = 0
+                last_save = time.monotonic()
         self._save(unsaved)
 
     def _save(self, teachers: Mapping[int, TrainedTeacher]) -> None:
@@ -383,8 +297,10 @@ class TeacherStore:
 
     def load(self) -> list[TrainedTeacher]:
         """Returns all trained teachers, in the order of their numbers."""
+        from pate_tf.teachers.teacher_kinds import TrainedTeacher
+
         teachers: dict[int, TrainedTeacher] = {}
-        for path in sorted(self._folder.glob("finished-*.npz")):
+        for path in sorted(self._folder.glob(FINISHED)):
             arrays = artifacts.read_arrays(path)
             parts: dict[int, list[npt.NDArray[Any]]] = {
                 number: [] for number in arrays.pop("teachers").tolist()

@@ -1,6 +1,6 @@
 """Voters: ensembles of teachers that can be asked for votes.
 
-TensorFlow is imported where a SavedModel is loaded, alone.
+TensorFlow is imported only where a SavedModel is loaded.
 """
 
 import copy
@@ -12,14 +12,14 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts, validation
+from pate_tf.core import artifacts, checks
+from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.sensitive import Sharding, VoteCounts, Votes
 from pate_tf.core.source import PrivateSource
-from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
-from pate_tf.teachers.settings import TeacherConfig
+from pate_tf.teachers.teacher_settings import TeacherConfig
 
 UNITS = ("record", "owner")
 VOTING_BATCH: Final = 256  # inputs; larger batches fall out of the cache and take longer an input
@@ -31,32 +31,45 @@ Progress = Callable[[int], object]
 class Voter:
     """SENSITIVE: a whole ensemble of teachers, to be asked for votes.
 
-    A subclass sets the first four attributes and overrides `votes`; the other methods follow from
-    it, and are overridden where teachers can do better.
+    A subclass sets the first three attributes and overrides `votes`; the other methods follow from
+    it.
 
     Attributes:
         dataset: what is publicly known of the data; of teachers from elsewhere `for_pool` sets it.
-        num_teachers: number of teachers.
+        sharding: how many teachers share the private records, and what one shard protects.
         digest: hexadecimal digits that change with any teacher; the ledger knows them by it.
-        unit: what one teacher's shard protects, "record" or "owner".
         config: how they were trained; None of teachers from elsewhere.
         num_records: how many private records they learned from; None where that is not known.
         source: of the private data; None where it is not known.
         encoder_digest: of the public encoder's weights, for teachers on features; else None.
         encoder_weights: the same weights, in the order of `Encoder.learnt`.
-        representation: whose features they learned from, by its name; None of raw inputs.
+        covers_pool: whether they can vote on every input of the pool that they are for.
     """
 
     dataset: Dataset
-    num_teachers: int
+    sharding: Sharding
     digest: str
-    unit: str = "record"
     config: TeacherConfig | None = None
     num_records: int | None = None
     source: PrivateSource | None = None
     encoder_digest: str | None = None
     encoder_weights: tuple[Any, ...] = ()
-    representation: Named | None = None
+    covers_pool: bool = True
+
+    @property
+    def num_teachers(self) -> int:
+        """Number of teachers."""
+        return self.sharding.num_teachers
+
+    @property
+    def unit(self) -> str:
+        """What one teacher's shard protects, "record" or "owner"."""
+        return self.sharding.unit
+
+    @property
+    def representation(self) -> Named | None:
+        """Whose features they learned from, by its name; None of raw inputs."""
+        return None if self.config is None else self.config.representation
 
     def for_pool(self, pool: Pool) -> "Voter":
         """Returns the same teachers, to be asked about inputs of a pool.
@@ -67,7 +80,7 @@ class Voter:
         del pool
         return self
 
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
         """Asks every teacher for a label of every input.
 
         Args:
@@ -79,52 +92,39 @@ class Voter:
         """
         raise NotImplementedError
 
-    def covers(self, inputs: npt.NDArray[Any]) -> bool:
-        """Whether the teachers can vote on each of raw inputs `[num_inputs, *input_shape]`."""
-        del inputs
-        return True
-
-    def counts(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> VoteCounts:
-        """Returns how many teachers vote for each class. SENSITIVE.
-
-        Few votes are in memory at a time.
-        """
-        size = max(1, MOST_VOTES // self.num_teachers)
-        starts = range(0, max(1, len(inputs)), size)
-        parts = [self.votes(inputs[start : start + size], progress).counts() for start in starts]
-        return VoteCounts(np.concatenate([part.values for part in parts]))
-
-    def group_counts(
-        self, groups: npt.NDArray[Any], progress: Progress | None = None
+    def counts(
+        self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None
     ) -> VoteCounts:
-        """Returns how many teachers vote for each class, each once for every group. SENSITIVE.
+        """Returns how many teachers vote for each class of each query. SENSITIVE.
 
-        A teacher votes for the class that it names most often in a group. Of several it takes that
-        of the group's first input if that is one of them, else the first class. Few votes are in
-        memory at a time.
+        Each teacher has one vote for a query. For a group of inputs it votes for the class that it
+        names most often in the group. Of several it takes that of the group's first input if that
+        is one of them, else the first class. Few votes are in memory at a time.
 
         Args:
-            groups: raw inputs `[num_queries, group_size, *input_shape]`, a query first in each.
+            inputs: raw queries `[num_queries, *input_shape]`, or groups of inputs
+                `[num_queries, group_size, *input_shape]`, a query first in each.
             progress: as of `votes`.
         """
-        (num_queries, size), num_classes = groups.shape[:2], self.dataset.num_classes
-        together = max(1, MOST_VOTES // (self.num_teachers * size))
-        parts = [np.empty((0, num_classes), np.int64)]
-        for start in range(0, num_queries, together):
-            part = groups[start : start + together]
-            single = self.votes(part.reshape(-1, *groups.shape[2:])).labels
-            labels = single.reshape(self.num_teachers, len(part), size)
-            # Doubled, so that the first input can break a tie and do no more.
-            numbers = np.stack(
-                [
+        are_groups = inputs.ndim > 1 + len(self.dataset.input_shape)
+        group_size = inputs.shape[1] if are_groups else 1
+        together = max(1, MOST_VOTES // (self.num_teachers * group_size))
+        parts = []
+        for start in range(0, max(1, len(inputs)), together):
+            part = inputs[start : start + together]
+            if are_groups:
+                single = self.votes(part.reshape(-1, *inputs.shape[2:]))
+                labels = single.labels.reshape(self.num_teachers, -1, group_size)
+                # Doubled, so that the first input can break a tie and do no more.
+                numbers = [
                     2 * (labels == place).sum(axis=2) + (labels[..., 0] == place)
-                    for place in range(num_classes)
-                ],
-                axis=2,
-            )
-            parts.append(Votes(numbers.argmax(axis=2), num_classes).counts().values)
-            if progress is not None:
+                    for place in range(single.num_classes)
+                ]
+                votes = Votes(np.stack(numbers, axis=2).argmax(axis=2), single.num_classes)
                 progress(len(part))
+            else:
+                votes = self.votes(part, progress)
+            parts.append(votes.counts().values)
         return VoteCounts(np.concatenate(parts))
 
 
@@ -137,7 +137,7 @@ def digest_for(digest: str, unit: str) -> str:
     Raises:
         ValueError: if the unit is not "record" or "owner".
     """
-    validation.one_of(UNITS, unit=unit)
+    checks.one_of(UNITS, unit=unit)
     if unit == "record":
         return digest
     return hashlib.sha256(f"{unit}\0{digest}".encode()).hexdigest()
@@ -146,7 +146,7 @@ def digest_for(digest: str, unit: str) -> str:
 class StoredVotes(Voter):
     """SENSITIVE: teachers that answered before, for the first inputs of a pool.
 
-    Each owner labels the same public queries and sends the labels alone.
+    Each owner labels the same public queries and sends only the labels.
     """
 
     def __init__(
@@ -158,9 +158,10 @@ class StoredVotes(Voter):
             ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit
                 is unknown.
         """
-        array = validation.whole_numbers(labels, "votes")
+        array = checks.whole_numbers(labels, "votes")
         Votes(array, int(array.max(initial=0)) + 1)  # checks the shape
-        self.num_teachers, self.unit, self.source = len(array), unit, source
+        self.sharding = Sharding(num_teachers=len(array), unit=unit)
+        self.source = source
         self.digest = digest_for(artifacts.digest_array(array), unit)
         self._labels: IntArray = array
         self._columns: dict[bytes, int] | None = None
@@ -181,17 +182,12 @@ class StoredVotes(Voter):
             )
         bound = copy.copy(self)
         bound.dataset = pool.dataset
-        bound._columns = {
-            row.tobytes(): column for column, row in enumerate(pool.inputs[:num_queries])
-        }
+        columns = {row.tobytes(): column for column, row in enumerate(pool.inputs[:num_queries])}
+        bound._columns = columns
+        bound.covers_pool = all(row.tobytes() in columns for row in pool.inputs)
         return bound
 
-    def covers(self, inputs: npt.NDArray[Any]) -> bool:
-        """Whether each of raw inputs `[num_inputs, *input_shape]` was labeled."""
-        columns = self._columns or {}
-        return all(row.tobytes() in columns for row in inputs)
-
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
         """Looks up the labels of queries: by their inputs, without a pool by their positions.
 
         Raises:
@@ -208,8 +204,7 @@ class StoredVotes(Voter):
                 f"queries: the stored labels cover {self._labels.shape[1]} queries, {missing} "
                 f"others were asked"
             )
-        if progress is not None:
-            progress(len(inputs))
+        progress(len(inputs))
         is_bound = self._columns is not None
         num_classes = self.dataset.num_classes if is_bound else int(self._labels.max()) + 1
         return Votes(self._labels[:, columns], num_classes)
@@ -227,17 +222,17 @@ class Ensemble(Voter):
 
     def __init__(self, config: TeacherConfig, learnt: str) -> None:
         """Takes how the teachers were trained, and a digest of all that they learned."""
-        self.config, self.learnt = config, learnt
+        self.config = config
+        self.sharding = config
         self.dataset = config.dataset
-        self.num_teachers = config.num_teachers
-        self.unit, self.representation = config.unit, config.representation
+        self.learnt = learnt
 
 
 class SavedModelEnsemble(Ensemble):
     """SENSITIVE: teachers of a SavedModel, loaded to be asked for votes."""
 
     def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
-        """Loads a saved `voting_module`; raises any exception if it is missing or broken."""
+        """Loads what `ensemble` saved; raises any exception if it is missing or broken."""
         from pate_tf.data.preprocessing import load_graph  # plans are made without TensorFlow
 
         self._loaded = load_graph(str(folder))
@@ -248,7 +243,7 @@ class SavedModelEnsemble(Ensemble):
             self.encoder_digest = artifacts.digest_arrays(public)
             self.encoder_weights = tuple(public)
 
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
         """See `Voter.votes`."""
         import tensorflow as tf
 
@@ -260,6 +255,5 @@ class SavedModelEnsemble(Ensemble):
             part = inputs[start : start + VOTING_BATCH]
             batch = {self.dataset.input_name: tf.constant(part, self.dataset.input_type)}
             labels.append(self._loaded.signatures["votes"](**batch)["votes"].numpy())
-            if progress is not None:
-                progress(len(part))
+            progress(len(part))
         return Votes(np.concatenate(labels, axis=1), self.dataset.num_classes)

@@ -243,11 +243,6 @@ def mp_permute_and_flip_law(counts: Histogram, gamma: float) -> list[mp.mpf]:
     return law
 
 
-def mp_exponential_law(counts: Histogram, gamma: float) -> list[mp.mpf]:
-    weights = [mp.exp(mp.mpf(gamma) * n) for n in counts]
-    return [weight / sum(weights) for weight in weights]
-
-
 def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
     low, high = min(counts) - 12 * sigma, max(counts) + 12 * sigma
     edges = list(np.linspace(low, high, 25))
@@ -270,10 +265,8 @@ def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
 TWINS: dict[str, Callable[..., list[mp.mpf]]] = {
     "laplace_noisy_max": lambda one, counts: mp_discrete_laplace_law(counts, one.gamma),
     "permute_and_flip": lambda one, counts: mp_permute_and_flip_law(counts, one.gamma),
-    "exponential_mechanism": lambda one, counts: mp_exponential_law(counts, one.gamma),
     "gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
     "gaussian_histogram": lambda one, counts: mp_gaussian_law(counts, one.sigma),
-    "interactive_gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
     "confident_gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
 }
 

@@ -17,7 +17,7 @@ from pate_tf.accounting.conversions import (
     epsilon_from_alphas,
     pure_composition_epsilon,
 )
-from pate_tf.accounting.mechanisms import ExponentialMechanism
+from pate_tf.accounting.mechanisms import PermuteAndFlip
 from pate_tf.accounting.mechanisms.charged_once import CERTAIN, pass_numerator, stability_distances
 
 EXAMPLES = settings(deadline=None, max_examples=40, derandomize=True)
@@ -177,9 +177,7 @@ def two_gates_and_a_noisy_label(counts, epsilon, delta, gamma):
     for first, chance in gate(0):
         for second, chance_too in gate(1 if first == 0 else 2):
             noisy = 3 if second == "shut" else 2
-            shares = ExponentialMechanism(gamma=gamma).outcome_probabilities(
-                counts[noisy][None, :]
-            )[0]
+            shares = PermuteAndFlip(gamma=gamma).outcome_probabilities(counts[noisy][None, :])[0]
             for label, share in enumerate(shares.tolist()):
                 law[first, second, label] = chance * chance_too * share
     return law
@@ -192,7 +190,7 @@ def two_gates_and_a_noisy_label(counts, epsilon, delta, gamma):
 def test_adaptive_gates_and_a_noisy_label_never_exceed_their_composition(num_teachers, gamma):
     epsilon, delta = 0.4, 0.01
     moments = DEFAULT_MOMENTS
-    alphas = ExponentialMechanism(gamma=gamma).alphas(moments)
+    alphas = PermuteAndFlip(gamma=gamma).alphas(moments)
     composed = gates((epsilon, delta), (epsilon, delta))
     epsilons = [0.0, 0.2, 0.4, 0.8, 1.0]
     epsilons.append(composed_epsilon(composed, delta=0.03, alphas=alphas))

@@ -64,7 +64,7 @@ def test_gaussian_delta_never_claims_less_than_the_truth(mu, epsilon):
     with mp.workdps(400):
         spent = mp.ncdf(-mp.mpf(epsilon) / mu + mp.mpf(mu) / 2)
         matched = mp.exp(epsilon) * mp.ncdf(-mp.mpf(epsilon) / mu - mp.mpf(mu) / 2)
-        truth, actual = spent - matched, mp.mpf(gaussian_dp_delta(mu, epsilon))
+        truth, actual = spent - matched, mp.mpf(float(gaussian_dp_delta(mu, epsilon)))
         assert truth * (1 - mp.mpf("1e-300")) <= actual or spent < mp.mpf("1e-300")
         assert actual <= truth + spent * mp.mpf("1e-5")
 

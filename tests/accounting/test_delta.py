@@ -13,25 +13,24 @@ from pate_tf.accounting.conversions import DEFAULT_DELTA, check_delta, default_d
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
-    ExponentialMechanism,
     GaussianFeatureSums,
     GaussianHistogram,
     GaussianMoments,
     GaussianNoisyMax,
     GaussianResidualSums,
-    InteractiveGaussianNoisyMax,
     LaplaceClusterCounts,
     LaplaceNoisyMax,
     PermuteAndFlip,
     StabilityGate,
 )
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.planning import plan, planned_sums
+from pate_tf.planning.comparison import plan, planned_sums
+from pate_tf.planning.release_settings import PublicNumbers
 
 SCALES = st.floats(0.5, 500.0)
 THRESHOLDS = {"threshold": SCALES, "sigma_threshold": SCALES, "sigma": SCALES}
 PARTIES = {"num_parties": st.integers(4, 9), "threshold": st.just(1)}
-PURE = [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism]
+PURE = [LaplaceNoisyMax, PermuteAndFlip]
 CHARGES = st.one_of(
     *(st.builds(kind, gamma=st.floats(1e-3, 2.0)) for kind in PURE),
     *(st.builds(kind, scale=SCALES) for kind in PURE),
@@ -40,7 +39,6 @@ CHARGES = st.one_of(
     st.builds(GaussianResidualSums, sigma=SCALES, num_rounds=st.integers(1, 64)),
     st.builds(LaplaceClusterCounts, scale=SCALES, num_clusters=st.integers(1, 500)),
     st.builds(ConfidentGaussianNoisyMax, **THRESHOLDS),
-    st.builds(InteractiveGaussianNoisyMax, **THRESHOLDS, label_share=st.floats(0.1, 1.0)),
     st.builds(RandomisedResponse, num_classes=st.integers(2, 9), epsilon=st.floats(0.1, 9.0)),
     st.builds(SecureHistogram, sigma=SCALES, **PARTIES),
     st.builds(
@@ -117,9 +115,9 @@ def test_sums_at_delta_0_are_counts_in_clusters():
     target = Target(epsilon=1.0, delta=0.0, num_queries=1)
     with pytest.raises(ValueError, match="unit: expected one of record, owner"):
         Target(epsilon=1.0, delta=0.0, unit="person")
-    counts = planned_sums(target, 60_000, 10, [10, 50])
+    counts = planned_sums(target, PublicNumbers(num_records=60_000), [10, 50]).mechanism
     assert counts == LaplaceClusterCounts(scale=counts.scale, num_clusters=50)
     assert 0.999 < counts.pure_epsilon <= 1.0
     for number, clusters, rounds in ((60_000, [], None), (None, [10], 1), (60_000, [10], 4)):
         with pytest.raises(ValueError, match="_sums, which has no guarantee at delta 0"):
-            planned_sums(target, number, 10, clusters, rounds)
+            planned_sums(target, PublicNumbers(num_records=number), clusters, rounds)

@@ -1,28 +1,21 @@
 """The bounds against exact moments: small universes in full, and a search for trouble."""
 
-import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import reference
 
-from pate_tf.accounting.mechanisms import (
-    ExponentialMechanism,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    PermuteAndFlip,
-)
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, PermuteAndFlip
 from pate_tf.accounting.moments import (
-    bound_tail,
+    bound_of,
     data_dependent_alphas,
     directed_alphas,
     exact_costs,
-    query_costs,
     union_bound,
-    vote_reach,
 )
-from pate_tf.accounting.noisy_max_costs import NeighbourOutcomes, gaussian, neighbour_outcomes
+from pate_tf.accounting.noisy_max_costs import NeighbourLaws, gaussian, neighbour_outcomes
 
 MOMENTS = np.array([0.1, 0.5, 1.0, 3.0, 8.0, 30.0])
 UNIVERSES = [(10, 2), (9, 3), (7, 4)]
@@ -31,18 +24,15 @@ ROUNDING = 1 + 1e-9
 
 
 def bounded(bound, mechanism, histogram, moments=MOMENTS):
-    q, u = union_bound(
-        bound_tail(bound, mechanism),
-        np.array([histogram]),
-        moved_votes=vote_reach(bound, mechanism),
-    )
-    return query_costs(bound, mechanism, q, u, moments)[0]
+    formula = bound_of(bound, mechanism)
+    q, u = union_bound(formula.tail, np.array([histogram]), moved_votes=formula.reach)
+    return formula.costs(q, u, moments)[0]
 
 
 def alphas_between(laws_here, laws_there, moments=MOMENTS):
     """Forward and reverse alphas from two lists of laws, one neighbor a row."""
-    laws = NeighbourOutcomes(laws_here, laws_there, np.ones(laws_here.shape))
-    return directed_alphas(laws, moments, limit=math.inf, rare=1e-300)
+    laws = NeighbourLaws(laws_here, laws_there, np.ones(laws_here.shape), rare=1e-300)
+    return directed_alphas(laws, moments)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +40,8 @@ def alphas_between(laws_here, laws_there, moments=MOMENTS):
     [
         (LaplaceNoisyMax(gamma=0.4), reference.mp_discrete_laplace_law),
         (PermuteAndFlip(gamma=0.4), reference.mp_permute_and_flip_law),
-        (ExponentialMechanism(gamma=0.4), reference.mp_exponential_law),
     ],
-    ids=["laplace", "permute_and_flip", "exponential"],
+    ids=["laplace", "permute_and_flip"],
 )
 @pytest.mark.parametrize("histogram", [(6, 3, 0), (4, 4, 1), (3, 3, 3), (9, 0, 0), (2, 1)])
 @pytest.mark.parametrize("moment", [0.1, 2.5, 40.0])
@@ -87,7 +76,7 @@ def test_the_forward_gaussian_formula_is_no_bound_on_the_reverse_moment():
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("universe", UNIVERSES)
-@pytest.mark.parametrize("kind", [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism])
+@pytest.mark.parametrize("kind", [LaplaceNoisyMax, PermuteAndFlip])
 def test_bounds_dominate_the_exact_moments_of_every_histogram(kind, universe, gamma):
     mechanism = kind(gamma=gamma)
     for histogram in reference.sorted_histograms(*universe):
@@ -114,7 +103,7 @@ def test_the_paper_bound_dominates_the_forward_moment_of_the_continuous_law(univ
         laws = neighbour_outcomes(
             partial(reference.continuous_laplace, gamma), values, multiplicity
         )
-        forward, _ = directed_alphas(laws, MOMENTS, limit=2 * gamma, rare=1e-290)
+        forward, _ = directed_alphas(replace(laws, limit=2 * gamma), MOMENTS)
         assert np.all(forward <= bounded("paper", mechanism, histogram) * ROUNDING)
 
 
@@ -169,8 +158,6 @@ def test_the_lattice_moves_a_gaussian_cost_by_less_than_sixteen_steps(histogram,
         lattice = np.maximum(*alphas_between(here, there, np.array([0.5, 2.0, 8.0])))
         values, multiplicity = np.unique(counts, return_counts=True)
         laws = neighbour_outcomes(partial(gaussian, sigma), values, multiplicity)
-        smooth = np.maximum(
-            *directed_alphas(laws, np.array([0.5, 2.0, 8.0]), limit=math.inf, rare=1e-290)
-        )
+        smooth = np.maximum(*directed_alphas(laws, np.array([0.5, 2.0, 8.0])))
         assert np.all(np.abs(lattice / smooth - 1) <= 16 * step)
         assert np.any(np.abs(lattice / smooth - 1) > step / 16)

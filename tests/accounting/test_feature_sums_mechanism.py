@@ -13,7 +13,8 @@ from pate_tf.accounting.mechanisms import (
     mechanism_from_dict,
 )
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.planning import planned_sums
+from pate_tf.planning.comparison import planned_sums
+from pate_tf.planning.release_settings import PublicNumbers
 from pate_tf.release.noise import SeededNoise, SystemNoise
 
 DELTA = 1e-5
@@ -64,17 +65,19 @@ def test_rounds_cost_what_as_many_releases_cost(num_rounds):
 
 
 def test_rounds_are_planned_where_noise_is_faint_for_the_records():
+    known = PublicNumbers(num_records=50_000)
     planned = {
         epsilon: planned_sums(
-            Target(epsilon=epsilon, delta=DELTA, num_queries=1), 50_000, 10, (), None
-        )
+            Target(epsilon=epsilon, delta=DELTA, num_queries=1), known, (), None
+        ).mechanism
         for epsilon in (0.1, 1.0, 3.0, 8.0)
     }
     assert [one.num_rounds for one in planned.values()] == [1, 16, 16, 16]
     for epsilon, one in planned.items():
         assert 0.99 * epsilon < smallest_epsilon({one: 1}, DELTA)[0] <= epsilon
-    with pytest.raises(ValueError, match="num_rounds: expected rounds whose noise leaves labels"):
-        planned_sums(Target(epsilon=0.01, delta=DELTA, num_queries=1), 50_000, 10, (), 8)
+    target = Target(epsilon=0.01, delta=DELTA, num_queries=1)
+    refused = planned_sums(target, known, (), 8).refusal
+    assert refused.startswith("num_rounds: expected rounds whose noise leaves labels")
     with pytest.raises(ValueError, match="num_rounds: expected"):
         GaussianResidualSums(sigma=1.0, num_rounds=0)
 

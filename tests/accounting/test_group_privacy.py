@@ -12,11 +12,12 @@ from pate_tf.accounting.composition import (
     group_epsilon,
     several_teachers_alpha,
     several_teachers_epsilon,
+    smallest_epsilon,
 )
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
-    ExponentialMechanism,
+    GaussianFeatureSums,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     Mechanism,
@@ -29,7 +30,6 @@ MECHANISMS = [
         for kind in (LaplaceNoisyMax, PermuteAndFlip)
         for gamma in (0.05, 0.4, 2.0)
     ),
-    *(ExponentialMechanism(gamma=gamma) for gamma in (0.05, 0.4, 2.0)),
     *(GaussianNoisyMax(sigma=sigma) for sigma in (0.8, 3.0, 40.0)),
 ]
 MOMENTS = DEFAULT_MOMENTS[::9]
@@ -157,3 +157,15 @@ def test_no_pair_of_histograms_so_many_votes_away_costs_more(mechanism, num_teac
         epsilon = several_teachers_epsilon({mechanism: 1}, delta=delta, num_teachers=num_teachers)
         assert all(hockey_stick(*pair, epsilon) <= delta * (1.0 + 1e-7) for pair in laws)
     assert several_teachers_epsilon({mechanism: 0}, delta=1e-3) == 0.0
+
+
+@pytest.mark.parametrize("num_teachers", [2, 5])
+@pytest.mark.parametrize("sigma", [0.7, 7.5, 300.0])
+def test_steps_one_after_another_say_no_more_of_gaussian_sums(sigma, num_teachers):
+    """So they are not searched for."""
+    charges = {GaussianFeatureSums(sigma=sigma): 1}
+    steps = group_epsilon(
+        lambda delta: smallest_epsilon(charges, delta)[0], 1e-5, num_steps=num_teachers
+    )
+    epsilon = several_teachers_epsilon(charges, delta=1e-5, num_teachers=num_teachers)
+    assert num_teachers * smallest_epsilon(charges, 1e-5)[0] < epsilon <= steps * (1.0 + 1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.charge import charge_from_dict
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.local import ABSENT, RandomisedResponse, SecureHistogram, class_scores
 from pate_tf.accounting.mechanisms import GaussianHistogram

@@ -9,12 +9,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate_tf.accounting.mechanisms import (
-    ExponentialMechanism,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    PermuteAndFlip,
-)
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, PermuteAndFlip
 from pate_tf.accounting.mechanisms.noisy_max import laplace_tail
 from pate_tf.accounting.noisy_max_costs import additive_outcomes, discrete_laplace, integer_rule
 
@@ -68,13 +63,6 @@ def test_permute_and_flip_agrees_with_every_order_of_visit(counts, gamma):
     np.testing.assert_allclose(law(PermuteAndFlip(gamma=gamma), counts), expected, rtol=1e-9)
 
 
-@EXAMPLES
-@given(histograms, st.floats(0.01, 10.0))
-def test_exponential_mechanism_agrees_with_its_definition(counts, gamma):
-    expected = np.array(reference.mp_exponential_law(tuple(counts), gamma), dtype=float)
-    np.testing.assert_allclose(law(ExponentialMechanism(gamma=gamma), counts), expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize(("counts", "sigma"), [((13, 4, 0, 0), 0.87277), ((60, 30), 10.0)])
 def test_gaussian_agrees_with_high_precision_quadrature(counts, sigma):
     expected = np.array(reference.mp_gaussian_law(counts, sigma), dtype=float)
@@ -121,7 +109,6 @@ def test_laws_sum_to_one_at_the_extremes(counts, gamma):
     for mechanism in (
         LaplaceNoisyMax(gamma=gamma),
         PermuteAndFlip(gamma=gamma),
-        ExponentialMechanism(gamma=gamma),
         GaussianNoisyMax(sigma=1.0 / gamma),
     ):
         probabilities = law(mechanism, counts)

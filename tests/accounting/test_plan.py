@@ -9,6 +9,7 @@ import pytest
 from script_processes import run_script
 
 import pate_tf
+from pate_tf.accounting.charge import profile_counts
 from pate_tf.accounting.composition import several_teachers_epsilon
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
@@ -18,22 +19,19 @@ from pate_tf.accounting.mechanisms import (
     base,
 )
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.accounting.planning import (
+from pate_tf.planning.comparison import (
     CLUSTER_MARGIN,
     FEATURE_MARGIN,
-    MARGINS,
     NUMBERS,
-    PlanSettings,
     planned_candidate,
     planned_num_queries,
-    profile_counts,
 )
+from pate_tf.planning.forecast import MARGINS
 from pate_tf.release.noise import SeededNoise
 
-# How many labels of one that uses a student are correct is not known in advance.
-OFFERED = [kind for kind in base.offered().values() if not kind.uses_student_predictions]
+OFFERED = list(base.offered().values())
 SMALL = {"num_teachers": 60, "num_classes": 4, "num_queries": 20}
-QUICK = {"mechanism": "exponential_mechanism"}
+QUICK = {"mechanism": "permute_and_flip"}
 
 
 @functools.cache
@@ -56,11 +54,11 @@ def test_no_candidate_costs_more_than_the_target(unit):
 
 @pytest.mark.parametrize("kind", OFFERED)
 def test_expected_labels_are_those_of_a_simulation(kind):
-    settings = PlanSettings(epsilon=6.0, margin=0.3, **SMALL)
-    counts = np.repeat(profile_counts(settings.num_teachers, settings.num_classes, 0.3), 20, axis=0)
+    settings = pate_tf.plan(6.0, margin=0.3, mechanism=kind, **SMALL).settings
+    counts = np.repeat(profile_counts(60, 4, 0.3), 20, axis=0)
     candidate = planned_candidate(kind, settings, 20)
     planned, outlook = candidate.mechanism, candidate.outlooks[0]
-    assert (counts.sum(axis=1) == settings.num_teachers).all()
+    assert (counts.sum(axis=1) == 60).all()
     noise, repetitions = SeededNoise(11), 300 if kind is StabilityGate else 60
     drawn = [planned.draw(counts, noise).labels for _ in range(repetitions)]
     for expected, simulated in zip(
@@ -91,8 +89,7 @@ def test_a_gate_is_recommended_only_where_it_opens_in_the_worst_case_and_nothing
     assert actual.mechanism == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
     assert actual.candidates[0].outlooks[-1].expected_labels > 0.95 * 500
     assert not pate_tf.plan(2.0, num_teachers=20).mechanism.charged_per_batch
-    for changes in ({"adaptive": True}, {"may_agree": False}):
-        assert StabilityGate not in {type(each.mechanism) for each in plan(**changes).candidates}
+    assert StabilityGate not in {type(each.mechanism) for each in plan(may_agree=False).candidates}
 
 
 def test_teachers_that_have_fewer_records_than_classes_answer_with_noise():
@@ -105,7 +102,7 @@ def test_teachers_that_have_fewer_records_than_classes_answer_with_noise():
 @pytest.mark.parametrize("kind", [GaussianHistogram, LaplaceNoisyMax])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 40.0])
 def test_the_number_of_queries_has_most_utility(kind, epsilon):
-    settings = PlanSettings(epsilon=epsilon, num_teachers=200, num_classes=5)
+    settings = pate_tf.plan(epsilon, **QUICK, num_teachers=200, num_classes=5).settings
 
     def utility(number):
         outlooks = planned_candidate(kind, settings, number).outlooks
@@ -162,11 +159,10 @@ def test_the_page_prints_commands_and_assumptions_and_the_report_is_json():
     ("changes", "message"),
     [
         ({"epsilon": math.nan}, r"epsilon: expected in \(0, inf\)"),
-        ({"num_queries": 0}, "num_queries: expected in .1, inf., got 0"),
+        ({"num_queries": 0}, "num_queries: expected from 1 to the pool's 1000, got 0"),
         ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
         ({"mechanism": "plurality"}, "mechanism: expected"),
         ({"num_records": 59}, "num_teachers: expected at most `num_records`"),
-        ({"adaptive": True, "mechanism": StabilityGate}, "fixed in advance"),
         ({"delta": 0.0, "mechanism": "gaussian_noisy_max"}, "expected above 0 for gaussian"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.charge import charge_from_dict
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, log_ratio_of_sum

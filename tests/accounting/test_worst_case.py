@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 
 from pate_tf.accounting import noisy_max_costs
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
-from pate_tf.accounting.mechanisms import (
-    ExponentialMechanism,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    PermuteAndFlip,
-)
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, PermuteAndFlip
 from pate_tf.accounting.moments import exact_costs
 from pate_tf.accounting.noisy_max_costs import excesses, largest_excess
 
@@ -32,8 +27,6 @@ NOISY = [
     LaplaceNoisyMax(gamma=0.05),
     LaplaceNoisyMax(gamma=0.3),
     LaplaceNoisyMax(gamma=2.0),
-    ExponentialMechanism(gamma=0.05),
-    ExponentialMechanism(gamma=0.7),
     PermuteAndFlip(gamma=0.05),
     GaussianNoisyMax(sigma=40.0),
     GaussianNoisyMax(sigma=3.0),
@@ -172,10 +165,9 @@ def test_no_histogram_costs_more(counts, near, mechanism):
     ("claimed", "drawn"),
     [
         (LaplaceNoisyMax(gamma=0.05), LaplaceNoisyMax(gamma=0.1)),
-        (ExponentialMechanism(gamma=0.05), ExponentialMechanism(gamma=0.1)),
         (GaussianNoisyMax(sigma=40.0), GaussianNoisyMax(sigma=20.0)),
     ],
-    ids=["laplace", "exponential", "gaussian"],
+    ids=["laplace", "gaussian"],
 )
 def test_half_the_noise_costs_more_than_is_claimed(claimed, drawn, moment):
     moments = np.array([moment])
@@ -196,11 +188,7 @@ def test_costs_at_other_moments_are_chords(mechanism):
 
 @pytest.mark.parametrize("noise", [1e-9, 1e-3, 1e3, 1e9])
 def test_extreme_scales_fall_back_to_the_cap(noise):
-    for mechanism in (
-        LaplaceNoisyMax(gamma=noise),
-        GaussianNoisyMax(sigma=noise),
-        ExponentialMechanism(gamma=noise),
-    ):
+    for mechanism in (LaplaceNoisyMax(gamma=noise), GaussianNoisyMax(sigma=noise)):
         cap = mechanism.cost_cap(DEFAULT_MOMENTS)
         assert np.all(mechanism.alphas(DEFAULT_MOMENTS) <= cap)
         assert not np.any(np.isnan(mechanism.alphas(DEFAULT_MOMENTS)))
@@ -220,14 +208,3 @@ def test_largest_excess_looks_at_all_pairs_between_knots():
 def test_a_negative_probability_certifies_nothing():
     pairs = np.array([[[1.1, -0.1, 0.0], [0.5, 0.5, 0.0]]])
     assert excesses(pairs, SOME).min() == math.inf
-
-
-@pytest.mark.parametrize(("width", "moment"), [(0.1, 0.05), (0.1, 100.0), (1.4, 8.0), (8.0, 1.0)])
-def test_the_bounded_range_cost_is_the_largest_of_all_two_point_laws(width, moment):
-    share = np.linspace(0.0, 1.0, 200_001)
-    low, high = np.exp(-width / 2), np.exp(width / 2)
-    alphas = moment * np.log(share * low + (1 - share) * high)
-    alphas += np.log(share * low**-moment + (1 - share) * high**-moment)
-    actual = ExponentialMechanism(gamma=width / 2.0).alphas(np.array([moment]))[0]
-    assert np.max(alphas) <= actual
-    assert actual == pytest.approx(np.max(alphas), rel=1e-6)

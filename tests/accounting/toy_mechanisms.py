@@ -27,7 +27,7 @@ from pate_tf.accounting.mechanisms.base import (
 )
 from pate_tf.accounting.mechanisms.noisy_max import AdditiveNoisyMax, laplace_tail
 from pate_tf.accounting.noisy_max_costs import discrete_laplace
-from pate_tf.core.validation import IntArray
+from pate_tf.core.checks import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Sources of votes, accounting, reports of ledgers, plots, stored releases of files."""
+"""Sources of votes, accounting, reports of ledgers, stored releases of files."""
 
 import shutil
 from collections import Counter
@@ -17,23 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting import moments
-from pate_tf.accounting.charges import PlannedRelease
-from pate_tf.accounting.mechanisms import (
-    ConfidentGaussianNoisyMax,
-    ExponentialMechanism,
-    LaplaceNoisyMax,
-)
-from pate_tf.analysis.accounting import analyse
-from pate_tf.analysis.release import release
-from pate_tf.analysis.report import draw
-from pate_tf.analysis.votes import (
+from pate_tf.accounting.charge import PlannedRelease
+from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, LaplaceNoisyMax, PermuteAndFlip
+from pate_tf.analysis.sanitised_epsilon import release
+from pate_tf.analysis.vote_sources import (
     AnsweredVotes,
     VoteSource,
+    analyse,
     order_free_digest,
     read_ledgers,
     read_votes_file,
 )
-from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError
@@ -116,10 +110,7 @@ def test_withheld_queries_are_counted_and_pay_their_tests(tmp_path):
 
 
 def test_costs_of_mechanisms_add_up_moment_by_moment():
-    groups = [
-        (LAPLACE, counts_of("H1", 30)),
-        (ExponentialMechanism(gamma=0.1), counts_of("H3", 20)),
-    ]
+    groups = [(LAPLACE, counts_of("H1", 30)), (PermuteAndFlip(gamma=0.1), counts_of("H3", 20))]
     analysis = analyse(source_of(*groups))
     assert set(analysis.bounds) == {"two_sided", "class_aware"}
     for bound, guarantee in analysis.bounds.items():
@@ -131,7 +122,7 @@ def test_costs_of_mechanisms_add_up_moment_by_moment():
         )
         expected = moments.epsilon_from_alphas(alphas, moments.DEFAULT_MOMENTS, 1e-5)
         assert guarantee == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(ValueError, match="exponential_mechanism, got 'paper'"):
+    with pytest.raises(ValueError, match="permute_and_flip, got 'paper'"):
         analyse(source_of(*groups), bounds=("paper",))
     with pytest.raises(ValueError, match="expected votes of one mechanism"):
         analyse(source_of(*groups), beta=0.09)
@@ -145,23 +136,6 @@ def test_extreme_noise_gives_numbers_on_the_safe_side(gamma):
     assert gamma < 1.0 or all(epsilon > 100.0 for epsilon in epsilons)
     one_class = analyse(np.full((10, 1), 30), LaplaceNoisyMax(gamma=gamma))
     assert {epsilon for epsilon, _ in one_class.bounds.values()} == {0.0}
-
-
-def test_plots_say_whether_they_may_be_published(tmp_path):
-    source = source_of((LAPLACE, counts_of("H1", 30)), (MECHANISM, counts_of("H3", 20)))
-    folder = artifacts.RunDirectory(tmp_path)
-    paths = draw(folder, source, analyse(source))
-    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
-        "released/epsilon_data_independent.png",
-        "sensitive/epsilon_by_queries.png",
-    ]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    assert [path.stat().st_mode & 0o077 for path in paths][1] == 0
-    # What is published depends on no vote.
-    other = source_of((LAPLACE, counts_of("H3", 30)), (MECHANISM, counts_of("H1", 20)))
-    public = paths[0].read_bytes()
-    draw(folder, other, analyse(other))
-    assert paths[0].read_bytes() == public
 
 
 # Releases of files, each with a ledger of its votes.

@@ -9,10 +9,10 @@ from analysis_helpers import DELTA, GivenNoise, golden_counts, read_ledger, rele
 from script_processes import start
 from statement_helpers import state
 
-from pate_tf.accounting.charges import PlannedRelease
+from pate_tf.accounting.charge import PlannedRelease
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
-from pate_tf.analysis import release as analysis_release
-from pate_tf.analysis.run import AnalysisSettings, run
+from pate_tf.analysis import sanitised_epsilon as analysis_release
+from pate_tf.analysis.analyse_run import AnalysisSettings, run
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.statement import check_statement

@@ -2,11 +2,13 @@
 
 import csv
 import functools
+import io
 import json
 import os
 import pathlib
 import shutil
 import sqlite3
+import zipfile
 
 import numpy as np
 import pytest
@@ -92,7 +94,7 @@ def published(source, pool, *, num_queries=None, **noise):
 
 
 def teachers_in(folder):
-    return pate_tf.Teachers("nearest_mean", num_teachers=6, representation="raw", directory=folder)
+    return pate_tf.Teachers("ridge", num_teachers=6, representation="raw", directory=folder)
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +161,9 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
     elif kind == "votes with a released epsilon":
         source = teachers_in(folder).fit(data.private, data.pool)
         published(source, data.pool, mechanism=pate_tf.LaplaceNoisyMax(scale=1.0))
-        flags = (f"--train_dir={folder}", "--release=sanitised", "--plots")
+        flags = (f"--train_dir={folder}", "--release=sanitised")
         ended = run_script(PATE, "analysis", *flags, folder=tmp_path)
         assert ended.code == 0, ended.err
-        assert (folder / "released/epsilon_data_independent.png").exists()
     elif "owners" in kind:
         of_owners(tmp_path, data, "feature_sums" if "sums" in kind else "pate")
     else:
@@ -174,9 +175,9 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
     names = {one.name for one in audit.checks if one.outcome == PASSED}
     assert kind == "silo" or "released files" in names
     due = {
-        "tables": {"ledger: registry", "released labels: seal", "statement", "sums"},
+        "tables": {"ledger: registry", "released labels: seal", "statement", "sums", SEALS},
         "votes": {"partition: one teacher for each record", "ensemble"},
-        "votes with a released epsilon": {"statement"},
+        "votes with a released epsilon": {"statement", SEALS},
         "sums of owners": {"sums"},
         "votes of owners": {"partition: one teacher for each record"},
         "silos": {"statement", "versions of student"},
@@ -189,8 +190,13 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
 
 
 def edit_arrays(path, **changes):
+    """As the library writes arrays, so that nothing but them differs; sealed is nothing."""
     arrays = {**artifacts.read_arrays(path), **changes}
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    elsewhere = path.parents[2] / "edited.npz"
+    artifacts.write_arrays(
+        elsewhere, {name: one for name, one in arrays.items() if one is not None}
+    )
+    elsewhere.replace(path)
 
 
 def edit_json(path, **changes):
@@ -210,6 +216,7 @@ def flip(path, place=40):
 
 LABELS, STUDENT = "released/labels.npz", "released/student"
 EXTRA = f"{STUDENT}/2/assets.extra"
+SEALS = "released files: seals"
 
 
 def reseal_digest(run):
@@ -369,6 +376,158 @@ def sums_edited(run):
     edit_arrays(path, sums=artifacts.read_arrays(path)["sums"] + 1)
 
 
+# What is smuggled out beside what the library wrote, without a change to what it reads.
+
+
+def secret(run):
+    return (run.parent / "private.csv").read_bytes()
+
+
+def comment_of_an_archive(run):
+    with zipfile.ZipFile(run / LABELS, "a") as archive:
+        archive.comment = secret(run)[:60_000]
+
+
+def before_an_archive(run):
+    (run / LABELS).write_bytes(secret(run) + (run / LABELS).read_bytes())
+
+
+def unlisted_member(run):
+    """The directory at the end of the archive is that of before."""
+    path, content = run / LABELS, (run / LABELS).read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        start = archive.start_dir
+    end = bytearray(content[start:])
+    moved = start + len(secret(run))
+    end[-6:-2] = moved.to_bytes(4, "little")
+    path.write_bytes(content[:start] + secret(run) + bytes(end))
+
+
+def extra_field(run):
+    arrays, extra = artifacts.read_arrays(run / LABELS), secret(run)[:60_000]
+    with zipfile.ZipFile(run / LABELS, "w") as archive:
+        for name, array in arrays.items():
+            content, info = io.BytesIO(), zipfile.ZipInfo(f"{name}.npy")
+            np.lib.format.write_array(content, array)
+            info.extra = b"\xfe\xca" + len(extra).to_bytes(2, "little") + extra
+            archive.writestr(info, content.getvalue())
+
+
+def header_of_an_array(run):
+    """Spaces that fill up the header of a .npy file are replaced by others of the same length."""
+    arrays = artifacts.read_arrays(run / LABELS)
+    with zipfile.ZipFile(run / LABELS, "w") as archive:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            np.lib.format.write_array(content, array, version=(2, 0))
+            archive.writestr(f"{name}.npy", content.getvalue())
+
+
+def key_twice(run, name="privacy_statement.json"):
+    path = run / "released" / name
+    private = json.dumps(secret(run).decode()[:3_000])
+    first = next(iter(json.loads(path.read_text())))
+    path.write_text(path.read_text().replace("{", f'{{"{first}": {private},', 1))
+
+
+def key_of_labels_twice(run):
+    key_twice(run, "labels.json")
+
+
+def key_of_a_manifest_twice(run):
+    key_twice(run, "student/2/assets.extra/digests.json")
+
+
+def blanks_in_a_manifest(run):
+    path = run / EXTRA / "digests.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=7))
+
+
+def encoder_of_records(run):
+    description = np.frombuffer(b"x", np.uint8)
+    np.savez(run / "released/encoder.npz", description=description, **{"0": private_values(run)})
+
+
+def page_for_the_signer(run):
+    (run / "released/privacy_report.html").write_text(f"<html>{secret(run).decode()}")
+
+
+def analysis_of_records(run):
+    (run / "released/analysis.json").write_text(json.dumps({"x": secret(run).decode()}))
+
+
+def picture_of_records(run):
+    content = b"\x89PNG\r\n\x1a\n" + secret(run) + b"IEND\xaeB`\x82"
+    (run / "released/epsilon_data_independent.png").write_bytes(content)
+
+
+def log_of_records(run):
+    import tensorflow as tf
+
+    folder = run / "released/logs/student/2"
+    with tf.summary.create_file_writer(str(folder)).as_default(step=0):
+        tf.summary.text("x", secret(run).decode())
+    artifacts.hide_host(folder)
+
+
+def name_of_a_log(run):
+    path = next((run / "released").rglob("events.out*"))
+    path.rename(path.with_name(f"events.out.tfevents.1234567890.host.{secret(run)[:50].hex()}"))
+
+
+def number_of_an_empty_folder(run):
+    (run / f"released/student/{int.from_bytes(secret(run)[:50], 'big')}").mkdir()
+
+
+def seals_deleted(run):
+    (run / "sensitive" / artifacts.SEALS).unlink()
+    page_for_the_signer(run)
+
+
+def numbers_of_folders(run):
+    (run / f"released/logs/{int.from_bytes(secret(run)[:50], 'big')}/student").mkdir(parents=True)
+
+
+def moments_edited(run):
+    path = run / "sensitive/feature_sums/vectors.npz"
+    edit_arrays(path, moments=artifacts.read_arrays(path)["moments"] * 1.01)
+
+
+def vectors_deleted(run):
+    (run / "sensitive/feature_sums/vectors.npz").unlink()
+
+
+def source_renamed(run):
+    path = run / "sensitive/feature_sums/description.json"
+    edit_json(path, source={"name": "other", "key": "name other"})
+
+
+def hidden_file(run):
+    (run / "released/.notes").write_bytes(secret(run))
+
+
+def hidden_file_of_a_version(run):
+    (run / STUDENT / "2/assets/.x").parent.mkdir(exist_ok=True)
+    (run / STUDENT / "2/assets/.x").write_bytes(secret(run))
+
+
+def extended_attribute(run):
+    os.setxattr(run / LABELS, "user.private", secret(run)[:2_000])
+
+
+def attribute_of_a_folder(run):
+    os.setxattr(run / "released", "user.private", secret(run)[:2_000])
+
+
+def copied_version(run):
+    shutil.copytree(run / STUDENT / "2", run / STUDENT / "3")
+
+
+def estimate_made_up(run):
+    charge = pate_tf.mechanisms.LaplaceClusterCounts(scale=20.0, num_clusters=1)
+    restate(run, estimated_accuracy=[0.99, 0.98, 1.0, 0.1], estimate_charge=charge.to_dict())
+
+
 def opened_to_others(run):
     (run / "sensitive/feature_sums/sums.npz").chmod(0o644)
 
@@ -404,6 +563,33 @@ TAMPERINGS = {
     ledger_of_rubbish: "ledger",
     sums_edited: "feature sums",
     opened_to_others: "sensitive files",
+    comment_of_an_archive: "released labels",
+    before_an_archive: "released labels",
+    unlisted_member: "released labels",
+    extra_field: "released labels",
+    header_of_an_array: "released labels",
+    key_twice: "statement",
+    key_of_labels_twice: "released labels",
+    key_of_a_manifest_twice: "versions",
+    blanks_in_a_manifest: SEALS,
+    encoder_of_records: SEALS,
+    page_for_the_signer: SEALS,
+    seals_deleted: SEALS,
+    analysis_of_records: SEALS,
+    picture_of_records: SEALS,
+    log_of_records: SEALS,
+    name_of_a_log: SEALS,
+    number_of_an_empty_folder: "released files",
+    numbers_of_folders: "released files",
+    moments_edited: "feature sums",
+    vectors_deleted: "feature sums",
+    source_renamed: "feature sums",
+    hidden_file: "released files",
+    hidden_file_of_a_version: "versions of student",
+    extended_attribute: "released files",
+    attribute_of_a_folder: "released files",
+    copied_version: "versions of student",
+    estimate_made_up: "statement",
 }
 
 
@@ -434,7 +620,7 @@ def test_a_restored_copy_is_a_violation(tables, tmp_path, monkeypatch):
 def another_ensemble(run, data):
     shutil.rmtree(run / "sensitive/teachers")
     other = pate_tf.Teachers(
-        "nearest_mean", num_teachers=5, representation="raw", directory=run.parent / "other"
+        "ridge", num_teachers=5, representation="raw", directory=run.parent / "other"
     )
     other.fit(data.private, data.pool)
     shutil.copytree(run.parent / "other/sensitive/teachers", run / "sensitive/teachers")
@@ -447,9 +633,14 @@ def record_without_teacher(run, data):
     edit_arrays(path, assignment=assignment)
 
 
+def no_partition(run, data):
+    (run / "sensitive/teachers/partition.npz").unlink()
+
+
 @pytest.mark.parametrize(
     "tamper, name",
     [
+        (no_partition, "teachers"),
         (another_ensemble, "ensemble"),
         (record_without_teacher, "partition: one teacher for each record"),
     ],
@@ -470,6 +661,13 @@ def test_seeded_noise_is_a_violation(tmp_path, data):
     checks = audit_run(tmp_path / "run").checks
     violated = {one.name for one in checks if one.outcome == VIOLATION}
     assert violated == {"ledger: noise"}
+
+
+def test_a_pipe_does_not_stop_an_audit(tmp_path):
+    (tmp_path / "released").mkdir()
+    os.mkfifo(tmp_path / "released/labels.json")
+    with pytest.raises(ValueError, match=r"expected files and folders, got .*json; remove it"):
+        audit_run(tmp_path)
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path):
@@ -503,7 +701,7 @@ def test_the_page_holds_the_statement_and_loads_nothing(tables):
     root = pathlib.Path(tables[0]) / "run"
     page = report_page(root, audit=audit_run(root))
     assert "<td>released files</td><td>passed</td><td>values within a picture" in page
-    assert "<td>not checked</td><td>this user&#x27;s registry has not seen" in page
+    assert "<td>not checked</td><td>this user&#39;s registry has not seen" in page
     statement = json.loads((root / "released/privacy_statement.json").read_text())
     assert statement["student_digest"][:8] in page and "What was charged, and when" in page
     for mark in ("<script", "src=", "href=", "url(", "@import", "**", "| "):

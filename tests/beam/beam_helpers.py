@@ -81,7 +81,7 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
     fields = {
         name: pyarrow.array([str(row[place]) for row in rows]) for place, name in enumerate(NAMES)
     }
-    records = TextTable(fields=fields, num_records=len(rows), what="table")
+    records = TextTable(fields=fields, what="table")
     return PrivateExamples(
         dataset,
         records.inputs(schema)[0],

@@ -10,6 +10,7 @@ from benchmarks.harness import DELTA
 from benchmarks.instead import dp_sgd, methods, private_knn
 from benchmarks.instead.dp_sgd import clipped_sum
 from benchmarks.paper.laboratory import costs
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core.dataset import Dataset
@@ -81,7 +82,9 @@ def test_noise_keeps_to_epsilon_against_replacement():
     sigma = dp_sgd.noise_multiplier(1.0, training, 5_000)
 
     def charged(noise):
-        return NoisyTraining(sampling_rate=0.1, noise_multiplier=noise, rounds=20).epsilon(DELTA)
+        return smallest_epsilon(
+            {NoisyTraining(sampling_rate=0.1, noise_multiplier=noise, rounds=20): 1}, DELTA
+        )[0]
 
     assert charged(sigma) <= 1.0 < charged(0.98 * sigma)
 
@@ -90,11 +93,9 @@ def test_the_papers_accounting_is_the_golden_value():
     # H2 of tests/accounting/golden.json.
     counts = np.tile([200, 6, 6, 6, 6, 6, 5, 5, 5, 5], (100, 1))
     mechanism = LaplaceNoisyMax(gamma=0.05)
-    epsilons = costs(counts, mechanism, delta=1e-5, is_adaptive=False)
+    epsilons = costs(counts, mechanism, delta=1e-5)
     assert epsilons["paper"] == pytest.approx(1.47991480486117489)
     assert epsilons["exact"] < epsilons["sanitised"] and epsilons["exact"] < epsilons["worst_case"]
-    adaptive = costs(counts, mechanism, delta=1e-5, is_adaptive=True)
-    assert adaptive["exact"] is None and adaptive["worst_case"] == epsilons["worst_case"]
 
 
 def test_neighbours_without_drawing_cost_what_two_gaussians_cost():
@@ -124,6 +125,8 @@ def test_a_heads_noise_pays_for_all_of_its_steps(steps):
             mean += weights / (steps - steps // 2)
     each = head.std() * 50 / np.linalg.norm(mean)  # in clipping lengths
     one = each / np.sqrt(steps)  # the single mechanism that all of them are together
-    charged = NoisyTraining(sampling_rate=1.0, noise_multiplier=one, rounds=1).epsilon(DELTA)
+    charged = smallest_epsilon(
+        {NoisyTraining(sampling_rate=1.0, noise_multiplier=one, rounds=1): 1}, DELTA
+    )[0]
     # 20,000 numbers: five standard deviations of theirs are 2.5 %.
     assert charged == pytest.approx(0.7, rel=0.03)

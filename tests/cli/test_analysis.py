@@ -12,7 +12,7 @@ from script_processes import run_fresh
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.mechanisms import GaussianNoisyMax
-from pate_tf.analysis.votes import read_votes_file
+from pate_tf.analysis.vote_sources import read_votes_file
 from pate_tf.ledger import Ledger
 
 

@@ -5,9 +5,9 @@ import pytest
 from command_helpers import end, flag_values
 from script_processes import REPOSITORY, modules_after, run_fresh
 
-from pate_tf.accounting.planning import ForecastError
 from pate_tf.cli import command_line
 from pate_tf.ledger import LedgerError
+from pate_tf.planning.forecast import ForecastError
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,8 @@ def test_commands_define_their_flags_without_the_packages_of_an_extra():
     hidden = dict.fromkeys(command_line.EXTRAS)
     modules_after(
         f"import sys; sys.modules.update({hidden!r})\n"
-        "from pate_tf.cli import aggregator, silo, coordinator, selective_sgd, schema"
+        "from pate_tf.cli import aggregator_command, coordinator_command, dssgd_command\n"
+        "from pate_tf.cli import schema_command, silo_command"
     )
 
 

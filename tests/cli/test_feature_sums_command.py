@@ -9,6 +9,7 @@ import pytest
 from script_processes import Ended, learn_little, run_script
 
 from pate_tf.accounting.charge import rounded_up
+from pate_tf.teachers.run_folder import described_run
 
 SUMS = ("train_student.py", "--method=feature_sums")
 QUICK = ("--representation=raw", "--student=supervised", "--model=mlp", "--max_steps=50")
@@ -46,7 +47,7 @@ def test_a_run_without_teachers_reports_as_others_do(digits):
     page = (run / "released/privacy_statement.md").read_text()
     assert "sums" in page and "No teacher was asked" in page
     assert [*run.glob("released/logs/**/events.*")]
-    assert json.loads((run / "sensitive/run.json").read_text())["method"] == "feature_sums"
+    assert described_run(run).method == "feature_sums"
 
 
 def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):

@@ -30,6 +30,8 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
         (("schema", "--help"), 0, "--public=string"),
         (("schema", "--nonsense=3"), 2, "error: Unknown command line flag 'nonsense'"),
         (("schema", "--public=nowhere.csv"), 1, "error: nowhere.csv"),
+        (("evaluate",), 2, "no command 'evaluate': `pate predict` without --output measures"),
+        (("nonsense",), 2, "error: pate has no command 'nonsense': the commands are plan, run,"),
         (("silo", "nonsense"), 2, "error: expected one of init"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from command_helpers import end, flag_values
 from script_processes import REPOSITORY
 
-from pate_tf.cli import analysis, command_line, student, teachers
+from pate_tf.cli import analysis_command, command_line, student_command, teachers_command
 
 CLI = REPOSITORY / "pate_tf" / "cli"
 
@@ -15,13 +15,17 @@ CLI = REPOSITORY / "pate_tf" / "cli"
 @pytest.mark.parametrize(
     ("module", "message", "expected"),
     [
-        (student, "pool_size: expected 1", "stdnt_share: expected 1"),
-        (student, "num_queries: expected 1", "queries: expected 1"),
-        (student, "strategy: expected one of", "query_strategy: expected one of"),
-        (student, "replace_budget: expected", "new_budget_i_understand: expected"),
-        (teachers, "num_teachers: expected", "nb_teachers: expected"),
-        (analysis, "votes: expected; give `num_classes`", "votes: expected; give --nb_labels"),
-        (student, "no colon pool_size", "no colon pool_size"),
+        (student_command, "pool_size: expected 1", "stdnt_share: expected 1"),
+        (student_command, "num_queries: expected 1", "queries: expected 1"),
+        (student_command, "strategy: expected one of", "query_strategy: expected one of"),
+        (student_command, "replace_budget: expected", "new_budget_i_understand: expected"),
+        (teachers_command, "num_teachers: expected", "nb_teachers: expected"),
+        (
+            analysis_command,
+            "votes: expected; give `num_classes`",
+            "votes: expected; give --nb_labels",
+        ),
+        (student_command, "no colon pool_size", "no colon pool_size"),
     ],
 )
 def test_arguments_are_reported_as_flags(module, message, expected, capsys):

@@ -11,7 +11,7 @@ from api_helpers import digits
 from script_processes import assert_one_line, run_fresh, run_script
 
 import pate_tf
-from pate_tf.models import catalogue
+from pate_tf.models import architectures
 from pate_tf.teachers.foreign import ForeignModels
 
 # Apart, since every process that fits it imports what it lies in.
@@ -86,13 +86,15 @@ def test_mixed_precision_stays_in_its_model_and_losses_and_answers_are_float32(t
 def test_a_softmax_that_trains_on_logits_and_adapted_layers_are_noticed():
     dataset = digits().dataset
     with pytest.warns(UserWarning, match="expected logits, got probabilities of a softmax"):
-        model = catalogue.build(softmax, dataset)
+        model = architectures.build(softmax, dataset)
     inputs = np.full((2, *dataset.input_shape), 9.0, np.float32)
     assert np.allclose(tf.reduce_sum(tf.nn.softmax(model(inputs)), axis=1), 1.0)
     assert np.allclose(tf.reduce_logsumexp(model(inputs), axis=1), 0.0, atol=1e-2)
 
-    assert not catalogue.ends_in_softmax(catalogue.build(half, dataset))
-    assert catalogue.ends_in_softmax(keras.Model(model.inputs, keras.ops.softmax(model.outputs[0])))
+    assert not architectures.ends_in_softmax(architectures.build(half, dataset))
+    assert architectures.ends_in_softmax(
+        keras.Model(model.inputs, keras.ops.softmax(model.outputs[0]))
+    )
 
     def normalized(dataset, is_adapted=True):
         layer = keras.layers.Normalization()
@@ -102,10 +104,10 @@ def test_a_softmax_that_trains_on_logits_and_adapted_layers_are_noticed():
         return keras.Sequential([keras.Input(dataset.input_shape), *layers])
 
     with pytest.warns(UserWarning, match="Normalization holds statistics of data"):
-        catalogue.build(normalized, dataset)
-    assert not catalogue.holds_statistics(normalized(dataset, is_adapted=False).layers[0])
-    assert catalogue.holds_statistics(keras.layers.StringLookup(vocabulary=["a"]))
-    assert not catalogue.holds_statistics(keras.layers.StringLookup())
+        architectures.build(normalized, dataset)
+    assert not architectures.holds_statistics(normalized(dataset, is_adapted=False).layers[0])
+    assert architectures.holds_statistics(keras.layers.StringLookup(vocabulary=["a"]))
+    assert not architectures.holds_statistics(keras.layers.StringLookup())
 
 
 class Double(keras.layers.Layer):

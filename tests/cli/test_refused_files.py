@@ -18,7 +18,7 @@ finally:
 """
 SCHEMA = AGE + '[columns.smoker]\ncategories = ["n", "y"]\n'
 BAD = "age,smoker,ill\nx,y,no\n30,z,maybe\n40,y\n50,n,yes\n"
-FAULTS = ["line 2: age: expected a finite number", "line 3: ill: expected a class, no, yes"]
+FAULTS = ["line 2: age: expected a finite number", "line 3: ill: expected a class, one of no, yes"]
 FILES = ("--public=public.csv", "--schema=schema.toml")
 
 

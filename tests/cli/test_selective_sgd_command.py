@@ -8,9 +8,9 @@ from script_processes import run_script, start_script
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
 from pate_tf.serving.served import matches_statement
-from pate_tf.statement.shared_training import SharedTrainingStatement
+from pate_tf.statement.several_holders import SharedTrainingStatement
 
-SCRIPT = "pate_tf/cli/selective_sgd.py"
+SCRIPT = "pate_tf/cli/dssgd_command.py"
 SMALL = ("--participants=4", "--rounds=3", "--train_dir=run")
 NOISY = ("--privacy=record", "--target_epsilon=20", "--model=linear", "--representation=raw")
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,11 +14,10 @@ import network_hosts
 import numpy as np
 import pytest
 from command_helpers import AGE
-from script_processes import run_script, start_script
+from script_processes import REPOSITORY, run_script, start_script
 
-from pate_tf.cli.demo import demonstrate_silos
 from pate_tf.core.artifacts import only_writer
-from pate_tf.net.certificates import write_demo_certificates
+from pate_tf.net.credentials import write_demo_certificates
 from pate_tf.silos import Member, Policy, SiloRoster
 from pate_tf.silos.silo import SiloAccount
 
@@ -62,9 +62,8 @@ def accounts(folder):
     """How many queries each silo was charged."""
     numbers = {}
     for name in NAMES:
-        account = SiloAccount(
-            folder / name / "sensitive", silo=name, epsilon_budget=200.0, delta=1e-6
-        )
+        policy = Policy(silo=name, epsilon_budget=200.0, delta=1e-6)
+        account = SiloAccount(folder / name / "sensitive", policy)
         numbers[name] = account.charges.total()
         account.close()
     return numbers
@@ -120,7 +119,9 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
     flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--private={tmp_path / 'clinic.csv'}", files)
-    error = refused("silo", "serve", *flags, certificates, code=3)
+    *others, error = said("silo", "serve", *flags, certificates, code=3).splitlines()
+    assert error.startswith("error: ")
+    assert all(each.startswith("warning: ") for each in others), others
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
     assert "--reset_account_i_understand continues without it" in error
 
@@ -148,6 +149,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
         (("--epsilon=1", "--least_silos=3"), "least_silos: expected at most 2, got 3"),
     ):
         assert expected in refused("coordinator", *flags, *others)
+    votes = ("--model=mlp", *flags[1:])
+    assert "model: expected a forest" in refused("coordinator", *votes, "--student=random_forest")
+    (tmp_path / "run/released").mkdir(parents=True)
+    (tmp_path / "run/released/student").write_text("")
+    assert "student: expected a folder that can be" in refused("coordinator", *votes)
+    assert not (tmp_path / "run/coordinator").exists()  # no silo was asked
+    shutil.rmtree(tmp_path / "run")
     with only_writer(tmp_path / "run"):
         assert "run: expected no other process at work" in refused("coordinator", *flags)
     tls = f"--certificates={tmp_path / 'tls'}"
@@ -166,7 +174,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
 
 @pytest.mark.long
 def test_the_demonstration(tmp_path):
-    demo = [sys.executable, "-m", "pate_tf.cli.demo", "--silos", str(tmp_path / "demo")]
+    demo = [sys.executable, REPOSITORY / "tools/demo.py", "--silos", tmp_path / "demo"]
     ended = subprocess.run(demo, capture_output=True, text=True, timeout=300, check=True)
     assert "epsilon 1.000 for each record" in ended.stdout
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
@@ -182,7 +190,9 @@ def test_hosts_that_lose_packets_and_cables_give_the_same_labels(tmp_path, monke
     """One silo's cable is out for a while, an aggregator's is cut for good."""
     epsilon = 1e3  # the noise changes no label
     alone = threading.Thread(
-        target=demonstrate_silos, args=(tmp_path / "alone",), kwargs={"epsilon": epsilon}
+        target=network_hosts.demo.demonstrate_silos,
+        args=(tmp_path / "alone",),
+        kwargs={"epsilon": epsilon},
     )
     alone.start()
     events = network_hosts.demonstrate(tmp_path / "hosts", epsilon=epsilon)
@@ -194,7 +204,7 @@ def test_hosts_that_lose_packets_and_cables_give_the_same_labels(tmp_path, monke
     for number in range(1, 6):
         name = f"silo-{number}"
         folder = tmp_path / "hosts" / name / "sensitive"
-        account = SiloAccount(folder, silo=name, epsilon_budget=epsilon, delta=1e-5)
+        account = SiloAccount(folder, Policy(silo=name, epsilon_budget=epsilon, delta=1e-5))
         assert account.charges.total() == 1
         account.close()
 

@@ -32,7 +32,7 @@ def teachers_folder(run: pathlib.Path) -> pathlib.Path:
 @functools.cache
 def weights(run: pathlib.Path) -> str:
     """What distinguishes two ensembles, without the bytes of the SavedModel around it."""
-    from pate_tf.teachers.kinds import load_ensemble
+    from pate_tf.teachers.teacher_kinds import load_ensemble
 
     return load_ensemble(teachers_folder(run) / "ensemble").digest
 

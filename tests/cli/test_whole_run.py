@@ -9,7 +9,6 @@ from script_processes import run_script
 
 import pate_tf
 from pate_tf.core import artifacts
-from pate_tf.run.whole_run import WholeRun, run
 
 PATE = "pate_tf/cli/main.py"
 
@@ -61,8 +60,9 @@ def test_labels_of_the_pool_choose_the_method(tmp_path):
     private, public = (inputs[539:], labels[539:]), (inputs[:539], labels[:539])
     ranges = {"num_classes": 10, "value_range": (0.0, 16.0), "kind": "tabular"}
     data = pate_tf.Data.from_arrays(*private, *public, **ranges)
-    values = run(WholeRun(epsilon=1.0, folder=tmp_path / "run"), data).values
-    assert values["method"] == "feature_sums" and values["student_accuracy"] > 0.5
+    fitted = pate_tf.fit(data, epsilon=1.0, directory=tmp_path / "run", publish=True)
+    assert fitted.plan.method == "feature_sums"
+    assert fitted.published.measured["student_accuracy"] > 0.5
 
 
 FILES = ("--private=private.csv", "--public=public.csv", "--schema=schema.toml")

@@ -2,14 +2,14 @@
 
 import dataclasses
 import pathlib
+from typing import ClassVar
 
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
 from pate_tf.cli import command_line
-from pate_tf.cli import flags as own_flags
-from pate_tf.core.validation import Settings, setting
+from pate_tf.core.settings import Settings, described, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,16 @@ class Toy(Settings):
     made: object = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallToy(Toy):
+    """A toy that is never larger than 4."""
+
+    restated: ClassVar = {"toy_size": {"most": 4, "help": "How large a small one is."}}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def defined():
-    own_flags.define(Toy, group="toys")
+    command_line.define(Toy, group="toys")
     flags.FLAGS.mark_as_parsed()
 
 
@@ -48,12 +55,22 @@ def test_a_wrong_value_is_refused_by_name(values, message):
         Toy(**values)
 
 
+def test_what_a_class_restates_holds_for_it_and_stands_last():
+    assert Toy(toy_size=9).toy_size == 9
+    with pytest.raises(ValueError, match=r"^toy_size: expected in \[1, 4\], got 9$"):
+        SmallToy(toy_size=9)
+    stated = described(SmallToy)
+    assert [*stated] == [*[name for name in described(Toy) if name != "toy_size"], "toy_size"]
+    assert stated["toy_size"].help == "How large a small one is."
+    assert described(Toy)["toy_size"].help == "How large."
+
+
 def test_flags_give_what_was_typed():
-    assert own_flags.read(Toy) == Toy()
+    assert command_line.read(Toy) == Toy()
     typed = ["--toy_speed=.5", "--toy_kind=square", "--toy_folder=a/b", "--toy_weights=1,20"]
     with flagsaver.flagsaver():
         flags.FLAGS(["toy", *typed, "--toy_loud"])
-        assert own_flags.read(Toy, made=1) == Toy(
+        assert command_line.read(Toy, made=1) == Toy(
             toy_rate=0.5,
             toy_kind="square",
             toy_folder=pathlib.Path("a/b"),
@@ -62,12 +79,12 @@ def test_flags_give_what_was_typed():
             made=1,
         )
     with flagsaver.flagsaver(toy_size=10), pytest.raises(ValueError, match="toy_size"):
-        own_flags.read(Toy)
+        command_line.read(Toy)
 
 
 def test_messages_name_the_flag():
     message = command_line.in_flags(
-        "toy_rate: expected more than `toy_rate`", own_flags.flag_of_argument(Toy)
+        "toy_rate: expected more than `toy_rate`", command_line.flag_of_argument(Toy)
     )
     assert message == "toy_speed: expected more than --toy_speed"
 

@@ -16,7 +16,7 @@ from data_sets_for_tests import table_dataset
 
 import pate_tf
 from pate_tf.core import sensitive
-from pate_tf.core.sensitive import Partition, assigned_partition, owner_partition
+from pate_tf.core.sensitive import Partition, owner_partition
 from pate_tf.data.named_function import call_function
 from pate_tf.data.schema import schema_of
 from pate_tf.data.tables import TextTable
@@ -24,7 +24,7 @@ from pate_tf.data.tables import TextTable
 TYPES = {
     *("PrivateExamples", "VoteCounts", "SumsByClass", "Votes", "TrainedTeacher", "Partition"),
     *("Forest", "Digests", "StoredCounts", "AnsweredVotes", "DistinctHistograms"),
-    *("StoredSums", "SiloSums", "Share", "TeacherData", "LocalState"),
+    *("StoredSums", "SiloSums", "Shard", "TrainingJob", "LocalState"),
 }
 PARAMETERS = {"owners", "private", "examples", "votes", "counts", "sums", "assignment"}
 # Attributes of private values that are public.
@@ -46,6 +46,7 @@ REVIEWED = {
     "path": "of the parameters that a shared training released",
     "' and '.join(differing)": "names of settings",
     "name_of(config.model)": "a setting",
+    "_in_words(config)": "settings; their defaults follow from the format and number of records",
     "kind.__name__": "a setting",
     "method": "from public values; a number of records without owners is one",
     "forecast.in_words(majority)": "from public values, and labels of the pool",
@@ -181,7 +182,7 @@ TABLE = table_dataset(2, 0.0, 9.0)
 def record(**changes):
     record = {"age": "1", "sex": "f", "diagnosis": "a", **changes}
     fields = {name: pyarrow.array([value]) for name, value in record.items()}
-    return TextTable(fields=fields, num_records=1, what="file").private(SCHEMA.dataset("own", 1))
+    return TextTable(fields=fields, what="file").private(SCHEMA.dataset("own", 1))
 
 
 COLUMNS = {"age": {"low": 0, "high": 9}, "sex": {"categories": ["f", "m"]}}
@@ -211,11 +212,13 @@ def reads_private_data(side):
         lambda: sensitive.SumsByClass([[SECRET + 0.5]]),
         lambda: sensitive.Votes([[SECRET]], 10),
         lambda: sensitive.Votes([[-SECRET]], 10),
-        lambda: Partition(np.array([SECRET]), 2),
-        lambda: Partition(np.zeros(SECRET, int), 2),
-        lambda: Partition(np.array([0, 1]), 2, "owner").numbered(np.array([SECRET, SECRET])),
+        lambda: Partition(np.array([SECRET]), num_teachers=2),
+        lambda: Partition(np.zeros(SECRET, int), num_teachers=2),
+        lambda: Partition(np.array([0, 1]), num_teachers=2, unit="owner").numbered(
+            np.array([SECRET, SECRET])
+        ),
         lambda: owner_partition([SECRET + 0.5], num_teachers=2, seed=0),
-        lambda: assigned_partition(np.array([SECRET, 0]), num_teachers=2),
+        lambda: Partition(np.array([SECRET, 0]), num_teachers=2),
         lambda: record(age=f"{SECRET}x"),
         lambda: record(sex=str(SECRET)),
         lambda: record(diagnosis=str(SECRET)),

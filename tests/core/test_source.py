@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pate_tf.core.artifacts import digest_array
-from pate_tf.core.source import KEY_FILE, PRIVATE_RECORDS, check_same_settings, private_digest
+from pate_tf.core.source import KEY_FILE, PrivateSource, check_same_settings, private_digest
 
 
 def test_a_digest_tells_values_types_and_shapes_apart_by_a_key_that_others_do_not_have(tmp_path):
@@ -31,7 +31,7 @@ def test_a_digest_tells_values_types_and_shapes_apart_by_a_key_that_others_do_no
         private_digest(tmp_path / "a", values)
 
 
-STORED = {"seed": 1, "class_weights": [1.0, 2.0], "encoder": "1f", PRIVATE_RECORDS: "c0ffee"}
+STORED = {"seed": 1, "class_weights": [1.0, 2.0], "encoder": "1f"}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,6 @@ STORED = {"seed": 1, "class_weights": [1.0, 2.0], "encoder": "1f", PRIVATE_RECOR
         ({"seed": 2, "class_weights": (1.0, 2.0)}, "seed"),
         ({"seed": 1.0}, "seed"),
         ({"class_weights": (1.0, 3.0), "encoder": "2f"}, "class_weights, encoder"),
-        ({"seed": 2, PRIVATE_RECORDS: "decaf"}, "seed, private records"),
         ({"other": None}, "other"),
     ],
 )
@@ -52,3 +51,39 @@ def test_differences_of_settings_are_named_and_no_value_is_shown(change, differi
     assert str(caught.value) == (
         f"runs/x holds teachers of other settings: {differing}; choose another folder or remove it"
     )
+
+
+def test_spellings_of_a_name_are_one_source_and_the_typed_one_is_shown():
+    spellings = ["K\u00f6ln Nord", "Ko\u0308ln Nord", " k\u00f6ln  nord ", "K\u00d6LN NORD"]
+    sources = [PrivateSource.named(name) for name in spellings]
+    assert [source.name for source in sources] == spellings
+    assert all(first.shares(second.key) for first in sources for second in sources)
+    wide = [
+        PrivateSource.named(name) for name in ("\uff33tra\u00dfe", "STRASSE", "\uff7d\uff84\uff97")
+    ]
+    assert wide[0].shares(wide[1].key) and wide[2].shares("name \u30b9\u30c8\u30e9")
+    by_url = PrivateSource.of_file("file:///data/visits.csv")
+    assert by_url.shares(PrivateSource.of_file("/data/visits.csv").key)
+    for other in ("K\u00f6ln", "Koln Nord", "K\u00f6lnNord"):
+        assert not sources[0].shares(PrivateSource.named(other).key)
+    for unseen in ("visits\u3164", "vis\u034fits", "visits\ufe0f", "vi\u200bsits", "visits\u2800"):
+        with pytest.raises(ValueError, match="visible characters"):
+            PrivateSource.named(unseen)
+    # What is merged is charged to each part, and to the name that it is given.
+    parts = [PrivateSource.named("January"), PrivateSource.of_file("february.csv")]
+    merged = PrivateSource.merged(parts, "Both")
+    again = PrivateSource.merged([PrivateSource.named("march"), merged])
+    for part in (*parts, PrivateSource.named("both"), PrivateSource.named("january"), merged):
+        assert again.shares(part.key) and part.shares(again.key)
+    assert not parts[0].shares(parts[1].key)
+    assert (merged.name, again.name) == ("Both", "Both, march")
+    assert PrivateSource.merged([sources[0], sources[0]]) == sources[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("leaves/private", "leaves private"), ("leaves/Private.csv", "leaves Private"),
+     ("clinic/visits.csv", "visits")],
+)  # fmt: skip
+def test_a_file_that_every_project_has_is_called_after_its_folder(tmp_path, path, name):
+    assert PrivateSource.of_file(tmp_path / path).name == name

@@ -1,9 +1,10 @@
 import dataclasses
+import warnings
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from data_sets_for_tests import image_dataset
+from data_sets_for_tests import image_dataset, table_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,18 +99,18 @@ def test_public_labels_may_be_absent_all_or_some():
     inputs = np.arange(5 * 4).reshape(5, 2, 2, 1)
     none = PublicExamples(IMAGES, inputs)
     assert none.labels is None
-    assert none.majority_share is None
+    assert none.split(5).pool.majority_share is None
     assert none.labelled() is None
     split = none.split(5)  # nothing needs to be held out
-    assert split.pool_labels is None
+    assert split.pool.true_labels is None
     assert split.held_out.labels is None
     assert (len(split.pool), len(split.held_out)) == (5, 0)
     assert PublicExamples(IMAGES, inputs, np.full(5, -1)).labels is None
     some = PublicExamples(IMAGES, inputs, np.array([-1, -1, 1, -1, 1]))
-    assert some.majority_share == 1.0
+    assert some.split(3).pool.majority_share == 1.0
     np.testing.assert_array_equal(some.labelled().inputs, inputs[[2, 4]])
-    assert some.split(2).pool_labels is None
-    np.testing.assert_array_equal(some.split(3).pool_labels, [-1, -1, 1])
+    assert some.split(2).pool.true_labels is None
+    np.testing.assert_array_equal(some.split(3).pool.true_labels, [-1, -1, 1])
     rest = some.split(3).without(np.array([2]))
     np.testing.assert_array_equal(rest.inputs, inputs[[0, 1, 3, 4]])
     np.testing.assert_array_equal(rest.labels, [-1, -1, -1, 1])
@@ -164,3 +165,16 @@ def test_inputs_that_float32_can_not_hold_are_refused():
         inputs[3, 0, 0, 0] = value
         with pytest.raises(ValueError, match="inputs of images: expected finite"):
             PrivateExamples(floats, inputs, np.zeros(5, int))
+
+
+def test_held_out_samples_of_other_classes_than_the_pool_are_named():
+    dataset = table_dataset(1, 0.0, 1.0, 3)
+    labels = np.repeat([0, 1, 2], 40)
+    shuffled = np.random.default_rng(0).permutation(labels)
+    inputs = np.zeros((120, 1), np.float32)
+    with pytest.warns(UserWarning, match="sorted by class"):
+        PublicExamples(dataset, inputs, labels).split(90)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PublicExamples(dataset, inputs, shuffled).split(90)
+        PublicExamples(dataset, inputs, np.where(labels == 2, -1, labels)).split(90)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pate_tf.core.sensitive import SensitiveWarning
-from pate_tf.data.data import Data, draft_schema
+from pate_tf.data.loaded_data import Data, draft_schema
 from pate_tf.data.schema import read_schema, schema_of
 
 RECORDS = [("30.5", "100", "y", "no"), ("61", "180", "n", "yes"), ("45", "90", "y", "yes")]
@@ -66,7 +66,7 @@ def with_word(word):
         "\ufeff" + table(),
         "sep=;\n" + table("age;pressure;smoker;ill", delimiter=";"),
         table().replace("\n", "\r\n"),
-        gzip.compress(table().encode()),
+        gzip.compress(table().encode(), mtime=0),
         table().encode("utf-16"),
         "# of 2020, all\nA title\n\n" + LONG,
         LONG.replace("\n", ",\n").replace("ill,", "ill"),
@@ -102,7 +102,7 @@ def test_a_file_without_names_is_read_by_numbers_of_its_columns(tmp_path, delimi
     assert data.private.labels.tolist() == LABELS * 3
     assert sorted(data.private.inputs.max(axis=0)) == [0, 1, 1, 61, 180]
     if delimiter == " ":
-        with pytest.raises(ValueError, match=r"does it name the columns|got numbers: a record"):
+        with pytest.raises(ValueError, match="looks like a record"):
             draft_schema(None, tmp_path / "new.toml", private=files[0], label="column_1")
 
 
@@ -188,9 +188,12 @@ def test_a_label_that_two_classes_are_like_is_none():
         (b'{"age": 3}', "JSON; save it as CSV"),
         (b"\xd0\xcf\x11\xe0sheet", "Excel workbook; save the sheet as CSV"),
         (b"PAR1", "Parquet; give it the suffix .parquet"),
-        (gzip.compress(table().encode())[:-9], "expected a whole file"),
+        (gzip.compress(table().encode(), mtime=0)[:-9], "expected a whole file"),
         ("", "expected names of columns in the first line, got none"),
-        (table() + '30,100,"y,no\n20,80,n" a,no\n', "quotation marks do not pair"),
+        (
+            table() + '30,100,"y,no\n20,80,n" a,no\n',
+            r"^\S+public\.csv: the quotation mark in line 5 has no partner",
+        ),
         (table("age,pressure,smoker,outcome"), "outcome|classes"),
     ],
     ids=["xlsx", "json", "xls", "parquet", "broken gzip", "empty", "quotes", "label"],
@@ -206,7 +209,18 @@ THOUGHT = {
         "999 lies far from the others: does it mean unknown?",
         lambda n: str(n % 9 or 999),
     ),
-    "range": ("is -2200 possible?", lambda n: "-2200" if n == 3 else str(n + 0.5)),
+    "outlier": (
+        "-2200 lies far from the others: an error?",
+        lambda n: "-2200" if n == 3 else str(n),
+    ),
+    "range": ("is -200 possible?", lambda n: "-200" if n == 3 else str(n + 0.5)),
+    "codes": ("5E0 is read as 5: numbers or codes?", lambda n: ("5E0", "12E3")[n % 2]),
+    "blanks": ("1\u202f234,5 is read as 1234.5", lambda n: "1\u202f234,5" if n else "1\xa0000"),
+    "many": ("the most frequent of 60 values; other stands for 30 more", lambda n: f"C{n % 60}x"),
+    "own": ("most values are of one record: names?", lambda n: f"Smith{n}"),
+    "owner": ('whose record it is? Then write owner = "x" above', lambda n: str(1000 + n // 3)),
+    "names": ("a short text of its own: names?", lambda n: f"Anna Maria of House{n}"),
+    "gaps": ("low includes it; the lowest number is 1", lambda n: str(n or "")),
     "identifier": ("every record has a number of its own: an identifier?", str),
     "day": ("%d/%m/%Y fits, too: is the day or the", lambda n: f"0{n % 9 + 1}/03/{1900 + n}"),
     "point": ("200.000 is read as 200", lambda n: f"{200 - n}.000"),
@@ -218,10 +232,11 @@ THOUGHT = {
 def test_a_draft_says_beside_a_column_what_needs_thought(tmp_path, kind):
     comment, field = THOUGHT[kind]
     path = tmp_path / "public.csv"
-    path.write_text(table("x,age,ill", *((field(n), str(n % 7), "ab"[n % 2]) for n in range(200))))
+    records = [(field(n), str(n % 7), "ab"[n % 2]) for n in range(200)]
+    path.write_text(table("x;age;ill", *records, delimiter=";"))
     text = draft_schema(path, tmp_path / "schema.toml", label="ill")
     column, _, others = text.partition("[columns.age]")
-    assert comment in column.partition("[columns.x]")[2]
+    assert comment in column.partition("# left out" if kind == "own" else "[columns.x]")[2]
     assert "#" not in others.replace("# stands for an empty field", "")
 
 
@@ -250,16 +265,118 @@ def test_a_label_with_as_many_values_as_records_is_asked_about(tmp_path):
     assert "# the label has 60 values: an identifier, or a number?" in text
 
 
-def test_a_draft_of_a_private_file_reads_its_first_line_alone(tmp_path):
+def test_a_draft_of_a_private_file_has_its_first_line_alone(tmp_path):
     path = tmp_path / "patients.csv"
     path.write_bytes(b"age;smoker;Outcome\n" + b"\xff\x00 no record at all")
     text = draft_schema(None, tmp_path / "schema.toml", private=path, label="Outcome")
     assert "[columns.age]" in text and "[columns.smoker]" in text and 'delimiter = ";"' in text
-    with pytest.raises(ValueError, match="there is Outcome"):
+    with pytest.raises(ValueError, match="has no column outcome; spell columns as that line does"):
         draft_schema(None, tmp_path / "other.toml", private=path, label="outcome")
     with pytest.raises(ValueError, match=r"- columns\.age: .*\n- columns\.smoker: ") as caught:
         read_schema(tmp_path / "schema.toml")
-    assert "- classes: expected a list of texts" in str(caught.value)
+    assert '- classes: list the classes: classes = ["a", "b"]' in str(caught.value)
+
+
+@pytest.mark.parametrize("label", [None, "ill", "Meyer"])
+@pytest.mark.parametrize(
+    "records",
+    [
+        [("Meyer", "34", "Positive"), ("Weber", "35", "Negative")],
+        [("Meyer", "1999-01-31", "Positive")],
+        [("Meyer", "Ill", "Positive"), ("Weber", "Well", "Positive"), ("Adam", "Ill", "")],
+        [("Meyer", "NA", "Positive"), ("Weber", "NA", "")],
+    ],
+    ids=["number", "date", "again", "gap"],
+)
+def test_no_field_of_a_private_record_is_in_a_draft_or_a_message(tmp_path, records, label):
+    path = tmp_path / "patients.csv"
+    path.write_text(table(",".join(records[0]), *records[1:]))
+    with pytest.raises(ValueError, match="looks like a record, not like column names") as caught:
+        draft_schema(None, tmp_path / "new.toml", private=path, label=label)
+    assert "\n" not in str(caught.value) and not (tmp_path / "new.toml").exists()
+    assert not any(field in str(caught.value) for field in ("Meyer", "Ill", "Positive", "1999"))
+
+
+def test_a_first_line_without_the_label_is_not_copied(tmp_path):
+    path, target = tmp_path / "patients.csv", tmp_path / "new.toml"
+    path.write_text("Meyer,Ill,Positive\n")
+    for label, told in ((None, "label: name the label's column"), ("ill", "has no column ill;")):
+        with pytest.raises(ValueError, match=told) as caught:
+            draft_schema(None, target, private=path, label=label)
+        assert not any(field in str(caught.value) for field in ("Meyer", "Ill", "Positive"))
+    # A label that its own column repeats is a value, not a name.
+    path.write_text("Meyer,Berlin,ill\nWeber,Bonn,well\nAdam,Ulm,ill\n")
+    with pytest.raises(ValueError, match="looks like a record"):
+        draft_schema(None, target, private=path, label="ill")
+    (tmp_path / "public.csv").write_text(table())
+    with pytest.raises(ValueError, match="has no column age, pressure, smoker; spell"):
+        path.write_text("Meyer,Berlin,ill\n")
+        draft_schema(tmp_path / "public.csv", target, private=path, label="ill")
+    path.write_text("ill,2019,2020,2021\nno,1,2,3\n")  # years are names
+    assert "[columns.2019]" in draft_schema(None, target, private=path, label="ill")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([f"{n % 20}.5" for n in range(60)], "has 20 values, all numbers: a run learns classes"),
+        ([str(7 * n) for n in range(60)], "has 60 values, all numbers: a run learns classes"),
+        ([str(n) for n in range(60)], "has 60 values: an identifier, or a number?"),
+        (["flu", "ill", "flu;ill"] * 20, "'flu;ill' is several labels: a run learns one label"),
+        (["0", "1"] * 30, "smoker: same values as the label. Other labels?"),
+    ],
+    ids=["amounts", "counts", "numbering", "tags", "findings"],
+)
+def test_a_label_of_which_a_run_learns_none_is_asked_about(tmp_path, values, told):
+    path = tmp_path / "public.csv"
+    records = [(str(n % 9), str(n % 2), value) for n, value in enumerate(values)]
+    path.write_text(table("age,smoker,ill", *records))
+    text = draft_schema(path, tmp_path / "schema.toml", label="ill")
+    assert told in text.partition("[columns")[0]
+    assert ("classes = []" in text) == ("all numbers" in told)
+
+
+def test_several_labels_or_owners_are_one_line(tmp_path):
+    path = tmp_path / "public.csv"
+    path.write_text(table())
+    for role, told in (("label", "a run learns one label"), ("owner", "join several")):
+        with pytest.raises(ValueError, match=f"^{role}: .*{told}"):
+            draft_schema(path, tmp_path / "new.toml", **{role: "smoker,ill"})
+        values = {"classes": ["a", "b"], "columns": {"x": {"low": 0, "high": 1}}}
+        with pytest.raises(ValueError, match=f"{role}: .*{told}"):
+            schema_of({**values, role: ["smoker", "ill"]})
+
+
+@pytest.mark.parametrize("blank", [" ", "\xa0", "\u2009", "\u202f"])
+def test_blanks_between_thousands_are_read_whatever_their_width(tmp_path, blank):
+    fields = [f"{n}{blank}{n:03},5{blank}\u20ac" for n in range(1, 60)]
+    content = table(
+        "cost;ill", *((field, "no") for field in fields), ("7 \u20ac", "yes"), delimiter=";"
+    )
+    data, _ = bring(tmp_path, content)
+    assert data.private.inputs[:3, 0].tolist() == [1001.5, 2002.5, 3003.5]
+
+
+def test_a_draft_states_how_its_file_is_written(tmp_path):
+    content = table("größe;ill", ("1,5", "no"), ("2,5", "yes"), delimiter=";").encode("cp1252")
+    _, text = bring(tmp_path, content)
+    assert 'delimiter = ";"\nencoding = "cp1252"\n' in text
+    alone = Data.from_csv(tmp_path / "private.csv", schema=tmp_path / "schema.toml")
+    assert alone.private.inputs[:, 0].tolist() == [1.5, 2.5]
+
+
+def test_gaps_are_not_counted_as_outside_of_a_range(tmp_path):
+    content = table("age,ill", *((str(n or ""), ("no", "yes")[n % 2]) for n in range(60)))
+    (tmp_path / "public.csv").write_text(content)
+    text = draft_schema(tmp_path / "public.csv", tmp_path / "draft.toml", label="ill")
+    corrected = re.sub("low = .*", "low = 1", text)
+    assert corrected != text
+    (tmp_path / "schema.toml").write_text(corrected)
+    files = [tmp_path / f"{side}.csv" for side in ("private", "public")]
+    files[0].write_text(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Data.from_csv(*files, schema=tmp_path / "schema.toml")
 
 
 BAD = [("x", "100", "y", "no"), ("30", "?", "y", "perhaps"), ("30", "100"), ("30", "100", "n", "")]
@@ -276,9 +393,9 @@ def test_all_faults_of_a_private_file_are_told_at_once_by_place_alone(tmp_path):
     first, *lines = str(caught.value).split("\n")
     assert first.endswith("sensitive; `on_bad_record=skip` leaves records out):") and lines[:4] == [
         "- line 5: age: expected a finite number",
-        "- line 6: ill: expected a class, no, yes",
+        "- line 6: ill: expected a class, one of no, yes",
         "- line 7: expected 4 fields, got 2",
-        "- line 8: ill: expected a class, no, yes",
+        "- line 8: ill: expected a class",
     ]
     assert len(lines) == 11 and lines[-1] == "- and 6 more"
     assert "perhaps" not in str(caught.value) and "x" not in "".join(lines).replace("expected", "")

@@ -215,14 +215,16 @@ def test_broken_public_images_are_named_and_private_ones_counted_or_skipped(tmp_
     with pytest.raises(ValueError, match=r"cat/0.png: .* broken one\n(.*\n){9}- and 2 more$"):
         image_folders.load_public(tmp_path)
     with pytest.raises(
-        ValueError, match=r"got 12 broken ones \(this number is sensitive\)"
+        ValueError, match=r"got 12 broken or too large ones \(this number is sensitive\)"
     ) as caught:
         image_folders.load_private(tmp_path, public)
     assert ".png" not in str(caught.value)
     whole = {}  # no other record's place, and teacher, depends on one that is left out
     for name in ("cat", "other"):
         (tmp_path / "cat").rename(tmp_path / name)
-        with pytest.warns(SensitiveWarning, match="images are broken or in no folder of a class"):
+        with pytest.warns(
+            SensitiveWarning, match="images are broken, too large or in no folder of a class"
+        ):
             records = image_folders.load_private(tmp_path, public, on_bad_record="skip")
         whole[name] = dict(zip(records.owners, records.inputs[:, 0, 0, 0], strict=True))
     assert len(whole["cat"]) == 14 and len(whole["other"]) == 13
@@ -244,3 +246,52 @@ def test_folders_elsewhere_are_shown(tmp_path):
     draw(tmp_path / "a/photos/train", "", number=1)
     with pytest.raises(ValueError, match="expected images in folders of their classes, got others"):
         image_folders.load_private(tmp_path / "a/photos/train", public)
+
+
+def test_masks_are_no_records_and_no_class(tmp_path):
+    """Folders of images and masks, as of train and test; files and folders beside the images."""
+    for name in ("images", "masks"):
+        draw(tmp_path / "sides", name, number=2)
+    with pytest.raises(ValueError, match="at least 2 classes, or `classes`, got images and masks"):
+        image_folders.load_public(tmp_path / "sides")
+    for name in ("ill", "well"):
+        draw(tmp_path / "public", name, number=2)
+        draw(tmp_path / "with_mask", name, number=3)  # a class
+    public = image_folders.load_public(tmp_path / "public")
+    for place, name in enumerate(
+        ("ill/0_mask.png", "well/1-Segmentation_2.png", "ill/masks/x.png")
+    ):
+        for side in ("public", "private"):
+            draw(tmp_path / f"{side} {place}", "ill", number=2)
+            draw(tmp_path / f"{side} {place}", "well", number=2)
+            save(tmp_path / f"{side} {place}" / name, RAMP.astype(np.uint8))
+        with pytest.raises(ValueError, match=f"got 1 masks .{name}, .*: move them out"):
+            image_folders.load_public(tmp_path / f"public {place}")
+        folder = tmp_path / f"private {place}"
+        with pytest.raises(ValueError, match=r"got 1 masks \(this number is sensitive\)"):
+            image_folders.load_private(folder, public)
+        with pytest.warns(SensitiveWarning, match="got 1 masks"):
+            image_folders.load_private(folder, public, on_bad_record="skip")
+    save(tmp_path / "public/ill/with_mask.png", RAMP.astype(np.uint8))  # of no image beside it
+    assert len(image_folders.load_public(tmp_path / "public")) == 5
+
+
+def test_too_large_negative_and_other_files_are_named(tmp_path, monkeypatch):
+    draw(tmp_path / "public", "cat", number=2)
+    save(tmp_path / "public/dog/slide.png", np.zeros((40, 50), np.uint8))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1500)
+    with pytest.raises(ValueError, match=r"slide.png: .* at most 1,500 pixels, .*: scale it down"):
+        image_folders.load_public(tmp_path / "public", size=(8, 8))
+    for name, least in (("cat", -1000), ("dog", -500)):
+        save(tmp_path / f"ct/{name}/a.tif", np.linspace(least, 900, 64, dtype="f4").reshape(8, 8))
+    with pytest.warns(UserWarning, match="0 to 1023, .* white, and those below 0 black: add 1000"):
+        image_folders.load_public(tmp_path / "ct")
+    for name in ("arrays/a.npz", "arrays/b.tfrecord", "flat/labels.csv", "none/cat/c.npz"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "none/dog").mkdir()
+    for name in ("arrays", "flat"):
+        with pytest.raises(ValueError, match=r"got none; files that are no images, such as \.npz"):
+            image_folders.load_public(None, tmp_path / name, size=(8, 8))
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="got none; files that are"):
+        image_folders.load_public(tmp_path / "none")

@@ -46,7 +46,7 @@ def test_a_record_is_encoded_as_it_is_alone():
         for age, sex, site, pulse in ((5, "F", "north", 60), (50, "M", "x", 70), (99, "F", "", 80))
     ]
     fields = {name: pyarrow.array([record[name] for record in records]) for name in records[0]}
-    together = TextTable(fields=fields, num_records=3, what="table").inputs(schema)[0]
+    together = TextTable(fields=fields, what="table").inputs(schema)[0]
     assert np.array_equal(together, [schema.encode(record) for record in records])
 
 
@@ -62,6 +62,11 @@ def test_a_record_is_encoded_as_it_is_alone():
         ({**VISITS, "pool_size": True}, "pool_size: expected another type"),
         (changed(age={"low": 1}), "expected low and high"),
         (changed(age={"low": float("-inf"), "high": 1}), "expected finite low < high"),
+        (changed(age={"low": 0, "high": float("nan")}), "expected finite low < high"),
+        (changed(age={"low": 5, "high": 5}), "expected finite low < high, got 5 and 5"),
+        (changed(age={"low": 9, "high": 5}), "expected finite low < high, got 9 and 5"),
+        (changed(age={"unit": "s"}), "expected either low and high, or categories"),
+        ({**VISITS, "classes": []}, 'classes: list the classes: classes = \\["a", "b"\\]'),
         (changed(age={"low": 1, "high": 2, "categories": ["a"]}), "got both"),
         (changed(sex={"categories": ["F", "F"]}), "each category once"),
     ],

@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from pate_tf.data import tables
-from pate_tf.data.data import Data, as_examples, as_inputs, draft_schema
-from pate_tf.data.schema import TableColumn, read_schema, schema_of
+from pate_tf.data.loaded_data import Data, as_examples, as_inputs, draft_schema
+from pate_tf.data.schema import TableColumn, read_schema, schema_of, texts_of
 
 SCHEMA = schema_of(
     {
@@ -71,7 +71,7 @@ def test_parquet_is_read_as_the_same_table(tmp_path):
         ("patient,sex,diagnosis\na,F,ill\n", "expected a column age"),
         ("patient,age,sex,diagnosis\n,39,F,ill\n", "line 2: patient: expected the owner of"),
         ("patient,age,sex,diagnosis\na,39,hidden,ill\n", "line 2: sex: expected a category"),
-        ('patient,age,sex,diagnosis\na,39,"F,ill\n', "expected text in utf-8, separated by ','"),
+        ('patient,age,sex,diagnosis\na,39,"F,ill\n', "the quotation mark in line 2 has no partner"),
     ],
     ids=str,
 )
@@ -238,9 +238,47 @@ def test_values_of_parquet_are_in_no_message_whatever_their_type(tmp_path):
     }
     parquet.write_table(pyarrow.table(columns), tmp_path / "patients.parquet")
     table = tables.read_table(tmp_path / "patients.parquet")
-    assert table.texts("age") == [str(2**60 + 1), "", "30"]
+    assert texts_of(table.fields["age"]).to_pylist() == [str(2**60 + 1), "", "30"]
     column = TableColumn(name="age", low=0, high=2.0**62, missing="0")
     assert column.numbers(table.fields["age"]).tolist() == [2.0**60, 0.0, 30.0]
     assert table.fields["sex"].to_pylist() == ["F", "M", "F"]
     with pytest.raises(ValueError, match="one column nested, got several, or nested values"):
         table.check_columns(["nested", "age", "patient", "diagnosis"])
+
+
+@pytest.mark.parametrize("replaced", ["", "1", "1,a,b,c", "1,c"])
+def test_a_skipped_record_leaves_the_owners_of_all_others(tmp_path, replaced):
+    (tmp_path / "schema.toml").write_text(
+        'label = "k"\nclasses = ["a", "b"]\n[columns.x]\nlow = 0\nhigh = 9\n'
+    )
+    owners = []
+    for fourth in ("3,a", replaced):
+        lines = ["x,k", "0,a", "1,b", "2,a", fourth, "4,a", "5,b", ""]
+        (tmp_path / "p.csv").write_text("\n".join(lines))
+        data = Data.from_csv(
+            tmp_path / "p.csv", schema=tmp_path / "schema.toml", on_bad_record="skip"
+        )
+        owners.append(data.private.owners.tolist())
+    assert owners == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5]]
+
+
+@pytest.mark.parametrize("is_skipped", [False, True])
+def test_a_quotation_mark_swallows_no_records_whatever_column_it_is_in(tmp_path, is_skipped):
+    """Not even in a column that is not read, far below the names."""
+    lines = [f"{place % 9},a,note {place}" for place in range(200)]
+    lines[150] = '5,a,"a note"'
+    (tmp_path / "schema.toml").write_text(
+        'label = "k"\nclasses = ["a", "b"]\n[columns.x]\nlow = 0\nhigh = 9\n'
+    )
+    flags = {
+        "schema": tmp_path / "schema.toml",
+        "on_bad_record": "skip" if is_skipped else "refuse",
+    }
+    for note, expected in (('"two\nlines"', 200), ('a "mark"', 200), ('"', None), ('"open', None)):
+        lines[60] = f"5,a,{note}"
+        (tmp_path / "p.csv").write_text("x,k,notes\n" + "\n".join(lines))
+        if expected is None:
+            with pytest.raises(ValueError, match="line 62 has no partner"):
+                Data.from_csv(tmp_path / "p.csv", **flags)
+        else:
+            assert len(Data.from_csv(tmp_path / "p.csv", **flags).private) == expected

@@ -3,15 +3,16 @@
 import pytest
 from code_blocks import DOCS
 
-from pate_tf.accounting.planning import ROUNDS, ROUNDS_RATIO
 from pate_tf.core.dataset import Dataset
-from pate_tf.models.catalogue import default_model
-from pate_tf.release.plan import DEFAULT_NUM_QUERIES, LabelSettings
+from pate_tf.models.architectures import default_model
+from pate_tf.planning.choose import DEFAULT_NUM_QUERIES
+from pate_tf.planning.comparison import ROUNDS, ROUNDS_RATIO
+from pate_tf.planning.release_settings import PATE
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
-from pate_tf.selective_sgd.settings import TrainingSettings
+from pate_tf.selective_sgd.training_settings import TrainingSettings
 from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS, RECORDS_A_CLASS, RECORDS_A_TEACHER
-from pate_tf.teachers.settings import BATCH_SIZE, FEWEST_STEPS, LEARNING_RATE, PASSES
-from pate_tf.teachers.teachers import OF_IMAGES
+from pate_tf.teachers.teacher_set import OF_IMAGES
+from pate_tf.teachers.teacher_settings import BATCH_SIZE, FEWEST_STEPS, LEARNING_RATE, PASSES
 
 
 def dataset(kind: str, *shape: int) -> Dataset:
@@ -63,7 +64,7 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
             f"one teacher for every {RECORDS_A_TEACHER} records, or for every {RECORDS_A_CLASS} "
             "records",
         ),
-        ("reference/commands.md", f"`{LabelSettings.method}` (default)"),
+        ("reference/commands.md", f"`{PATE}` (default)"),
         ("how-to/shared_training.md", f"| theta_u | {SGD.upload:g} |"),
         (
             "how-to/shared_training.md",

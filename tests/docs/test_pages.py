@@ -13,22 +13,20 @@ from script_processes import REPOSITORY
 
 from benchmarks.harness import markdown_table
 from pate_tf.accounting.mechanisms import base
-from pate_tf.core.validation import described
+from pate_tf.cli import main
+from pate_tf.core.settings import described
 from pate_tf.queries.strategies import STRATEGIES
-from pate_tf.students.kinds import StudentSettings
+from pate_tf.students.student_kinds import StudentSettings
 
 CLI = REPOSITORY / "pate_tf" / "cli"
 COMMANDS = [
-    CLI / f"{name}.py"
-    for name in (
-        *("teachers", "student", "analysis", "flags"),
-        *("selective_sgd", "silo", "aggregator", "coordinator"),
-        *("predict", "audit", "plan", "whole_run"),
-    )
+    CLI / "command_line.py",
+    *(CLI / f"{name}_command.py" for name in main.COMMANDS if name != "schema"),
 ]
 OF_OTHERS = {
     # of the first release
-    *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
+    *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed", "beta"),
+    "deeper",
     "log_device_placement",
     # of benchmarks
     *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
@@ -70,12 +68,13 @@ def flags_of(command: pathlib.Path) -> set[str]:
     for one in vars(module).values():  # settings may be named as `analysis.SourceSettings`
         if getattr(one, "__name__", "").startswith("pate_tf."):
             named += vars(one).values()
-    kinds = [one for one in named if dataclasses.is_dataclass(one)]
+    kinds = [one for one in named if isinstance(one, type) and dataclasses.is_dataclass(one)]
     of_settings = {each.flag or name for kind in kinds for name, each in described(kind).items()}
     return (
         of_mechanisms
         | of_settings
         | set(getattr(module, "TEXTS", ()))
+        | set(getattr(module, "OPTIONS", ()))
         | {
             call.args[0].value
             for call in calls

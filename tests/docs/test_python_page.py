@@ -24,11 +24,11 @@ def programs() -> dict[str, str]:
 
 
 def few_steps() -> None:
-    from pate_tf.students import kinds
+    from pate_tf.students import student_kinds
 
     learn_little()
-    for name in kinds.names():
-        module = importlib.import_module(f"{kinds.__name__}.{name}")
+    for name in student_kinds.names():
+        module = importlib.import_module(f"{student_kinds.__name__}.{name}")
         module.KIND = dataclasses.replace(module.KIND, max_steps=20)
 
 

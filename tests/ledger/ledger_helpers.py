@@ -4,10 +4,9 @@ import functools
 
 import numpy as np
 
-from pate_tf.accounting.charges import CostRelease
+from pate_tf.accounting.charge import CostRelease
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
-    ExponentialMechanism,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
@@ -24,7 +23,6 @@ MECHANISM = PermuteAndFlip(gamma=0.05)
 MECHANISMS = [
     LaplaceNoisyMax(gamma=0.05),
     MECHANISM,
-    ExponentialMechanism(gamma=0.05),
     GaussianNoisyMax(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),
 ]

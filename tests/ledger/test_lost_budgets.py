@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pwd
 import shutil
 import sqlite3
 import stat
@@ -17,7 +18,7 @@ from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import StabilityGate
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning, compose
-from pate_tf.ledger.ledger import source_facts
+from pate_tf.ledger.privacy_ledger import source_facts
 from pate_tf.ledger.rollback_guard import REGISTRY as DATABASE
 
 PATIENTS = PrivateSource.named("patients")
@@ -236,7 +237,7 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
         spending = ledger.source_spending()
         assert (spending.charges, spending.num_unknown) == ({MECHANISM: 7}, 1)
         assert spending.epsilon(DELTA) == np.inf
-        assert ledger.guard.is_kept
+        assert ledger.guard.registry is not None
         facts = source_facts(ledger)
         assert (facts["epsilon_source"], facts["num_ledgers"]) == (None, 2)
     # What came later was noted: a ledger that is put back from a copy is told from the newer one.
@@ -296,7 +297,8 @@ def test_without_a_registry_it_warns_and_goes_on(folder, tmp_path, monkeypatch, 
     monkeypatch.setenv("PATE_TF_STATE", str(place))
     if trouble == "no home":
         for name in ("PATE_TF_STATE", "XDG_STATE_HOME", "HOME"):
-            monkeypatch.delenv(name, raising=False)
+            monkeypatch.setenv(name, "")
+        monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # nor by the number of the user
     elif trouble == "a file in its place":
         place.write_text("")
     else:
@@ -307,7 +309,7 @@ def test_without_a_registry_it_warns_and_goes_on(folder, tmp_path, monkeypatch, 
     assert len(warned) == 1
     with ledger:
         label(ledger, 0, 5)
-        assert not ledger.guard.is_kept
+        assert ledger.guard.registry is None
         assert ledger.source_spending() is None
         assert source_facts(ledger)["num_ledgers"] is None
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_helpers import DELTA, MECHANISM, PLAN, label, open_ledger
 
-from pate_tf.accounting.charges import gaussian_smooth_sensitivity_rdp
+from pate_tf.accounting.charge import gaussian_smooth_sensitivity_rdp
 from pate_tf.accounting.composition import total_alphas
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
@@ -41,17 +41,17 @@ def renyi(order, sigma, shift):
 def test_a_draw_costs_no_less_than_the_divergence_of_neighbours(sigma, moment, shift):
     plan = dataclasses.replace(PLAN, sigma=sigma)
     divergence = renyi(moment + 1.0, sigma, shift)
-    assert moment * divergence <= plan.alpha(moment) * (1.0 + 1e-9) + 1e-9
+    assert moment * divergence <= plan.alphas(moment) * (1.0 + 1e-9) + 1e-9
     # And not much more, so that another formula is noticed.
     if sigma > 2.0 and moment < 2.0 * sigma:
-        assert moment * divergence >= plan.alpha(moment) * (1.0 - 1e-3) - 1e-9
+        assert moment * divergence >= plan.alphas(moment) * (1.0 - 1e-3) - 1e-9
 
 
 def test_smooth_sensitivity_costs_what_its_theorem_says():
     for moment in (0.5, 3.0, 20.0):
         rdp = gaussian_smooth_sensitivity_rdp(moment + 1.0, beta=0.01, sigma=9.0, b=2.3263478740408)
-        assert BY_SENSITIVITY.alpha(moment) == pytest.approx(moment * rdp, rel=1e-12)
-    assert math.isinf(BY_SENSITIVITY.alpha(60.0))
+        assert BY_SENSITIVITY.alphas(np.array([moment])) == pytest.approx(moment * rdp, rel=1e-12)
+    assert math.isinf(BY_SENSITIVITY.alphas(np.array([60.0]))[0])
 
 
 @pytest.mark.parametrize("plan", [PLAN, BY_SENSITIVITY])

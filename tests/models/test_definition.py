@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from pate_tf.models.definition import definition_of, model_definition, source_of
+from pate_tf.models.architectures import definition_of, model_definition, source_of
 
 layers = keras.layers
 TABLE = table_dataset(6, 0.0, 4.0)

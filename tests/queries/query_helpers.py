@@ -6,9 +6,9 @@ import numpy as np
 from labels_for_tests import released_labels
 
 from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool
-from pate_tf.core.validation import IntArray
-from pate_tf.data import catalogue as data
+from pate_tf.data import datasets as data
 
 PUBLIC = data.load_public("digits")
 POOL = PUBLIC.split(300).pool

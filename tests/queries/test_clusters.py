@@ -13,11 +13,11 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.core.public import Pool
-from pate_tf.queries import propagation
-from pate_tf.queries.strategies import choose_medoids, find_strategy
-from pate_tf.representations import catalogue, contrastive, label_propagation
+from pate_tf.postprocessing import label_inference, label_propagation
+from pate_tf.queries.strategies import STRATEGIES, choose_medoids
+from pate_tf.representations import catalogue, contrastive
 
-DENSE = find_strategy("medoids").choose
+DENSE = STRATEGIES["medoids"].choose
 EITHER = StabilityGateOrHistogram(epsilon=0.5, delta=1e-5, sigma=200.0, most_queries=100)
 
 
@@ -81,7 +81,7 @@ def test_labels_propagate_further_over_features_that_labels_taught():
     once = label_propagation.propagate_labels(
         label_propagation.neighbour_graph(pool_views(POOL)), answers
     )
-    twice = propagation.infer_from_labels(POOL, answers, 1)
+    twice = label_inference.infer_from_labels(POOL, answers, 1)
     right_once, right_twice = (
         (actual.labels == labels[actual.query_indices]).sum() for actual in (once, twice)
     )
@@ -91,7 +91,7 @@ def test_labels_propagate_further_over_features_that_labels_taught():
 def test_nothing_is_inferred_where_features_can_not_be_learnt():
     pool, labels = islands(50)
     answers = released_labels(np.arange(5), labels[:5])
-    assert propagation.infer_from_labels(pool, answers, 0) is answers
+    assert label_inference.infer_from_labels(pool, answers, 0) is answers
 
 
 def test_medoids_of_dense_clusters_leave_outliers_out():
@@ -120,7 +120,7 @@ def test_noisy_counts_of_a_fifth_give_the_whole_pool_weights():
     queries = choose_medoids(POOL, 60, seed=1)
     random = np.random.default_rng(0)
     counts = 100 * np.eye(10)[labels[queries]] + random.normal(0, 40, (60, 10))
-    inferred = propagation.infer_from_labels(POOL, histogram(counts, queries), 1)
+    inferred = label_inference.infer_from_labels(POOL, histogram(counts, queries), 1)
     assert inferred.weights.shape == (len(POOL), 10)
     right = inferred.labels == labels[inferred.query_indices]
     assert right.mean() > 0.75
@@ -151,17 +151,17 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
         return call
 
     monkeypatch.setattr(
-        propagation, "regress_counts", noted("together", propagation.regress_counts)
+        label_inference, "regress_counts", noted("together", label_inference.regress_counts)
     )
     monkeypatch.setattr(
-        propagation, "propagate_labels", noted("graph", propagation.propagate_labels)
+        label_inference, "propagate_labels", noted("graph", label_inference.propagate_labels)
     )
     labels, queries = PUBLIC.labels[: len(POOL)], np.arange(60)
     view = np.random.default_rng(0).normal(np.eye(10)[labels], 0.1).astype(np.float32)
-    monkeypatch.setattr(propagation, "pool_features_by_name", lambda *_: [[view]])
-    monkeypatch.setattr(propagation, "student_features", lambda *_: (None, view))
+    monkeypatch.setattr(label_inference, "pool_features_by_name", lambda *_: [[view]])
+    monkeypatch.setattr(label_inference, "student_features", lambda *_: view)
     cost = Cost(charge=charge, number=number, epsilon=1.0, delta=1e-5)
     released = dataclasses.replace(released_labels(queries, labels[queries]), cost=cost)
-    inferred = propagation.infer_from_labels(POOL, released, 1)
+    inferred = label_inference.infer_from_labels(POOL, released, 1)
     assert taken == ways
     assert (inferred.labels == labels[inferred.query_indices]).mean() > 0.9

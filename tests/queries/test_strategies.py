@@ -1,4 +1,4 @@
-"""What each strategy that learns between rounds goes by."""
+"""Every strategy, what is refused, and what `auto` stands for."""
 
 import ast
 import dataclasses
@@ -6,83 +6,110 @@ import inspect
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
-from labels_for_tests import released_labels
-from query_helpers import POOL, islands
+from query_helpers import POOL, Answers, islands
 
-from pate_tf.core.public import Pool
+from pate_tf.core.public import PoolLabels
 from pate_tf.queries import strategies
-
-
-def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
-    monkeypatch.setattr(strategies, "STEPS", 200)
-    pool, labels = islands(200)
-    inputs = pool.inputs.copy()
-    # Half of one class, half of another: no student can be sure of these.
-    one, other = np.flatnonzero(labels == 1)[0], np.flatnonzero(labels == 2)[0]
-    inputs[150:160] = (inputs[one] + inputs[other]) / 2
-    indices = np.arange(100)
-    scores = strategies.STRATEGIES["uncertain"].score(
-        Pool(pool.dataset, inputs), released_labels(indices, labels[:100]), 0
-    )
-    assert scores.shape == (200,)
-    assert scores.min() >= 0.1 - 1e-6  # the largest of ten probabilities
-    assert scores.max() <= 1.0
-    sure = np.delete(np.arange(100, 200), np.arange(50, 60))
-    assert scores[150:160].max() < np.median(scores[sure])
-
-
-def slow_order(row):
-    candidate = int(np.argmax(row))
-    others = [score for index, score in enumerate(row) if index != candidate and score > 0.1]
-    return row[candidate] + (0.0 if row[candidate] < 0.9 and len(others) >= 4 else 1.0)
-
-
-@given(
-    st.integers(1, 8).flatmap(
-        lambda num_classes: arrays.arrays(
-            np.float64,
-            (5, num_classes),
-            elements=st.sampled_from([0.0, 0.05, 0.1, 0.11, 0.5, 0.89, 0.9, 0.95, 1.0]),
-        )
-    )
+from pate_tf.queries.strategies import (
+    STRATEGIES,
+    QueryConfig,
+    Strategy,
+    ask_once,
+    check_queries,
+    choose_random,
 )
-def test_the_papers_rule_selects_and_the_candidates_score_sorts(scores):
-    expected = [slow_order(row) for row in scores]
-    np.testing.assert_allclose(strategies.expert_order(scores), expected)
 
 
-def test_the_experts_are_one_against_all(monkeypatch):
-    monkeypatch.setattr(strategies, "STEPS", 200)
-    seen = []
-    monkeypatch.setattr(strategies, "expert_order", lambda scores: seen.append(scores) or scores)
+def config(strategy: str, **changes: object) -> QueryConfig:
+    made = QueryConfig(num_queries=changes.pop("num_queries", 40), **changes)
+    object.__setattr__(made, "strategy", strategy)  # a toy is no choice of the flag
+    return made
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_asks_what_it_may_and_the_same_after_any_answers(strategy):
     pool, labels = islands(200)
-    strategies.expert_scores(pool, released_labels(np.arange(100), labels[:100]), 0)
-    (scores,) = seen
-    assert scores.shape == (200, 10)
-    of_its_class = scores[np.arange(200), labels]
-    assert (of_its_class[100:] > 0.5).mean() > 0.95
-    others = scores[np.eye(10)[labels] == 0]
-    assert (others < 0.5).mean() > 0.98
-    # Not a softmax: the scores of an input are free to add up to anything.
-    assert np.abs(scores.sum(axis=1) - 1.0).max() > 1e-3
+    wanted = config(strategy)
+    labeled = ask_once(wanted, pool, Answers(labels))
+    assert labeled.queries.dtype == np.int64
+    assert len(set(labeled.queries.tolist())) == 40
+    assert labeled.queries.min() >= 0
+    assert labeled.queries.max() < 200
+    assert labeled.released.num_queries == 40
+    np.testing.assert_array_equal(labeled.released.query_indices, labeled.queries)
+    np.testing.assert_array_equal(labeled.released.labels, labels[labeled.queries])
+
+    again = ask_once(wanted, pool, Answers(labels))
+    np.testing.assert_array_equal(
+        labeled.training_labels.query_indices, again.training_labels.query_indices
+    )
+    np.testing.assert_array_equal(labeled.training_labels.labels, again.training_labels.labels)
+
+    other_answers = Answers(np.where(labels < 5, 0, labels))  # five classes become one
+    after_others = ask_once(wanted, pool, other_answers)
+    np.testing.assert_array_equal(after_others.queries, labeled.queries)
 
 
-def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(strategies, "STEPS", 200)
-    pool, labels = islands(300)
-    known = np.flatnonzero(labels < 8)[:60]  # of two classes no label is known
-    matches = strategies.matches(pool, released_labels(known, labels[known]), 0)
-    assert matches.num_classes == 10
-    assert set(matches.query_indices.tolist()).isdisjoint(known.tolist())
-    truth = labels[matches.query_indices]
-    assert (matches.labels == truth)[truth < 8].mean() > 0.98
-    num_unknown = (labels < 8).sum() - 60
-    assert (truth < 8).sum() > num_unknown / 2
-    # An image of a class without labels matches less often than one of a known class.
-    assert (truth >= 8).sum() / (labels >= 8).sum() < 0.5 * (truth < 8).sum() / num_unknown
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_seed_decides_where_asking_begins(strategy):
+    pool, _ = islands(200)  # not images, so that no features are learned
+    one, other = (STRATEGIES[strategy].choose(pool, 5, seed) for seed in (0, 1))
+    # Groups that stand out are found from any seed, and with them what is typical of each.
+    assert strategy == "medoids" or np.array_equal(one, other) == (strategy == "first")
+
+
+def test_random_is_uniform_over_the_pool():
+    drawn = [choose_random(POOL, 100, seed) for seed in range(600)]
+    hits = np.bincount(np.concatenate(drawn), minlength=300)
+    # Each is binomial, 600 draws at 1/3; the chance of 6 deviations is 2e-9, for 300 inputs 6e-7.
+    assert np.abs(hits - 200).max() < 6 * np.sqrt(600 * 2 / 9)
+    # More of the same seed begin with the same ones, which were charged.
+    np.testing.assert_array_equal(choose_random(POOL, 150, 3)[:100], drawn[3])
+
+
+def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
+    def infer(pool, given, seed, representation):
+        """Drops the first and adds two."""
+        indices = [*given.query_indices[1:], 298, 299]
+        labels = [*given.labels[1:], 1, 2]
+        labels = PoolLabels(query_indices=indices, labels=labels, num_classes=given.num_classes)
+        return labels.checked()
+
+    strategy = Strategy(
+        help="a toy",
+        words="toys",
+        choose=lambda pool, num, seed, representation: np.arange(num),
+        infer=infer,
+    )
+    monkeypatch.setitem(STRATEGIES, "inferring", strategy)
+    labeled = ask_once(config("inferring", num_queries=3), POOL, Answers())
+    assert labeled.released.num_answered == labeled.released.num_queries == 3
+    assert labeled.released.query_indices.tolist() == [0, 1, 2]
+    assert not hasattr(labeled.training_labels, "epsilon")
+    assert labeled.training_labels.query_indices.tolist() == [1, 2, 298, 299]
+    assert len(labeled.inferred.labels) == 2
+    assert labeled.inferred.query_indices.tolist() == [298, 299]
+    assert labeled.inferred.labels.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "auto"}, "strategy: expected one of first, random"),
+        ({"num_queries": 0}, "num_queries: expected from 1 to the pool's 300, got 0"),
+        ({"seed": True}, "seed: expected a whole number, got True"),
+        ({"num_neighbours": -1}, "num_neighbours: expected at least 0, got -1"),
+        ({"num_neighbours": 8}, "num_neighbours: expected 0 but for a strategy"),
+        ({"representation": "raw"}, "representation: expected with strategy diverse or medoids"),
+        ({"num_queries": 301}, "num_queries: expected from 1 to the pool's 300, got 301"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_before_anything_is_asked(changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        check_queries(config(**{"strategy": "first", **changes}), POOL)
+    assert "\n" not in str(caught.value)
+    check_queries(config("medoids", representation="raw"), POOL)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +138,13 @@ def test_no_true_label_can_be_reached_from_here():
     import pate_tf.queries
 
     assert hasattr(POOL, "true_labels")
-    of_labels = {"PublicExamples", "PrivateExamples", "load_public", "evaluation", "true_labels"}
+    of_labels = {
+        "PublicExamples",
+        "PrivateExamples",
+        "load_public",
+        "accuracy_in_pool",
+        "true_labels",
+    }
     for module in pkgutil.walk_packages(pate_tf.queries.__path__, "pate_tf.queries."):
         tree = ast.parse(inspect.getsource(__import__(module.name, fromlist=["_"])))
         names = {getattr(node, part, "") for node in ast.walk(tree) for part in ("id", "attr")}

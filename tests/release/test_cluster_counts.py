@@ -13,7 +13,8 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import LaplaceClusterCounts
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import Ledger
-from pate_tf.models.encoder import CENTRE_STEP, nearest_centres, record_vectors
+from pate_tf.models.encoder import record_vectors
+from pate_tf.postprocessing.label_propagation import CENTRE_STEP, nearest_centres
 from pate_tf.release.feature_sums import Summands
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import release_sums
@@ -104,8 +105,8 @@ def test_the_noise_drawn_has_its_scale(tmp_path, factor, is_right):
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 def test_the_cluster_of_a_record_does_not_depend_on_other_records():
-    from pate_tf.accounting.planning import cluster_numbers
-    from pate_tf.representations.label_propagation import cluster_centres
+    from pate_tf.core.public import cluster_numbers
+    from pate_tf.postprocessing.label_propagation import cluster_centres
 
     random = np.random.default_rng(0)
     vectors = random.normal(size=(500, 40))

@@ -18,15 +18,17 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.models.encoder import record_vectors
+from pate_tf.planning.release_settings import Budget, ReleaseSettings
+from pate_tf.postprocessing.regression import weights_of_rounds
 from pate_tf.queries.labels import Labels
+from pate_tf.release.exact_sums import sums_by_class
 from pate_tf.release.feature_sums import FeatureSums, digest_of, sums_folder
-from pate_tf.release.labeller import Labeller
-from pate_tf.release.noisy_sums import sums_by_class, weights_of_rounds
-from pate_tf.release.plan import LabelSettings
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import encoder_of
+from pate_tf.run.labeller import Labeller
 from pate_tf.statement import check_statement
 from pate_tf.teachers.run_folder import described_run
 
@@ -133,7 +135,7 @@ def test_the_order_of_records_changes_no_bit(tmp_path, owners):
     assert first.description["records"] != second.description["records"]
 
 
-def test_a_folder_holds_the_sums_of_one_set_of_records_and_settings(tmp_path):
+def test_a_folder_holds_the_sums_of_one_fit_and_its_settings(tmp_path):
     first = fitted(tmp_path, owners=OWNERS)
     order = np.random.default_rng(1).permutation(90)
     again = fitted(tmp_path, RECORDS[order], LABELS[order], OWNERS[order].astype(str))
@@ -143,9 +145,6 @@ def test_a_folder_holds_the_sums_of_one_set_of_records_and_settings(tmp_path):
     run = described_run(tmp_path)
     assert (run.method, run.unit, run.representation) == ("feature_sums", "owner", "raw")
     for changes, named in (
-        ({"images": RECORDS[::-1], "owners": OWNERS}, "private records;"),
-        ({"labels": 2 - LABELS, "owners": OWNERS}, "private records;"),
-        ({"owners": OWNERS[::-1].copy()}, "private records;"),
         ({"owners": None}, "unit"),
         ({"owners": OWNERS, "representation": standardised}, "representation"),
     ):
@@ -181,18 +180,32 @@ def test_merged_sums_are_those_of_all_records_in_any_order(parts, tmp_path):
     whole = fitted(tmp_path / "all", RECORDS[order], LABELS[order])
     merged = FeatureSums.merge(parts, directory=tmp_path / "merged")
     np.testing.assert_array_equal(merged.table, whole.table)
-    left = [{**each.description, "records": None} for each in (merged, whole)]
+    of_whole = dict.fromkeys(("records", "source", "vectors"))  # merged sums have no vectors
+    left = [{**each.description, **of_whole} for each in (merged, whole)]
     assert left[0] == left[1] and merged.num_records == 90 and not merged.has_vectors
-    assert merged.source == FeatureSums.load(parts[0]).source
+    assert merged.source.name == "merged runs"  # and all are charged for what it releases
     FeatureSums.merge(parts[:2], directory=tmp_path / "two")
     again = FeatureSums.merge([parts[2], tmp_path / "two"], directory=tmp_path / "again")
     assert again.digest == merged.digest
     # The same parts are not added again, others are refused.
     assert FeatureSums.merge(parts, directory=tmp_path / "again").digest == merged.digest
-    with pytest.raises(ValueError, match=r"holds .*feature sums"):
+    with pytest.raises(ValueError, match=r"holds .*feature sums of other settings: records;"):
         FeatureSums.merge(parts[:2], directory=tmp_path / "again")
     named = FeatureSums.merge(parts, directory=tmp_path / "named", name="others")
     assert named.source.name == "others"
+
+
+def test_parts_of_one_source_are_warned_of_whatever_their_records(tmp_path):
+    for place, name in enumerate(("Clinic", "clinic")):
+        source = PrivateSource.named(name)
+        few = PrivateExamples(
+            IMAGES, RECORDS[place::2].astype(np.float32), LABELS[place::2], source=source
+        )
+        FeatureSums(directory=tmp_path / name, representation="raw").fit(few, POOL)
+    with pytest.warns(
+        UserWarning, match=r"parts are of one source: .*; a record that is in two of"
+    ):
+        FeatureSums.merge([tmp_path / "Clinic", tmp_path / "clinic"], directory=tmp_path / "both")
 
 
 def test_whether_a_record_is_in_two_parts_changes_nothing_but_its_sum(parts, tmp_path):
@@ -236,6 +249,7 @@ BROKEN = {
     "encoder": lambda folder: rewrite(folder, encoder="0" * 64),
     "number": lambda folder: rewrite(folder, num_records=1),
     "records": lambda folder: rewrite(folder, records=["0" * 64]),
+    "source": lambda folder: rewrite(folder, source={"name": "other", "key": "name other"}),
     "arrays": lambda folder: truncate(folder, "sums.npz"),
     "model": lambda folder: truncate(folder, "encoder/saved_model.pb"),
 }
@@ -420,20 +434,22 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     np.testing.assert_allclose(served, logits, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("change", ["other labels", "other vectors", "fewer", "no file of arrays"])
+@pytest.mark.parametrize("change", ["other labels", "other vectors", "moments", "fewer", "no file"])
 def test_rounds_are_refused_before_a_charge_where_vectors_are_not_those_summed(tmp_path, change):
     sums = fitted(tmp_path / "run")
     path = stored_in(tmp_path / "run") / "vectors.npz"
     stored = artifacts.read_arrays(path)
     if change == "other labels":
         stored["labels"] = (stored["labels"] + 1) % 3
+    elif change == "moments":
+        stored["moments"] *= 1.01
     elif change == "other vectors":
-        stored["vectors"] = -stored["vectors"]
+        stored["vectors"][:2] = stored["vectors"][1::-1]
     else:
         stored["vectors"] = stored["vectors"][:-20]
     artifacts.write_arrays(path, stored, private=True)
-    if change == "no file of arrays":
-        path.write_bytes(b"none")
+    if change == "no file":
+        path.unlink()
     with Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3) as labeller:
         with pytest.raises(ValueError, match="expected the vectors of their records"):
             labeller.label(POOL)
@@ -448,4 +464,4 @@ def test_rounds_are_refused_where_no_vectors_of_records_are_stored(tmp_path):
     ):
         labeller.label(POOL)
     with pytest.raises(ValueError, match="num_rounds: expected none with method pate"):
-        LabelSettings(epsilon=1.0, num_rounds=2)
+        ReleaseSettings(method="pate", budget=Budget(epsilon=1.0), num_rounds=2)

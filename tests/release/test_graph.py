@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as arrays
 
 from pate_tf.accounting.mechanisms import LATTICE
 from pate_tf.core.sensitive import Votes
-from pate_tf.release.labeller import VoteAggregation
+from pate_tf.release.vote_aggregation import VoteAggregation
 
 NUM_CLASSES = 4
 

@@ -6,6 +6,7 @@ from ledger_helpers import DELTA, MECHANISMS, NUM_CLASSES, labeller_on
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, LaplaceNoisyMax
+from pate_tf.analysis import read_ledgers
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 from pate_tf.release.noise import SeededNoise
@@ -127,7 +128,7 @@ def test_counts_of_charged_queries_are_kept_for_analysis(ledger):
     labeller = labeller_on(ledger, voter=voter)
     labeller(pool(1, 2, 2, 3), mechanism=MECHANISMS[0])
     labeller(pool(3, 4), mechanism=MECHANISMS[0])
-    confident = dataclasses.replace(MECHANISMS[4], threshold=202.5, sigma_threshold=0.01)
+    confident = dataclasses.replace(MECHANISMS[3], threshold=202.5, sigma_threshold=0.01)
     labeller(pool(2, 3), mechanism=confident)
     batches = list(stored_counts(ledger))
     assert [batch.debit for batch in batches] == [2, 4, 6]
@@ -155,29 +156,15 @@ def test_damaged_counts_are_refused(ledger, voter, damage):
         list(stored_counts(ledger))
 
 
-def test_votes_on_queries_that_depend_on_answers_are_kept_as_such(ledger, voter):
+def test_votes_that_an_earlier_version_stored_as_adaptive_are_read_as_such(ledger, voter):
     labeller = labeller_on(ledger, voter=voter)
-    labeller(pool(1, 2), mechanism=MECHANISMS[0])
-    labeller(pool(1, 2, 3), mechanism=MECHANISMS[0], adaptive=True)
-    labeller(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
+    for number in (2, 3, 4):
+        labeller(pool(*range(1, number + 1)), mechanism=MECHANISMS[0])
+    _, second, _ = sorted((ledger.folder / "votes").iterdir())
+    with np.load(second) as stored:
+        np.savez(second.with_suffix(""), **stored, adaptive=np.array(True))
     assert [batch.adaptive for batch in stored_counts(ledger)] == [False, True, False]
-
-
-def test_nothing_is_charged_unless_later_queries_are_affordable_too(tmp_path, voter):
-    mechanism = MECHANISMS[0]
-    budget, _ = mechanism.data_independent_epsilon(num_queries=10, delta=DELTA)
-    with Ledger.open(
-        tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=budget
-    ) as ledger:
-        labeller = labeller_on(ledger, voter=voter)
-        with pytest.raises(BudgetExceeded):
-            labeller(pool(*range(4)), mechanism=mechanism, num_later=7)
-        assert voter.asked == []
-        assert ledger.spent().num_queries == 0
-        labeller(pool(*range(4)), mechanism=mechanism, num_later=6)
-        assert ledger.spent().num_queries == 4
-        # Answers from memory cost nothing, whatever comes later.
-        labeller(pool(*range(4)), mechanism=mechanism, num_later=7)
+    assert read_ledgers([ledger], votes_needed=False).groups == ()
 
 
 def test_noise_is_drawn_only_after_the_debit_is_on_disk(ledger, voter):

@@ -11,8 +11,8 @@ from query_helpers import POOL
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.public import Pool
 from pate_tf.models.encoder import record_vectors
-from pate_tf.release import pseudo_labels
-from pate_tf.release.pseudo_labels import labels_from_sums
+from pate_tf.postprocessing import label_inference, regression
+from pate_tf.postprocessing.label_inference import labels_from_sums
 
 NUM_INPUTS, NUM_RECORDS, NOISE = len(POOL), 20_000, 5.0
 TABLE = Pool(dataclasses.replace(POOL.dataset, augmentation="none"), POOL.inputs)
@@ -36,7 +36,7 @@ def problem(classes):
 
 def test_of_images_neighborhoods_are_named(monkeypatch):
     views = ((drawn(NUM_INPUTS),),)
-    monkeypatch.setattr(pseudo_labels, "pool_features_by_name", lambda *_: views)
+    monkeypatch.setattr(label_inference, "pool_features_by_name", lambda *_: views)
     labels, weights = labels_from_sums(POOL, *problem(np.arange(NUM_RECORDS) % 10), NOISE)
     assert (labels.labels == GROUP).mean() > 0.95 and labels.weights.max(axis=1).mean() > 0.9
     assert weights is None
@@ -62,7 +62,7 @@ def test_of_two_means_above_one_the_larger_has_the_label(monkeypatch):
     """As where the pool lies farther out than the records."""
     means = np.tile([1.2, 1.5, *[0.0] * 8], (NUM_INPUTS, 1))
     fit = types.SimpleNamespace(means=means, evidence=0.0)
-    monkeypatch.setattr(pseudo_labels, "regress_sums", lambda *_: [fit])
+    monkeypatch.setattr(regression, "regress_sums", lambda *_: [fit])
     vectors, values = problem(np.arange(NUM_RECORDS) % 10)
     fit.weights = np.zeros((vectors.shape[1] - 1, 10))
     labels, _ = labels_from_sums(TABLE, vectors, values, NOISE)

@@ -1,6 +1,7 @@
 """Feature sums: what one record or owner can change; charged before noise, released once."""
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -20,16 +21,12 @@ from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianResidualS
 from pate_tf.accounting.mechanisms.charged_once import RESIDUAL_NORM
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.ledger.journal import DATABASE
+from pate_tf.ledger.ledger_file import DATABASE
+from pate_tf.release.exact_sums import residual_sums, sums_by_class, vector_steps
 from pate_tf.release.noise import SystemNoise
-from pate_tf.release.noisy_sums import (
-    release_sums,
-    residual_sums,
-    sums_by_class,
-    sums_in_ledger,
-    vector_steps,
-)
+from pate_tf.release.noisy_sums import release_sums, sums_in_ledger
 from pate_tf.release.votes import stored_counts
+from pate_tf.statement.privacy_statement import check_unit
 
 DELTA = 1e-5
 SUMS = SumsByClass(np.arange(12).reshape(4, 3) * LATTICE)
@@ -43,7 +40,7 @@ def norm(steps) -> float:
 
 
 def some(seed, number=9):
-    from pate_tf.models.encoder import record_vectors  # TensorFlow, which processes here don't need
+    from pate_tf.models.encoder import record_vectors
 
     random = np.random.default_rng(seed)
     features = random.normal(size=(number, 4)).astype(np.float32)
@@ -180,6 +177,23 @@ def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
         with pytest.raises(ValueError, match="num_rounds: expected"):
             release(ledger, GaussianResidualSums(sigma=50.0, num_rounds=2))
         assert ledger.charges == {mechanism: 1}
+
+
+@pytest.mark.parametrize("unit", ["record", "owner"])
+def test_later_rounds_are_refused_for_owners_and_not_charged(tmp_path, unit):
+    """An owner with many records would move them by more than is charged."""
+    mechanism = GaussianResidualSums(sigma=40.0, num_rounds=2, unit=unit)
+    with opened(tmp_path) as ledger:
+        with pytest.raises(ValueError, match="num_rounds: later rounds are of single records"):
+            release_sums(
+                SUMS,
+                mechanism,
+                ledger=ledger,
+                noise=SystemNoise(),
+                unit="owner",
+                next_sums=lambda earlier: SUMS.values,
+            )
+        assert not ledger.charges
 
 
 def opened(folder, **terms):
@@ -344,3 +358,15 @@ def test_sums_that_were_changed_in_the_ledger_are_not_released(tmp_path):
     assert changed == 1
     with pytest.raises(LedgerError, match=r"answers of row 3 were changed$"):
         opened(tmp_path)
+
+
+def test_a_charge_for_owners_is_refused_where_records_are_protected(tmp_path):
+    """It would be too small by half: nothing is charged or drawn, and no statement is made."""
+    mechanism = dataclasses.replace(MECHANISM, unit="owner")
+    with opened(tmp_path) as ledger:
+        with pytest.raises(ValueError, match=r"unit: gaussian_feature_sums, .* is for owners"):
+            release_sums(SUMS, mechanism, ledger=ledger, noise=SystemNoise(), unit="record")
+        assert not ledger.charges
+    with pytest.raises(ValueError, match="unit: a charge is for owners"):
+        check_unit("record", [MECHANISM, mechanism])
+    check_unit("owner", [MECHANISM, mechanism])

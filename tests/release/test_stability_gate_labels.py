@@ -16,7 +16,7 @@ from pate_tf.ledger import BudgetExceeded, Ledger
 from pate_tf.release.noise import SystemNoise
 from pate_tf.release.votes import release_votes
 from pate_tf.statement import check_statement
-from pate_tf.statement.labels import LabelsStatement
+from pate_tf.statement.labels_statement import LabelsStatement
 
 DELTA = 1e-5
 GATE = StabilityGate(epsilon=0.25, delta=DELTA)

@@ -1,5 +1,6 @@
 """Feature sums without a public pool: from one private file to a served student."""
 
+import json
 import re
 
 import numpy as np
@@ -9,14 +10,14 @@ from PIL import Image
 
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.audit.run import PASSED, audit_run
+from pate_tf.audit.run_audit import PASSED, audit_run
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import schema_of
-from pate_tf.release.accuracy import estimate_accuracy
 from pate_tf.release.feature_sums import FeatureSums
-from pate_tf.release.labeller import Labeller
+from pate_tf.release.noisy_sums import estimate_accuracy, mechanism_of_estimate
+from pate_tf.run.labeller import Labeller
 from pate_tf.serving.served import ServedStudent
-from pate_tf.statement import verify
+from pate_tf.statement import check_statement, opened_stores, verify
 
 SCHEMA = schema_of(
     {
@@ -144,24 +145,35 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
     assert not (tmp_path / "released").exists()
     with pytest.raises(ValueError, match="schema: expected one, with ranges and categories"):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
-    with Labeller(FeatureSums.load(tmp_path), epsilon=4.0) as labeller:
-        assert labeller.spent().epsilon == 0.0
+    assert not list(tmp_path.rglob("*.sqlite3"))
     with pytest.raises(ValueError, match="expected bins, raw, gradients or a pre-trained"):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool
         )
 
 
-@pytest.mark.parametrize("owner", [None, "patient"])
-def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner):
+@pytest.mark.parametrize(("owner", "cost"), [(None, 0.5), ("patient", 0.5), (None, 20.0)])
+def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner, cost):
     data, arguments = data_of(table(), owner), {"epsilon": 4.0, "delta": 1e-6}
-    arguments |= {"evaluate_epsilon": 0.5, "directory": tmp_path}
+    arguments |= {"evaluate_epsilon": cost, "directory": tmp_path}
     published = [pate_tf.fit(data, **arguments).student.publish() for _ in range(2)]
     statement = published[0].statement
+    assert statement.estimate_is_apart and not published[1].statement.estimate_is_apart
+    # The second call took stored sums, and can't know that they are of other records.
+    assert statement.headline[0] < published[1].statement.headline[0] <= 4.0 + cost
     accuracy, low, high, epsilon = statement.estimated_accuracy
-    assert 0.8 < low < accuracy <= high <= 1.0 and high - low < 0.2 and epsilon == 0.5
+    assert 0.8 < low < accuracy <= high <= 1.0 and high - low < 0.2 and epsilon == cost
     assert statement.estimated_accuracy == published[1].statement.estimated_accuracy
-    assert statement.epsilon <= 4.0 < statement.epsilon_ledger < 4.8
+    assert statement.epsilon <= max(4.0, cost) < statement.epsilon_ledger < 4.0 + 1.6 * cost
+    first = statement.guarantees[0]
+    assert first.epsilon >= max(statement.epsilon, statement.estimate_charge.pure_epsilon * 0.999)
+    path = published[0].folder / "privacy_statement.json"
+    cheaper = {**json.loads(path.read_text()), "epsilon": 0.4}
+    free = {**json.loads(path.read_text()), "estimate_charge": mechanism_of_estimate(9.0).to_dict()}
+    for fields, message in ((cheaper, "at least epsilon"), (free, "was not charged")):
+        stores = opened_stores([tmp_path / "sensitive"])
+        with stores as opened, pytest.raises(ValueError, match=message):
+            check_statement(fields, *opened)
     assert f"{100 * accuracy:.1f} % (95 % interval {100 * low:.1f} to" in statement.to_markdown()
     assert verify(published[0].folder / "privacy_statement.json") == "agrees with the ledger"
     assert audit_run(tmp_path).outcome == PASSED
@@ -169,6 +181,19 @@ def test_an_estimate_of_accuracy_is_charged_once_and_stated(tmp_path, owner):
     learned, held_back = data.hold_back()
     assert len(learned.private) + len(held_back) == 4_000 and 300 < len(held_back) < 500
     assert owner is None or not np.isin(held_back.owners, learned.private.owners).any()
+
+
+@pytest.mark.parametrize("part", ["all", "rest", "another call"])
+def test_an_estimate_on_records_that_labels_may_be_of_adds_up(tmp_path, part):
+    data = data_of(table())
+    learned, _ = data.hold_back()
+    fitted = pate_tf.fit(learned, epsilon=4.0, delta=1e-6, directory=tmp_path)
+    parts = {"all": data.private, "rest": learned.private, "another call": data.hold_back()[1]}
+    fitted.student.estimate_accuracy(parts[part], 2.0)
+    statement = fitted.student.publish().statement
+    assert 5.0 < statement.epsilon == statement.epsilon_ledger <= 6.0
+    assert statement.guarantees[0].epsilon >= statement.epsilon
+    assert "the ε of labels and estimate add up" in statement.to_markdown()
 
 
 @pytest.mark.parametrize("owner", [False, True])
@@ -242,7 +267,7 @@ def test_images_need_no_pool(tmp_path, channels, are_files):
     if are_files:
         data = in_folders(tmp_path / "images", images, labels)
     fitted = pate_tf.fit(data, epsilon=20.0, directory=tmp_path)
-    features = FeatureSums.load(tmp_path).features(data.private.inputs[:50])
+    features = FeatureSums.load(tmp_path).encoder.features(data.private.inputs[:50])
     assert (features >= 0.0).all()
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, rtol=1e-5)
     assert fitted.student.evaluate(data.private.inputs, data.private.labels) > 0.9

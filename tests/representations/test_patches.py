@@ -7,7 +7,7 @@ import pytest
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.data import catalogue as data
+from pate_tf.data import datasets as data
 from pate_tf.representations import catalogue
 from pate_tf.representations import images as patches
 

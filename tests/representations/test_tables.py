@@ -13,19 +13,18 @@ from pate_tf.representations.raw import BINS
 TABLE = Dataset(
     name="table",
     kind="tabular",
-    input_shape=(4,),
-    value_range=((-9.0, 0.0, 0.0, 0.0), (9.0, 99.0, 1.0, 3.0)),
+    input_shape=(7,),
+    value_range=((-9.0,) + (0.0,) * 6, (9.0, 99.0) + (1.0,) * 5),
     num_classes=2,
     pool_size=1_000,
-    num_categories=(0, 0, 0, 4),
 )
 RANDOM = np.random.default_rng(0)
 NORMAL = RANDOM.normal(0, 1, 1_000)
 SPIKE = np.where(RANDOM.random(1_000) < 0.93, 0.0, RANDOM.integers(1, 99, 1_000))
 INPUTS = np.column_stack(
-    [NORMAL, SPIKE, RANDOM.integers(0, 2, 1_000), RANDOM.integers(0, 4, 1_000)]
+    [NORMAL, SPIKE, RANDOM.integers(0, 2, 1_000), np.eye(4)[RANDOM.integers(0, 4, 1_000)]]
 ).astype(np.float32)
-NUM_RAW = 3 + 1 + 4
+NUM_RAW = 7 + 1
 
 
 def _bins(pool: Pool, inputs: np.ndarray) -> np.ndarray:
@@ -69,6 +68,6 @@ def test_inner_products_of_pairs_are_squares_of_those_of_raw_and_wide_tables_are
     raw, pairs = (encoder_of(pool, name).features(INPUTS[:50]) for name in ("raw", "pairs"))
     assert pairs.shape == (50, NUM_RAW * (NUM_RAW + 1) // 2)
     np.testing.assert_allclose(pairs @ pairs.T, np.square(raw @ raw.T), atol=1e-5)
-    wide = dataclasses.replace(TABLE, input_shape=(65,), value_range=(0.0, 1.0), num_categories=())
+    wide = dataclasses.replace(TABLE, input_shape=(65,), value_range=(0.0, 1.0))
     with pytest.raises(ValueError, match="at most 64 numbers and categories for pairs, got 65"):
         encoder_of(Pool(wide, np.zeros((2, 65), np.float32)), "pairs")

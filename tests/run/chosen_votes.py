@@ -3,19 +3,26 @@
 import dataclasses
 import json
 import pathlib
-import tempfile
 
 import numpy as np
 
 from pate_tf.accounting import mechanisms
 from pate_tf.core.sensitive import Votes
-from pate_tf.data import catalogue as data
+from pate_tf.data import datasets as data
+from pate_tf.planning.choose import choose
+from pate_tf.planning.release_settings import (
+    Budget,
+    Electorate,
+    Known,
+    ReleasePlan,
+    ReleaseSettings,
+)
 from pate_tf.queries.labels import Labels
-from pate_tf.release.labeller import Labeller
-from pate_tf.release.plan import Budget, LabelPlan, LabelSettings
+from pate_tf.queries.strategies import QueryWishes
+from pate_tf.run.labeller import Labeller
 from pate_tf.run.student import Student
 from pate_tf.statement.publishing import Published
-from pate_tf.students.kinds import StudentSettings
+from pate_tf.students.student_kinds import StudentSettings
 from pate_tf.teachers.voters import Voter
 
 NUM_TEACHERS = 100
@@ -55,26 +62,39 @@ def table(agreement: int, seed: int = 0) -> np.ndarray:
     return np.where(agree, labels, random.integers(0, 10, labels.shape))
 
 
-def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choices) -> LabelPlan:
+def release_settings(**values) -> ReleaseSettings:
+    """Settings of a release, each value where its class has it."""
+
+    def of(kind):
+        names = {field.name for field in dataclasses.fields(kind)} & set(values)
+        return kind(**{name: values.pop(name) for name in names})
+
+    return ReleaseSettings(budget=of(Budget), queries=of(QueryWishes), **values)
+
+
+def plan_of(settings, voters, pool, delta=1e-5) -> ReleasePlan:
+    """The plan of an ensemble's votes, which asks it nothing."""
+    known = Known.of(pool, unit=voters.unit, num_records=None, voters=Electorate.of(voters))
+    budget = dataclasses.replace(settings.budget, delta=delta)
+    return choose(known, dataclasses.replace(settings, budget=budget))
+
+
+def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choices) -> ReleasePlan:
     """The plan of a mechanism with its noise."""
-    settings = LabelSettings(
+    settings = release_settings(
         mechanism=mechanism or mechanisms.LaplaceNoisyMax(gamma=0.1),
         num_queries=num_queries,
         **choices,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        labeller = Labeller.from_settings(
-            teachers, settings, Budget(delta=1e-5), directory=pathlib.Path(folder)
-        )
-        return labeller.plan(pool)
+    return plan_of(settings, teachers, pool)
 
 
 def opened(folder, teachers, *, seed=None, delta=1e-5, **budget) -> Labeller:
     """Their labeller, open."""
-    settings = LabelSettings(mechanism=mechanisms.LaplaceNoisyMax(gamma=0.1), insecure_seed=seed)
-    return Labeller.from_settings(
-        teachers, settings, Budget(delta=delta, **budget), directory=folder
-    ).open()
+    settings = release_settings(
+        mechanism=mechanisms.LaplaceNoisyMax(gamma=0.1), insecure_seed=seed, delta=delta, **budget
+    )
+    return Labeller.from_settings(teachers, settings, directory=folder).open()
 
 
 def released(labeller, pool, **choices) -> Labels:
@@ -118,7 +138,6 @@ def run(
     delta=1e-5,
     num_queries=NUM_QUERIES,
     query_strategy="first",
-    query_rounds=None,
     pool_size=POOL,
     seed=0,
     model="mlp",
@@ -130,14 +149,14 @@ def run(
     split, out = public.split(pool_size), folder / "released"
     labeller = Labeller.from_settings(
         ensemble,
-        LabelSettings(
+        release_settings(
             mechanism=mechanism or mechanisms.LaplaceNoisyMax(gamma=0.1),
             num_queries=num_queries,
             strategy=query_strategy,
-            rounds=query_rounds,
             insecure_seed=noise_seed,
+            delta=delta,
+            **budget,
         ),
-        Budget(delta=delta, **budget),
         directory=folder,
     )
     plan = labeller.plan(split.pool)

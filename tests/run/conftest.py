@@ -1,6 +1,5 @@
 import pytest
 
-from pate_tf.queries import strategies
 from pate_tf.representations import contrastive
 
 
@@ -9,5 +8,4 @@ def few_steps(monkeypatch):
     """What is learned of the pool, and between labels and a student, takes few steps."""
     monkeypatch.setattr(contrastive, "NETWORKS", 1)
     monkeypatch.setattr(contrastive, "STEPS", 5)
-    monkeypatch.setattr(strategies, "STEPS", 5)
     monkeypatch.setattr(contrastive, "STUDENT_STEPS", 5)

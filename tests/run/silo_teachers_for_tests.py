@@ -4,11 +4,11 @@ import keras
 import numpy as np
 from sklearn.naive_bayes import GaussianNB
 
-from pate_tf.data import catalogue
+from pate_tf.data import datasets
 
 
 def fitted_classifier(dataset):
-    private = catalogue.load_private(dataset.name)
+    private = datasets.load_private(dataset.name)
     return GaussianNB().fit(private.inputs.reshape(len(private), -1), private.labels)
 
 

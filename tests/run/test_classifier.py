@@ -137,6 +137,17 @@ def test_with_a_directory_the_ledger_stays_and_the_student_can_be_published(reco
         kept.fit(inputs[:150], labels[:150], X_public=inputs[200:])
 
 
+def test_other_records_are_refused_by_their_number_and_else_warned_of(records, tmp_path):
+    inputs, labels = records
+    no_teachers = {"method": "feature_sums", "mechanism": None, "num_queries": None}
+    sums = classifier(**no_teachers, directory=tmp_path / "run")
+    sums.fit(inputs[:200], labels[:200], X_public=inputs[200:])
+    with pytest.warns(UserWarning, match="private records are not read again"):
+        sums.fit(inputs[1:201], labels[1:201], X_public=inputs[200:])
+    with pytest.raises(ValueError, match="settings: num_records; choose another folder or remove"):
+        sums.fit(inputs[:150], labels[:150], X_public=inputs[200:])
+
+
 def test_a_set_of_classes_that_comes_from_private_labels_is_warned_of(records):
     inputs, labels = records
     with pytest.warns(UserWarning, match="classes: taken from y"):

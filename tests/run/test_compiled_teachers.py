@@ -10,11 +10,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from architectures_for_tests import flattened
 from script_processes import run_script, save_all_the_time, start_script
 
 import pate_tf
-from pate_tf.models import catalogue
-from pate_tf.teachers import settings
+from pate_tf.models import architectures
+from pate_tf.teachers import teacher_settings as settings
 
 NUM_TEACHERS = 2
 
@@ -65,10 +66,10 @@ def test_the_callers_generators_get_their_states_back(tmp_path, data):
     random.seed(11), np.random.seed(12)
     expected = random.random(), np.random.random()
     random.seed(11), np.random.seed(12)
-    with catalogue.seeded(5):
+    with architectures.seeded(5):
         first = random.random(), np.random.random(), float(tf.random.uniform([]))
     assert (random.random(), np.random.random()) == expected
-    with catalogue.seeded(5):
+    with architectures.seeded(5):
         assert (random.random(), np.random.random(), float(tf.random.uniform([]))) == first
     assert float(tf.random.uniform([])) != float(tf.random.uniform([]))
 
@@ -97,38 +98,7 @@ def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path, 
     assert changed == [True, False]
 
 
-class Counts(keras.callbacks.Callback):
-    """Stops the training after so many passes of all models that it ever saw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.passes = 0
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.passes += 1
-        if self.passes == 1:
-            self.model.stop_training = True
-
-
-def test_each_teacher_has_callbacks_of_its_own(tmp_path, data):
-    fitted(tmp_path / "once", data.private, steps=1)
-    given = [Counts()]
-    for name, callbacks in (("list", given), ("function", lambda: [Counts()])):
-        fitted(tmp_path / name, data.private, callbacks=callbacks, steps=30)
-        # Every one was stopped after its first pass, which is what one step is rounded up to.
-        for one, other in zip(
-            api_helpers.weights(tmp_path / name),
-            api_helpers.weights(tmp_path / "once"),
-            strict=True,
-        ):
-            assert are_equal(one, other)
-    assert given[0].passes == 0
-
-
-def test_weights_restored_from_files_and_a_shared_loss_are_refused(tmp_path, data):
-    restore = [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))]
-    with pytest.raises(ValueError, match="callbacks: expected none that restores weights"):
-        fitted(tmp_path / "a", data.private, api_helpers.compiled, callbacks=restore)
+def test_a_shared_loss_is_refused(tmp_path, data):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def with_one_loss(dataset):
@@ -146,7 +116,7 @@ def test_keras_own_generator_begins_at_the_seed_and_tells_nothing_afterwards():
         for _ in range(already):
             keras.random.normal((7,))
         random.setstate(state)
-        with catalogue.seeded(5):
+        with architectures.seeded(5):
             numbers = [np.array(keras.random.normal((4,))) for _ in range(drawn)]
         inside.append(numbers[0])
         after.append(np.array(keras.random.normal((4,))))
@@ -155,7 +125,7 @@ def test_keras_own_generator_begins_at_the_seed_and_tells_nothing_afterwards():
     np.testing.assert_array_equal(*after)  # it does not tell how much was drawn inside
 
 
-def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data):
+def test_a_model_that_all_teachers_share_is_refused(tmp_path, data):
     shared = api_helpers.compiled(data.dataset)
     with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
         fitted(tmp_path / "model", data.private, lambda dataset: shared)
@@ -169,9 +139,6 @@ def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data
 
     with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
         fitted(tmp_path / "optimizer", data.private, with_one_optimizer)
-    callbacks = [Counts()]
-    with pytest.raises(ValueError, match="callbacks: expected a function that makes everything"):
-        fitted(tmp_path / "callbacks", data.private, callbacks=lambda: callbacks)
     assert not any(tmp_path.rglob("finished-*"))
 
 
@@ -197,3 +164,48 @@ def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, ne
         pate_tf.Teachers.load(tmp_path / name).identified.digest for name in ("killed", "at_once")
     )
     assert went_on == at_once
+
+
+def flat(dataset, *, loss, scale=16.0, **given):
+    model = flattened(dataset, scale=scale)
+    model.compile("sgd", loss, **given)
+    return model
+
+
+def frozen(dataset):
+    model = api_helpers.net(dataset)
+    model.trainable = False
+    return model
+
+
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (lambda dataset: flat(dataset, loss="poisson_loss_of_mine"), "can't compare labels"),
+        (lambda dataset: flat(dataset, loss=one_hot_alone), r"labels \[2\] with outputs \[2, 10\]"),
+        (
+            lambda dataset: flat(dataset, loss="mse", metrics=[keras.metrics.CategoricalAccuracy]),
+            "its loss or a metric can't",
+        ),
+        (frozen, "no weight is trainable, so no teacher would learn anything"),
+        (lambda dataset: flattened(dataset, scale=float("nan")), "its logits are NaN"),
+    ],
+    ids=["unknown", "one-hot", "metric", "frozen", "nan"],
+)
+def test_a_model_that_can_not_be_trained_is_one_sentence_before_anything_is_written(
+    tmp_path, data, net, said
+):
+    with pytest.raises(ValueError, match=rf"^model .*{said}") as caught:
+        fitted(tmp_path, data.private, net, steps=None, batch_size=None)
+    assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
+    assert not any(tmp_path.iterdir())
+
+
+def one_hot_alone(labels, outputs):
+    return keras.ops.mean(keras.ops.squeeze(keras.ops.square(labels[:, :10] - outputs), 0), -1)
+
+
+@pytest.mark.parametrize("loss", ["categorical_crossentropy", "categorical_hinge"])
+def test_losses_of_one_hot_labels_get_them(tmp_path, data, loss):
+    teachers = fitted(tmp_path, data.private, lambda dataset: flat(dataset, loss=loss), steps=2)
+    assert len(teachers) == NUM_TEACHERS

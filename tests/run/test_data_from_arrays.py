@@ -102,7 +102,7 @@ def with_value(value, place="x_private"):
         ),
         ({"num_classes": 1}, "num_classes: expected a whole number of at least 2"),
         ({"class_names": ["one"]}, "class_names: expected 4 names"),
-        ({"owners": np.zeros(19, int)}, "owners: expected whole numbers or strings"),
+        ({"owners": np.zeros(19, int)}, "owners: expected one for each record"),
         ({"held_out": 1.0}, "held_out: expected a share from 0 to below 1"),
         ({"kind": "sound"}, "kind: expected one of"),
     ],
@@ -132,3 +132,10 @@ def test_labels_may_be_names_of_classes():
         assert data.held_out.labels.tolist() == [*LABELS[-6:-1], -1]
         with pytest.raises(ValueError, match="y_private: expected labels of the class_names"):
             made(y_private=[*names[LABELS[:19]], missing], class_names=list("abcd"))
+
+
+def test_channels_that_come_first_are_named():
+    with pytest.warns(UserWarning, match="3 high and 6 wide, of 5 channels; if .* np.moveaxis"):
+        made(
+            x_private=FLOATS[:20].transpose(0, 3, 1, 2), x_public=FLOATS[20:].transpose(0, 3, 1, 2)
+        )

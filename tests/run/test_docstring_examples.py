@@ -15,11 +15,18 @@ from pate_tf.representations import contrastive
 
 MECHANISMS = ("noisy_max", "charged_once")
 MODULES = (
-    *("data.data", "teachers.teachers", "release.labeller", "queries.labels"),
+    *("data.loaded_data", "teachers.teacher_set", "run.labeller", "queries.labels"),
     *("run.student", "statement.publishing", "statement.privacy_statement", "release.feature_sums"),
-    *("ledger.ledger", "ledger.journal", "run.classifier"),
-    *("representations.catalogue", "core.dataset", "accounting.charge", "accounting.planning"),
-    *("audit.mechanism", "audit.run", "audit.report"),
+    *("ledger.privacy_ledger", "ledger.ledger_file", "run.classifier"),
+    *(
+        "representations.catalogue",
+        "core.dataset",
+        "accounting.charge",
+        "planning.comparison",
+        "planning.forecast",
+        "run.pipeline",
+    ),
+    *("audit.mechanism", "audit.run_audit"),
     *(f"accounting.mechanisms.{name}" for name in MECHANISMS),
 )
 

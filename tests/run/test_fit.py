@@ -5,9 +5,9 @@ import pytest
 from script_processes import learn_little
 
 import pate_tf
-from pate_tf.accounting.planning import Forecast
 from pate_tf.ledger import Ledger
-from pate_tf.release import feature_sums
+from pate_tf.planning import plan_of_sums
+from pate_tf.planning.forecast import Forecast
 from pate_tf.representations import contrastive
 
 INSECURE = {"insecure_seed": 7}
@@ -159,5 +159,5 @@ def test_sums_of_a_table_are_for_good_of_what_labels_its_pool_best(
     assert pate_tf.fit(data, **run, epsilon=4.0).source.representation == chosen
     # Only what is stored is tried again.
     always = Forecast(1.0, 1.0, 500.0)
-    monkeypatch.setattr(feature_sums, "trial", lambda samples, encoder, *_: (always, 1.0))
+    monkeypatch.setattr(plan_of_sums, "trial", lambda samples, encoder, *_: (always, 1.0))
     assert pate_tf.fit(data, **run, epsilon=2.0).source.representation == chosen

@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 import pytest
-from chosen_votes import PUBLIC, FakeEnsemble
+from chosen_votes import PUBLIC, FakeEnsemble, plan_of, release_settings
 
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
@@ -12,21 +12,24 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.release.plan import TOGETHER, LabelSettings, joint_plan, plan_release
+from pate_tf.planning.choose import TOGETHER, joint_plan
+from pate_tf.planning.comparison import PlanSettings
+from pate_tf.planning.release_settings import PublicNumbers
 
 POOL = PUBLIC.split(250).pool
 
 
 def asked(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None, strategy=None):
-    actual = joint_plan(
-        LabelSettings(epsilon=epsilon, num_queries=num_queries, strategy=strategy),
-        Target(epsilon=epsilon, delta=1e-5, num_queries=1),
-        num_teachers=num_teachers,
-        num_classes=10,
-        pool_size=pool_size,
-    )
-    return None if actual is None else types.SimpleNamespace(**actual)
+    wishes = {"num_queries": num_queries, "strategy": strategy, "num_teachers": num_teachers}
+    release = release_settings(epsilon=epsilon, delta=1e-5, **wishes)
+    known = PublicNumbers(num_classes=10, pool_size=pool_size)
+    actual = joint_plan(PlanSettings(known=known, release=release))
+    if actual is None:
+        return None
+    facts = {"mechanism": actual.release.mechanism, "purpose": actual.purpose}
+    queries = actual.release.queries
+    facts |= {"num_queries": queries.num_queries, "strategy": queries.strategy}
+    return types.SimpleNamespace(**facts)
 
 
 def number(epsilon, **changes):
@@ -78,8 +81,7 @@ def planned(epsilon=0.1, joined=True, **choices):
     teachers = FakeEnsemble(np.zeros((2_000, 250), int))
     facts = {"model": "ridge", "representation": "patches" if joined else None}
     teachers.config = types.SimpleNamespace(**facts)
-    settings = LabelSettings(epsilon=epsilon, **choices)
-    return plan_release(settings, teachers, POOL, delta=1e-5)
+    return plan_of(release_settings(epsilon=epsilon, **choices), teachers, POOL)
 
 
 @pytest.mark.parametrize(

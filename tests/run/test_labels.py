@@ -12,7 +12,7 @@ from pate_tf.core import artifacts
 from pate_tf.queries.labels import Labels
 from pate_tf.run.student import Student
 from pate_tf.statement.publishing import publish_model
-from pate_tf.students.kinds import StudentSettings
+from pate_tf.students.student_kinds import StudentSettings
 
 SPLIT = PUBLIC.split(POOL)
 SETTINGS = StudentSettings(model="mlp", max_steps=10, batch_size=8)

@@ -8,13 +8,14 @@ import pytest
 from chosen_votes import POOL, PUBLIC, FakeEnsemble, opened, released, table
 
 from pate_tf.accounting.mechanisms import StabilityGate
-from pate_tf.queries import propagation, strategies
+from pate_tf.postprocessing import label_inference
+from pate_tf.queries import strategies
 from pate_tf.queries.labels import Labels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.run.student import Student
 from pate_tf.statement import PAGE_FILE
 from pate_tf.statement.publishing import publish_model
-from pate_tf.students.kinds import StudentSettings
+from pate_tf.students.student_kinds import StudentSettings
 
 SPLIT = PUBLIC.split(POOL)
 QUERIES = 20
@@ -28,12 +29,14 @@ def features(monkeypatch):
     random = np.random.default_rng(0)
     actual = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
     monkeypatch.setattr(features_catalogue, "encoder_of", lambda *asked, **options: None)
-    for module in (features_catalogue, propagation):
+    for module in (features_catalogue, label_inference):
         monkeypatch.setattr(
             module, "pool_features_by_name", lambda *asked, **options: [[actual.astype(np.float32)]]
         )
     for name in ("diverse", "medoids"):
-        as_released = dataclasses.replace(strategies.STRATEGIES[name], infer=None)
+        as_released = dataclasses.replace(
+            strategies.STRATEGIES[name], infer=lambda pool, released, *asked, **options: released
+        )
         monkeypatch.setitem(strategies.STRATEGIES, name, as_released)
 
 
@@ -51,7 +54,7 @@ def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
     assert alone.neighbours is None
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))  # on another machine
     together = labels_of(tmp_path / "together", teachers)
-    assert together.num_neighbours == min(propagation.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
+    assert together.num_neighbours == min(label_inference.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
     released = together.released
     assert released.num_answered == QUERIES
     assert (released.labels == PUBLIC.labels[released.query_indices]).all()

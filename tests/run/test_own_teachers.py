@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import pate_tf
+from pate_tf.core.sensitive import SensitiveWarning
 
 MECHANISM = pate_tf.GaussianNoisyMax(sigma=0.01)  # hardly any noise: labels are pluralities
 RANDOM = np.random.default_rng(0)
@@ -21,12 +22,17 @@ def data() -> pate_tf.Data:
 class Says:
     """A teacher that always gives one label."""
 
-    def __init__(self, label: int, *, scores: bool = False) -> None:
-        self.label, self.scores = label, scores
+    def __init__(self, label: int, *, scores: bool = False, number: int = 0) -> None:
+        self.label, self.scores, self.number = label, scores, number
 
     def predict(self, inputs):
         labels = np.full(len(inputs), self.label)
         return np.eye(10)[labels] if self.scores else labels
+
+
+def alike(number: int) -> list[Says]:
+    """Teachers that agree, and are no copies of each other."""
+    return [Says(3, number=place) for place in range(number)]
 
 
 def released(teachers, data, number=10):
@@ -68,7 +74,7 @@ def test_models_of_all_kinds_vote_together(tmp_path, data):
     np.testing.assert_array_equal(votes[1], tree.predict(queries.reshape(20, -1)))
     assert (votes[2:] == 3).all()
     assert votes.dtype == np.int64
-    labels = released(pate_tf.Teachers.from_models([Says(3)] * 3, directory=tmp_path / "3"), data)
+    labels = released(pate_tf.Teachers.from_models(alike(3), directory=tmp_path / "3"), data)
     assert (labels.labels == 3).all()
 
 
@@ -87,16 +93,71 @@ class Fails:
         raise RuntimeError("record 918273 is odd")
 
 
+def two_outputs():
+    inputs = keras.Input((8, 8, 1))
+    flat = keras.layers.Flatten()(inputs)
+    return keras.Model(inputs, [keras.layers.Dense(10)(flat), keras.layers.Dense(10)(flat)])
+
+
+class Gives:
+    def __init__(self, *shape, kind="f4"):
+        self.shape, self.kind = shape, kind
+
+    def predict(self, inputs):
+        return np.zeros((len(inputs), *self.shape), self.kind)
+
+
 @pytest.mark.parametrize(
-    "model", [Fails(), Says(10), Says(-1), type("Two", (), {"predict": lambda self, x: x[:2]})()]
+    ("model", "said"),
+    [
+        (Fails(), r"Fails at 1 failed with RuntimeError; it has to take an array \[\d+, 8, 8, 1\]"),
+        (Says(10), "Says at 1 returned int64 numbers that are not labels of classes"),
+        (Says(-1), "Says at 1 returned int64 numbers that are not labels"),
+        (Gives(1), r"Gives at 1 returned an array \[\d+, 1\] for \d+ inputs"),
+        (Gives(7), r"returned an array \[\d+, 7\] for \d+ inputs"),
+        (Gives(kind="U3"), "returned <U3 numbers that are not labels"),
+        (two_outputs(), "Functional at 1 returned 2 outputs"),
+    ],
 )
-def test_what_a_model_says_wrong_is_one_line_and_no_record(tmp_path, data, model):
+def test_what_a_model_says_wrong_is_one_line_and_no_record(tmp_path, data, model, said):
     teachers = pate_tf.Teachers.from_models([Says(1), model], directory=tmp_path)
-    with pytest.raises(ValueError, match=r"^models: expected a label or 10 scores") as caught:
+    with pytest.raises(ValueError, match=rf"^models: .*{said}.* a label or 10 scores") as caught:
         released(teachers, data)
     assert "918273" not in str(caught.value)
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
         assert labeller.spent().num_queries == 0  # nothing was charged
+
+
+def test_one_score_is_of_the_second_of_two_classes(tmp_path):
+    inputs = np.array([[-3.0], [0.2], [3.0]])
+    data = pate_tf.Data.from_arrays(
+        *(inputs, [0, 0, 1], inputs), num_classes=2, value_range=(-9, 9), held_out=0.0
+    )
+    models = []
+    for activation in ("sigmoid", None):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, activation)])
+        model.set_weights([np.array([[1.0]]), np.array([0.0 if activation else 0.1])])
+        models.append(model)
+    votes = pate_tf.Teachers.from_models(models, directory=tmp_path).votes(data.pool)
+    assert votes.tolist() == [[0, 1, 1], [0, 1, 1]]
+
+
+def test_a_model_that_is_there_twice_has_one_vote(tmp_path, data):
+    """The same object, one with its weights, and a file that it was written to again."""
+    network, same = api_helpers.net(data.dataset), api_helpers.net(data.dataset)
+    same.set_weights(network.get_weights())
+    tree = DecisionTreeClassifier(random_state=0).fit([[0.0], [1.0]], [0, 1])
+    fails = Fails()
+    for first, second in (*((network, network), (network, same), (tree, tree)), (fails, fails)):
+        with pytest.raises(ValueError, match="models: 1 and 2 are the same, so their records"):
+            pate_tf.Teachers.from_models([Says(1), first, second], directory=tmp_path)
+    other = DecisionTreeClassifier(random_state=0).fit([[0.0], [3.0]], [0, 1])
+    several = [tree, other, network, fails, Fails()]
+    assert len(pate_tf.Teachers.from_models(several, directory=tmp_path)) == 5
+    for name in "ab":
+        network.save(tmp_path / f"{name}.keras")
+    with pytest.raises(ValueError, match=r"/a\.keras and .*/b\.keras are the same"):
+        pate_tf.Teachers.from_models(tmp_path)
 
 
 class Scores:
@@ -115,7 +176,8 @@ def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
     ]
     models.append(Scores(*[nan] * 10))
     teachers = pate_tf.Teachers.from_models(models, directory=tmp_path)
-    assert teachers.votes(data.pool)[:, 0].tolist() == [2, 2, 1, 0]
+    with pytest.warns(SensitiveWarning, match="scores of some teachers are NaN"):
+        assert teachers.votes(data.pool)[:, 0].tolist() == [2, 2, 1, 0]
 
 
 @pytest.mark.parametrize("models", [[], [3], [Says], "nowhere"])
@@ -156,7 +218,7 @@ def test_teachers_of_owners_protect_owners(kind, tmp_path, data):
         unit: {
             "votes": lambda unit=unit: owned(unit, tmp_path / unit),
             "models": lambda unit=unit: pate_tf.Teachers.from_models(
-                [Says(3)] * 30, unit=unit, directory=tmp_path / unit
+                alike(30), unit=unit, directory=tmp_path / unit
             ),
             "folder": lambda unit=unit: a_folder(tmp_path / unit, unit, data),
         }[kind]()

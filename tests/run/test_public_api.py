@@ -3,7 +3,6 @@
 import pathlib
 
 import api_helpers
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -100,12 +99,6 @@ WRONG = {
     "a student that was not trained": (
         lambda data, folder: pate_tf.Student().predict(data.pool),
         "student: expected a trained one",
-    ),
-    "callbacks without a compiled model": (
-        lambda data, folder: pate_tf.Teachers(
-            "mlp", directory=folder, callbacks=[keras.callbacks.TerminateOnNaN()]
-        ).fit(data.private),
-        "callbacks: expected with a compiled Keras model alone",
     ),
 }
 

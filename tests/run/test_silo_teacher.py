@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import silo_teachers_for_tests as own
 
-from pate_tf.data import catalogue
-from pate_tf.silos.serving import SiloRun, make_sums, make_teacher
+from pate_tf.data import datasets
+from pate_tf.silos.silo_server import SiloRun, make_sums, make_teacher
 
 RUN = SiloRun(folder=pathlib.Path("silo"), dataset="digits")
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    private, path = catalogue.load_private("digits"), tmp_path_factory.mktemp("silo") / "data.npz"
+    private, path = datasets.load_private("digits"), tmp_path_factory.mktemp("silo") / "data.npz"
     np.savez(path, inputs=private.inputs[::2], labels=private.labels[::2])
     return path
 
@@ -43,7 +43,7 @@ def test_a_teacher_is_trained_once_and_what_is_none_is_refused(records, tmp_path
 
 
 def test_trained_teachers_come_from_functions_and_files(records, tmp_path):
-    dataset, queries = catalogue.load_dataset("digits"), np.load(records)["inputs"][:50]
+    dataset, queries = datasets.load_dataset("digits"), np.load(records)["inputs"][:50]
     pixels = queries.reshape(len(queries), -1)
     own.keras_model(dataset).save(tmp_path / "model.keras")
     expected = {

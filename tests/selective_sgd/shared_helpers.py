@@ -8,10 +8,9 @@ from data_sets_for_tests import table_dataset
 
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.release.noise import SeededNoise, SystemNoise
-from pate_tf.selective_sgd.private_training import NoisyParticipants
+from pate_tf.selective_sgd.local_training import NoisyParticipants, Participants, SharedTraining
 from pate_tf.selective_sgd.server import ParameterServer, Upload
-from pate_tf.selective_sgd.settings import TrainingSettings
-from pate_tf.selective_sgd.training import Participants, SharedTraining
+from pate_tf.selective_sgd.training_settings import TrainingSettings
 
 DATASET = table_dataset(6, -8.0, 8.0, name="blobs")
 CENTRES = np.random.default_rng(0).normal(scale=2.0, size=(3, 6))

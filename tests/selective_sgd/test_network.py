@@ -9,14 +9,13 @@ import pytest
 from shared_helpers import INITIAL, SIZE, NoNoise, model, shards
 
 from pate_tf.ledger import Ledger
-from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.net.messages import decode, encode
+from pate_tf.net.credentials import write_demo_certificates
+from pate_tf.net.wire_values import decode, encode
+from pate_tf.selective_sgd.local_training import NoisyParticipants, Participants, SharedTraining
 from pate_tf.selective_sgd.network import ParameterService, RemoteServer, message_limits
-from pate_tf.selective_sgd.private_training import NoisyParticipants
 from pate_tf.selective_sgd.run_state import DurableRun, LedgerFacts
 from pate_tf.selective_sgd.server import Parameters, ParameterServer
-from pate_tf.selective_sgd.settings import Terms, TrainingSettings
-from pate_tf.selective_sgd.training import Participants, SharedTraining
+from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 NAMES = ("clinic", "hospital", "school")
 LIMITS = message_limits(SIZE)
@@ -26,7 +25,7 @@ FACTS = LedgerFacts(
     ledger_sequence=2,
     ledger_digest="a" * 64,
     secure_noise=True,
-    num_records=20,
+    fewest_records=20,
     epsilon_source=2.5,
     delta_source=2e-5,
     num_ledgers=3,
@@ -56,9 +55,7 @@ class Served:
         run = DurableRun(folder / "server", "server", {"run": terms.run_id.hex()})
         run.close()
         self.server = ParameterServer(terms.settings, initial, run=run)
-        self.service = ParameterService(
-            self.server, terms, ledgers=folder / "ledgers.json", limits=LIMITS
-        )
+        self.service = ParameterService(self.server, terms, ledgers=folder / "ledgers.json")
         self.listening = self.service.listen("localhost:0", certificates["coordinator"])
 
     def connect(self, name, run=None, **options) -> RemoteServer:
@@ -167,7 +164,7 @@ def test_with_noise_nothing_is_taken_before_it_was_charged(tmp_path, certificate
             line.join(dataclasses.replace(FACTS, delta=0.5))
         for wrong in (
             *({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x" * 64}),
-            *({"delta_source": None}, {"epsilon_source": float("inf")}, {"num_records": 0}),
+            *({"delta_source": None}, {"epsilon_source": float("inf")}, {"fewest_records": 0}),
         ):
             with pytest.raises(ValueError, match="expected"):
                 LedgerFacts(**{**dataclasses.asdict(FACTS), **wrong})
@@ -209,7 +206,7 @@ RUNS = {
     "round robin": {"upload": 0.3},
     "synchronous": {"protocol": "synchronous", "upload": 1.0},
     "asynchronous": {"protocol": "asynchronous"},
-    "noisy": {"privacy": "participant", "target_epsilon": 5.0, "upload": 0.5},
+    "noisy": {"privacy": "record", "target_epsilon": 5.0, "upload": 0.5},
 }
 
 
@@ -285,7 +282,7 @@ def test_three_participants_of_which_one_dies_everywhere_come_to_what_one_proces
 
 def test_noise_is_drawn_once_for_what_may_have_left(tmp_path, served):
     """A participant that was killed sends the very numbers that it stored, not new noise."""
-    settings, sent = terms_of(privacy="participant", target_epsilon=5.0).settings, []
+    settings, sent = terms_of(privacy="record", target_epsilon=5.0).settings, []
 
     def call(method, request, kind, **_):
         sent.append(encode(request))

@@ -15,7 +15,7 @@ from shared_helpers import INITIAL, PARTICIPANTS, SIZE, upload
 
 from pate_tf.selective_sgd.run_state import DurableRun
 from pate_tf.selective_sgd.server import ParameterServer, Upload
-from pate_tf.selective_sgd.settings import PROTOCOLS, TrainingSettings
+from pate_tf.selective_sgd.training_settings import PROTOCOLS, TrainingSettings
 
 ROUNDS = 4
 CHANGES = st.dictionaries(

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from shared_helpers import NoNoise, accuracy, model, records, shards, training
 
-from pate_tf.selective_sgd.settings import Terms, TrainingSettings
+from pate_tf.selective_sgd.local_training import FlatView, largest
 from pate_tf.selective_sgd.shared_training import train
-from pate_tf.selective_sgd.training import FlatView, largest
+from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 
 def plain_sgd(rounds: int, rates: list[float]) -> np.ndarray:
@@ -106,7 +106,7 @@ NOISY = {"privacy": "record", "target_epsilon": 1.0}
         *(("delta", {**NOISY, "delta": 0.0}), ("clip", {**NOISY, "clip": 1e-310})),
         ("gamma", {**NOISY, "gamma": 1.0}),
         *(("protocol", {**NOISY, "protocol": "asynchronous"}),),
-        *(("sampling_rate", {**NOISY, "privacy": "participant", "sampling_rate": 0.5}),),
+        *(("sampling_rate", {"sampling_rate": 0.5}), ("privacy", {"privacy": "participant"})),
     ],
 )
 def test_settings_are_checked(name, options):

@@ -6,15 +6,17 @@ import threading
 
 import pytest
 
+from pate_tf.audit import audit_run
+from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
 from pate_tf.core import artifacts
 from pate_tf.core.source import PrivateSource
-from pate_tf.data import catalogue
+from pate_tf.data import datasets
 from pate_tf.ledger import Head, Ledger
-from pate_tf.net.certificates import write_demo_certificates
-from pate_tf.selective_sgd.settings import Terms, TrainingSettings
+from pate_tf.net.credentials import write_demo_certificates
+from pate_tf.selective_sgd.local_training import private_shards
 from pate_tf.selective_sgd.shared_training import join, serve
-from pate_tf.selective_sgd.training import private_shards
-from pate_tf.statement.shared_training import SharedTrainingStatement
+from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
+from pate_tf.statement.several_holders import SharedTrainingStatement
 
 NAMES = ("clinic", "hospital")
 
@@ -32,7 +34,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
         num_participants=2, rounds=3, privacy="record", target_epsilon=20.0, upload=0.5
     )
     terms = Terms(run="r", dataset="digits", model="linear", names=NAMES, settings=settings)
-    shards = private_shards(catalogue.load_private("digits"), 2, seed=0)
+    shards = private_shards(datasets.load_private("digits"), 2, seed=0)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -41,7 +43,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
 
     def work(name):
         if name == "server":
-            public = catalogue.load_public("digits")
+            public = datasets.load_public("digits")
             results[name] = serve(terms, directory=tmp_path / name, public=public, **given)
         else:
             source = PrivateSource.named(name)
@@ -64,3 +66,11 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
             statement.check([ledger])
             assert list(ledger.charges.values()) == [1]
             assert ledger.holds(Head(sequence=sequence, digest=digest))
+        assert audit_run(tmp_path / name).outcome == PASSED
+    # No ledger lies with the server.
+    assert audit_run(tmp_path / "server").outcome == NOT_CHECKED
+    model = tmp_path / "server/released/shared_model/1/saved_model.pb"
+    model.write_bytes(model.read_bytes() + b" ")
+    assert audit_run(tmp_path / "server").outcome == VIOLATION
+    with pytest.raises(ValueError, match="epsilon"):
+        dataclasses.replace(statement, epsilon=1.0).check([])

@@ -9,8 +9,8 @@ import pytest
 from data_sets_for_tests import table_dataset
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.data import catalogue as data
-from pate_tf.models import catalogue as models
+from pate_tf.data import datasets as data
+from pate_tf.models import architectures as models
 from pate_tf.serving.export import export_student, student_digest
 
 NUM_IMAGES = 1_000

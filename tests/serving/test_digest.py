@@ -14,7 +14,7 @@ from pate_tf.core import artifacts
 from pate_tf.models import forest
 from pate_tf.serving.export import export_student, student_digest
 from pate_tf.serving.served import load_student, matches_statement
-from pate_tf.students.kinds.random_forest import ForestModel
+from pate_tf.students.student_kinds.random_forest import ForestModel
 
 
 def test_a_student_matches_its_own_statement(digits, table):

@@ -10,8 +10,8 @@ from script_processes import start
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.data.catalogue import DIGITS, load_public
-from pate_tf.models import catalogue
+from pate_tf.data.datasets import DIGITS, load_public
+from pate_tf.models import architectures
 from pate_tf.serving.export import export_student
 from pate_tf.serving.served import ServedStudent
 
@@ -19,7 +19,7 @@ STATEMENT = {"epsilon": 1.5, "delta": 1e-5, "kind": "data-independent", "ledger_
 
 
 def export(folder: pathlib.Path, dataset: Dataset = DIGITS, model: str = "cnn", seed: int = 1):
-    built = catalogue.build(model, dataset, seed=seed)
+    built = architectures.build(model, dataset, seed=seed)
     return built, export_student(built, dataset, folder, STATEMENT)
 
 
@@ -148,3 +148,22 @@ def test_a_missing_or_broken_student_is_one_clear_line(exported, tmp_path, damag
     with pytest.raises(ValueError, match="student: expected a SavedModel") as caught:
         ServedStudent(folder).answer(np.zeros((1, 8, 8, 1)))
     assert "\n" not in str(caught.value)
+
+
+class KeepsALabel(tf.Module):
+    """A student that keeps its last answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = tf.Variable(tf.zeros([10]))
+
+    def __call__(self, inputs, training=False):
+        logits = tf.reshape(inputs, [-1, 64])[:, :10]
+        self.kept.assign(tf.reduce_max(logits, axis=0))
+        return logits
+
+
+def test_a_student_that_keeps_its_inputs_is_not_exported(tmp_path):
+    with pytest.raises(ValueError, match=r"student: AssignVariableOp .* can keep private inputs"):
+        export_student(KeepsALabel(), DIGITS, tmp_path / "student", {})
+    assert not list(tmp_path.iterdir())

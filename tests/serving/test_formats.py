@@ -13,16 +13,16 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from script_processes import NUM_TEACHERS, run_script
 
-from pate_tf.data.catalogue import DIGITS, load_public
-from pate_tf.models import catalogue, forest
+from pate_tf.data.datasets import DIGITS, load_public
+from pate_tf.models import architectures, forest
 from pate_tf.serving.export import check_formats, export_student
-from pate_tf.students.kinds.gan import build_classifier
-from pate_tf.students.kinds.random_forest import ForestModel
+from pate_tf.students.student_kinds.gan import build_classifier
+from pate_tf.students.student_kinds.random_forest import ForestModel
 
 FORMATS = ("onnx", "litert")
 # One for each kind of layer; the plain and the consistency student are such models too.
 MODELS = {
-    "deeper": lambda: catalogue.build("deeper", DIGITS, seed=3),
+    "deeper": lambda: architectures.build("deeper", DIGITS, seed=3),
     "gan": lambda: build_classifier(DIGITS, seed=3),
 }
 

@@ -61,7 +61,9 @@ def aggregators(folder):
 
 def open_silo(folder, name, *, sums=None, **changes):
     """A silo on its folder below the one of all."""
-    content = sums or SiloSums(values=sums_of(name), representation=ENCODER.digest)
+    content = sums or SiloSums(
+        values=sums_of(name), encoder_digest=ENCODER.digest, num_records=1_000
+    )
     given = {"roster": roster(folder), "keys": keys_of(folder, name)}
     given |= {field: changes.pop(field) for field in ("roster", "keys") if field in changes}
     return Silo(policy(name, **changes), content, folder=folder / name, **given)
@@ -98,7 +100,7 @@ def coordinator(folder, silos=..., *, kind="sums", **asking):
 
 def total(running):
     """What opens, int64 [4, 5]."""
-    return running.result_of_sums(running.open_total(POOL, ENCODER))
+    return running.open_total(POOL, ENCODER).result[0]
 
 
 def released(running, kind, number):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data_sets_for_tests import table_dataset
 
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
 from pate_tf.core.public import Pool
 from pate_tf.release.noise import SystemNoise
@@ -99,6 +100,11 @@ def silo(folder, *, model=teacher, noise=None, clock=time.time, acknowledge_rese
         clock=clock,
         acknowledge_reset=acknowledge_reset,
     )
+
+
+def spent(silo):
+    """Epsilon of all that a silo was charged."""
+    return smallest_epsilon(silo.account.charges, silo.policy.delta)[0]
 
 
 def answer_until(silo, batch, point):

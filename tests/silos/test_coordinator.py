@@ -1,7 +1,7 @@
 """A coordinator: public choices, honest counting, labels for students, a statement."""
 
 import numpy as np
-from silo_helpers import NUM_CLASSES, pool, queries, silo, teacher
+from silo_helpers import NUM_CLASSES, pool, queries, silo, spent, teacher
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse
@@ -35,9 +35,9 @@ def test_labels_cost_and_counts_are_those_of_the_silos_accounts():
     charge = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=3.0)
     assert released.cost.charge == charge
     assert released.cost.epsilon == smallest_epsilon({charge: 50}, 1e-6)[0]
-    for one, spent in zip(silos, spending, strict=True):
-        assert one.account.charges == spent.charges == {charge: 50}
-        assert spent.epsilon == one.account.epsilon()
+    for one, cost in zip(silos, spending, strict=True):
+        assert one.account.charges == cost.charges == {charge: 50}
+        assert cost.epsilon == spent(one)
 
 
 def test_the_same_queries_are_not_asked_twice():
@@ -49,7 +49,7 @@ def test_the_same_queries_are_not_asked_twice():
         doubled = Pool(POOL.dataset, np.concatenate([POOL.inputs[:3], POOL.inputs[:3]]))
         twice = coordinator.ask(doubled, np.arange(6))
         assert np.array_equal(twice.labels[:3], twice.labels[3:])
-        assert [sum(spent.charges.values()) for spent in coordinator.spending()] == [15] * 4
+        assert [sum(cost.charges.values()) for cost in coordinator.spending()] == [15] * 4
 
 
 def test_silos_that_refuse_are_counted_and_the_others_suffice():
@@ -58,8 +58,8 @@ def test_silos_that_refuse_are_counted_and_the_others_suffice():
     with ten_lines(silos, roster, asking=Asking(least_answers=5)) as coordinator:
         labels = coordinator.ask(POOL, np.arange(10))
         assert labels.num_answered == 10
-        spent = coordinator.spending()[2]
-        assert (spent.num_refused, spent.charges, spent.epsilon) == (10, {}, 0.0)
+        cost = coordinator.spending()[2]
+        assert (cost.num_refused, cost.charges, cost.epsilon) == (10, {}, 0.0)
     with ten_lines(*group(4), asking=Asking(least_answers=5)) as coordinator:
         none = coordinator.ask(POOL, np.arange(10))
         assert (none.num_answered, none.num_queries) == (0, 10)
@@ -78,10 +78,10 @@ def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
         inputs.view(np.uint32)[:, 3] ^= number % 3
         with ten_lines([one], roster) as coordinator:
             coordinator.ask(Pool(POOL.dataset, inputs), np.arange(40))
-            (query_batch,) = coordinator.journal.rounds()
-            reply = coordinator.journal.replies(query_batch.number)["s0"]
+            (query_round,) = coordinator.journal.rounds
+            reply = query_round.replies["s0"]
             for query, label in zip(inputs, getattr(reply, "labels", ()), strict=False):
                 assert answers.setdefault(query.tobytes(), int(label)) == int(label)
-            assert coordinator.journal.submit("s0", reply) is Answer.SAME
-    assert one.account.epsilon() <= 40.0
+            assert coordinator.journal.submit(reply) is Answer.SAME
+    assert spent(one) <= 40.0
     assert one.account.charges.total() == len(answers) <= 200

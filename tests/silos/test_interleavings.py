@@ -14,11 +14,11 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, answer_until, queries, roster, silo
+from silo_helpers import RANDOMISED, SECURE, answer_until, batch, roster, silo
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.silos.journal import CoordinatorJournal, Round
 from pate_tf.silos.messages import Answer, Reason, Refusal, SealedShares
+from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundResult
 
 BUDGET, A_DAY = 9.0, 13
 NAMES = ("a", "b")
@@ -69,74 +69,75 @@ class Interleavings(RuleBasedStateMachine):
         mechanism=st.sampled_from((RANDOMISED, SECURE)),
     )
     def ask(self, run, first, size, mechanism):
-        self.cores[run].open_round(
-            Round(
-                run_id=run,
-                number=next(self.numbers),
-                queries=queries(first, first + size),
-                mechanisms=dict.fromkeys(NAMES, mechanism),
-                num_classes=NUM_CLASSES,
-                deadline=self.now + 50.0,
-            )
+        number = next(self.numbers)
+        asked = batch(
+            first,
+            first + size,
+            run_id=run,
+            batch_id=f"round-{number}",
+            mechanism=mechanism,
+            deadline=self.now + 50.0,
         )
+        opened = Round(number=number, batch=asked, mechanisms=dict.fromkeys(NAMES, mechanism))
+        self.cores[run].keep(opened)
 
     @rule(run=st.sampled_from(("r1", "r2")), name=st.sampled_from(NAMES))
     def reply_to_all(self, run, name):
-        for one in self.cores[run].rounds():
-            if one.number not in self.cores[run].results:
+        for one in self.cores[run].rounds:
+            if one.is_open:
                 self.reply(run, name, True)
 
     @rule(run=st.sampled_from(("r1", "r2")), name=st.sampled_from(NAMES), sends=st.booleans())
     def reply(self, run, name, sends):
-        batch = self.cores[run].poll(name)
-        if batch is None:
+        asked = self.cores[run].poll(name)
+        if asked is None:
             return
-        answer = self.silos[name].answer(batch)
-        self.note(name, batch, answer)
+        answer = self.silos[name].answer(asked)
+        self.note(name, asked, answer)
         if sends:
-            assert self.cores[run].submit(name, answer) is Answer.OK
-        self.unsent.append((run, name, batch, answer, sends))
+            assert self.cores[run].submit(answer) is Answer.OK
+        self.unsent.append((run, name, asked, answer, sends))
 
     @rule(
         run=st.sampled_from(("r1", "r2")), name=st.sampled_from(NAMES), at=st.sampled_from(POINTS)
     )
     def reply_and_be_killed(self, run, name, at):
-        batch = self.cores[run].poll(name)
-        if batch is None:
+        asked = self.cores[run].poll(name)
+        if asked is None:
             return
 
-        answer = answer_until(self.silos[name], batch, at)
+        answer = answer_until(self.silos[name], asked, at)
         if answer is not None:  # a refusal, or an answer that was stored before
-            self.note(name, batch, answer)
+            self.note(name, asked, answer)
             return
         self.restart_silo(name)
         # What became durable binds, although no one has heard it.
         account = self.silos[name].account
-        for query, label in account.labels(batch.digests).items():
-            assert self.left[name].setdefault(query, label) == label
-        assert all(account.charge_of(query) is not None for query in batch.digests)
+        for query, answer in account.stored_answers(asked.digests).items():
+            assert self.left[name].setdefault(query, answer.label) == answer.label
+        assert all(query in account.charge_of for query in asked.digests)
 
-    def note(self, name, batch, answer):
+    def note(self, name, asked, answer):
         if isinstance(answer, Refusal):
             if answer.reason is Reason.TOO_LATE:
-                assert self.now + self.ahead[name] >= batch.deadline, "by the silo's own clock"
+                assert self.now + self.ahead[name] >= asked.deadline, "by the silo's own clock"
             return
         if isinstance(answer, SealedShares):
-            key = (batch.run_id, batch.batch_id)
+            key = (asked.run_id, asked.batch_id)
             assert self.sealed[name].setdefault(key, answer.sealed) == answer.sealed
-            for query in batch.digests:
+            for query in asked.digests:
                 assert self.sealed_in[name].setdefault(query, key) == key
                 assert query not in self.left[name]
             return
-        assert not set(batch.digests) & set(self.sealed_in[name])
-        for query, label in zip(batch.digests, answer.labels.tolist(), strict=True):
+        assert not set(asked.digests) & set(self.sealed_in[name])
+        for query, label in zip(asked.digests, answer.labels.tolist(), strict=True):
             assert self.left[name].setdefault(query, label) == label
 
     @precondition(lambda self: self.unsent)
     @rule(data=st.data())
     def replay(self, data):
-        run, name, _, answer, was_sent = data.draw(st.sampled_from(self.unsent))
-        submitted = self.cores[run].submit(name, answer)
+        run, _, _, answer, was_sent = data.draw(st.sampled_from(self.unsent))
+        submitted = self.cores[run].submit(answer)
         if was_sent:
             assert submitted is Answer.SAME
         else:
@@ -167,9 +168,10 @@ class Interleavings(RuleBasedStateMachine):
     @rule(run=st.sampled_from(("r1", "r2")))
     def close_round(self, run):
         core = self.cores[run]
-        for one in core.rounds():
-            if one.number not in core.results:
-                core.close_round(one.number, np.zeros(len(one.queries), np.int64))
+        for one in core.rounds:
+            if one.is_open:
+                labels = np.zeros(len(one.batch.queries), np.int64)
+                core.keep(RoundResult(number=one.number, values=labels))
                 return
 
     @invariant()

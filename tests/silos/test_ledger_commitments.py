@@ -52,7 +52,7 @@ def test_a_coordinator_s_commitment_stops_a_silo_that_is_behind(tmp_path, monkey
         ) as told:
             running.ask(pool(), np.arange(30))
         assert len(told) == 1 and "put the newest one back" in str(told[0].message)
-        replies = running.journal.replies(running.journal.rounds()[-1].number)
+        replies = running.journal.rounds[-1].replies
         assert replies["clinic"].reason is Reason.UNKNOWN_COMMITMENT
         assert isinstance(replies["school"], RandomisedVotes)
         # A refusal takes no commitment away.
@@ -65,7 +65,7 @@ def test_a_coordinator_s_commitment_stops_a_silo_that_is_behind(tmp_path, monkey
     silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
     with coordinator(tmp_path, list(silos.values())) as running:
         running.ask(pool(), np.arange(50))
-        replies = running.journal.replies(running.journal.rounds()[-1].number)
+        replies = running.journal.rounds[-1].replies
         assert isinstance(replies["clinic"], RandomisedVotes)
     for one in silos.values():
         one.close()

@@ -12,8 +12,8 @@ from silo_helpers import Silent, answer_until
 import pate_tf
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.data.schema import schema_of
+from pate_tf.postprocessing.regression import weights_of_moments
 from pate_tf.release.feature_sums import FeatureSums
-from pate_tf.release.moments import weights_of_moments
 from pate_tf.serving.served import ServedStudent
 from pate_tf.silos import SiloSums
 from pate_tf.silos.messages import Reason, Refusal, SealedShares, sums_query
@@ -35,12 +35,21 @@ def sums_of(folder, *part):
     return FeatureSums(directory=folder).fit(data.private, data.pool)
 
 
+def silo_sums(sums):
+    return SiloSums(
+        values=sums.sums.values,
+        encoder_digest=sums.representation_digest,
+        source=sums.source,
+        num_records=sums.num_records,
+    )
+
+
 @pytest.fixture
 def setting(tmp_path, monkeypatch):
     """Sums of all records, those of each silo, and the mechanism."""
     whole = sums_of(tmp_path / "whole")
     parts = {
-        name: SiloSums.of(sums_of(tmp_path / f"of {name}", 400 * place, 400 * place + 400))
+        name: silo_sums(sums_of(tmp_path / f"of {name}", 400 * place, 400 * place + 400))
         for place, name in enumerate(NAMES)
     }
     fields = OTHERS | {"num_features": whole.encoder.num_features, "has_moments": True}

@@ -7,12 +7,22 @@ import warnings
 
 import numpy as np
 import pytest
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, batch, policy, queries, silo, teacher
+from silo_helpers import (
+    NUM_CLASSES,
+    RANDOMISED,
+    SECURE,
+    batch,
+    policy,
+    queries,
+    silo,
+    spent,
+    teacher,
+)
 
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.audit.mechanism import epsilon_lower_bound
 from pate_tf.ledger import SensitiveWarning
-from pate_tf.net.messages import encode
+from pate_tf.net.wire_values import encode
 from pate_tf.release.noise import SeededNoise
 from pate_tf.silos import Silo, SiloTeacher, sealing
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
@@ -28,7 +38,7 @@ def test_the_same_query_is_one_answer_and_one_payment_whatever_the_batch(folder)
         first = one.answer(batch(0, 40, batch_id="b1"))
         assert isinstance(first, RandomisedVotes)
         assert (one.account.charges.total(), len(first.labels)) == (40, 40)
-        charged = one.account.epsilon()
+        charged = spent(one)
         again = one.answer(batch(0, 40, batch_id="b1"))
         mixed = one.answer(batch(20, 60, batch_id="b2", run_id="another"))
         doubled = one.answer(
@@ -38,7 +48,7 @@ def test_the_same_query_is_one_answer_and_one_payment_whatever_the_batch(folder)
         assert np.array_equal(mixed.labels[:20], first.labels[20:])
         assert np.array_equal(doubled.labels, np.tile(first.labels[5:9], 2))
         assert one.account.charges.total() == 60
-        assert one.account.epsilon() > charged
+        assert spent(one) > charged
 
 
 def test_answers_are_noisy_by_the_randomiser_and_stay_over_restarts(tmp_path):
@@ -69,7 +79,7 @@ def test_it_stops_at_its_budget_and_still_gives_what_was_paid(folder):
         assert isinstance(one.answer(batch(5, 7, batch_id="d")), RandomisedVotes)
         assert refused(one.answer(batch(7, 8, batch_id="e"))) is Reason.BUDGET_SPENT
         assert np.array_equal(one.answer(batch(0, 5, batch_id="f")).labels, first.labels)
-        assert one.account.epsilon() <= 7.0
+        assert spent(one) <= 7.0
 
 
 @pytest.mark.parametrize(

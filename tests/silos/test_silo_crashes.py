@@ -11,7 +11,7 @@ import five_silos
 import pytest
 from script_processes import start
 
-from pate_tf.silos.messages import RandomisedVotes, query_digest
+from pate_tf.silos.messages import RandomisedVotes
 
 FAULT_POINTS = (
     *("round_opened", "silo_debited", "silo_drawn", "silo_stored", "silo_answered"),
@@ -27,18 +27,18 @@ def check_after_a_kill(folder, kind):
             assert left.setdefault(query, value) == value
     running, silos = five_silos.coordinator(folder, kind=kind)
     with running:
-        for silo, round_ in itertools.product(silos, running.journal.rounds()):
-            reply = running.journal.replies(round_.number).get(silo.name)
+        for silo, round_ in itertools.product(silos, running.journal.rounds):
+            reply = round_.replies.get(silo.name)
             if isinstance(reply, RandomisedVotes):
-                queries = [query_digest(query) for query in round_.queries]
-                stored = silo.account.labels(queries)
-                assert [stored[query] for query in queries] == reply.labels.tolist()
+                queries = round_.batch.digests
+                stored = silo.account.stored_answers(queries)
+                assert [stored[query].label for query in queries] == reply.labels.tolist()
             elif reply is not None:
                 assert reply.sealed in silo.account.sealed.values()
         # The same questions again, and new ones.
-        number = 2 + sum(len(round_.queries) for round_ in running.journal.rounds())
+        number = 2 + sum(len(round_.batch.queries) for round_ in running.journal.rounds)
         assert left.items() <= five_silos.released(running, kind, number).items()
-        number = sum(len(round_.queries) for round_ in running.journal.rounds())
+        number = sum(len(round_.batch.queries) for round_ in running.journal.rounds)
     for silo in silos:
         assert silo.account.charges.total() == number
         silo.close()

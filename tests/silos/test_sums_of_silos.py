@@ -6,7 +6,7 @@ import random
 import five_silos
 import pytest
 from five_silos import ENCODER, NAMES, RELEASE, batch, open_silo
-from silo_helpers import RANDOMISED
+from silo_helpers import RANDOMISED, spent
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.silos.messages import Reason, Refusal, SealedShares, sums_query
@@ -20,10 +20,10 @@ def test_each_batch_is_charged_once_and_dealt_once(tmp_path):
         assert one.account.charges == {RELEASE: 1}
         second = one.answer(batch(2))
         assert second.sealed != first.sealed
-        assert one.account.epsilon() == smallest_epsilon({RELEASE: 2}, 1e-6)[0] <= 1.0
+        assert spent(one) == smallest_epsilon({RELEASE: 2}, 1e-6)[0] <= 1.0
         while isinstance(reply := one.answer(batch(random.randrange(10**9))), SealedShares):
             pass
-        assert reply.reason is Reason.BUDGET_SPENT and one.account.epsilon() <= 1.0
+        assert reply.reason is Reason.BUDGET_SPENT and spent(one) <= 1.0
     with open_silo(tmp_path, "a") as one:
         assert one.answer(batch()).sealed == first.sealed
 
@@ -39,6 +39,7 @@ def changed(**changes):
         ({"query": sums_query(ENCODER.digest, "owner")}, Reason.OTHER_SUMS),
         ({"num_classes": 6}, Reason.OTHER_SUMS),
         ({"mechanism": changed(num_features=4)}, Reason.OTHER_SUMS),
+        ({"mechanism": changed(unit="owner")}, Reason.OTHER_SUMS),
         ({"mechanism": changed(least_silos=3)}, Reason.MECHANISM_NOT_ALLOWED),
         ({"mechanism": changed(colluding=1)}, Reason.MECHANISM_NOT_ALLOWED),
         ({"mechanism": changed(least_silos=6)}, Reason.MECHANISM_NOT_ALLOWED),  # of five
@@ -69,7 +70,7 @@ def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
             with pytest.raises(ValueError, match="3 answered, 2 refused: mechanism_not_allowed; n"):
                 five_silos.total(running)
             assert silos[0].refusal.endswith("_not_allowed: the policy has least_silos = 5, got 4")
-            spent = {one.name: one.charges for one in running.spending()}
-            assert spent == {name: {} if name in "ab" else {RELEASE: number} for name in NAMES}
+            charged = {one.name: one.charges for one in running.spending()}
+            assert charged == {name: {} if name in "ab" else {RELEASE: number} for name in NAMES}
     for silo in silos:
         silo.close()

@@ -13,11 +13,11 @@ from pate_tf.accounting.mechanisms import GaussianNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger
+from pate_tf.silos import Policy
 from pate_tf.silos.silo import SiloAccount
 from pate_tf.statement import check_statement, opened_stores, spent_since, verify
-from pate_tf.statement.labels import LabelsStatement
-from pate_tf.statement.shared_training import SharedTrainingStatement
-from pate_tf.statement.silos import SiloSpending, SilosStatement
+from pate_tf.statement.labels_statement import LabelsStatement
+from pate_tf.statement.several_holders import SharedTrainingStatement, SiloSpending, SilosStatement
 
 SANITISED = {"epsilon": 0.001, "delta": DELTA, "confidence": 0.99, "worst_case_epsilon": 1.0}
 
@@ -233,12 +233,12 @@ def checked(folders, fields):
 
 def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_path):
     folders, fields = trained
-    for some in (folders, folders[:1], folders[1:]):
+    for some in (folders, folders[:1], folders[1:], []):
         assert checked(some, fields).epsilon == fields["epsilon"]
     other = tmp_path / "third"
     Ledger.open(other, ensemble_digest="ab" * 32, delta=DELTA).close()
     for some, change, told in (
-        ([], {}, "expected a ledger to check it by"),
+        ([], {"epsilon": fields["epsilon"] / 2}, "at least epsilon"),
         ([other], {}, "another history"),
         (folders, {"epsilon": fields["epsilon"] / 2}, "at least epsilon"),
         (folders, {"epsilon_source": 0.1}, "at least epsilon_source"),
@@ -253,7 +253,8 @@ def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_
 
 def test_silos_are_checked_by_their_accounts(tmp_path):
     charge = RandomisedResponse(epsilon=2.0, num_classes=10)
-    account = SiloAccount(tmp_path / "north", silo="north", epsilon_budget=90.0, delta=1e-6)
+    policy = Policy(silo="north", epsilon_budget=90.0, delta=1e-6)
+    account = SiloAccount(tmp_path / "north", policy)
     with account.exclusive():
         account.debit(charge, [bytes([n]) * 32 for n in range(5)])
     account.close()
@@ -262,7 +263,7 @@ def test_silos_are_checked_by_their_accounts(tmp_path):
         name="north", charged=((charge, 5),), num_refused=0, epsilon=epsilon, delta=1e-6
     )
     facts = {"run_id": "r", "query_strategy": "first", "num_queries": 5, "num_answered": 5}
-    made = SilosStatement(pool_name="lines", delta=1e-6, silos=(spent,), **facts)
+    made = SilosStatement(pool_name="lines", delta=1e-6, unit="silo", silos=(spent,), **facts)
     checked([tmp_path / "north"], made.to_dict())
     for change, told in (
         ({"epsilon": epsilon / 2}, "at least epsilon"),

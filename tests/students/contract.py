@@ -13,8 +13,8 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.serving import export
 from pate_tf.serving.served import ServedStudent
-from pate_tf.students import training
-from pate_tf.students.kinds import StudentConfig, find_student
+from pate_tf.students import student_training
+from pate_tf.students.student_kinds import StudentConfig, find_student
 
 QUERIES = 60
 
@@ -139,7 +139,7 @@ class FittedStudentContract(StudentContract):
         assert list((folder / "logs" / "student").rglob("events.out.tfevents*"))
 
     def test_a_stopped_run_goes_on_to_the_same_end(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(training, "STEPS_AN_EPOCH", 1)
+        monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 1)
         epochs = []
         count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.append(epoch))
         whole = self.train(max_steps=3).get_weights()
@@ -152,8 +152,10 @@ class FittedStudentContract(StudentContract):
             np.testing.assert_array_equal(one, again)
 
     def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(training, "STEPS_AN_EPOCH", 1)
-        with pytest.raises(training.TrainingDivergedError, match="student: expected") as caught:
+        monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 1)
+        with pytest.raises(
+            student_training.TrainingDivergedError, match="student: expected"
+        ) as caught:
             self.train(max_steps=3, folder=tmp_path, callbacks=[Poison(1)])
         assert "\n" not in str(caught.value)
         (kept,) = tmp_path.glob("unfinished_student/*.npz")

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from pate_tf.data.tfds_source import MNIST, SVHN
-from pate_tf.students import batches
-from pate_tf.students.batches import (
+from pate_tf.data.datasets import MNIST, SVHN
+from pate_tf.students import student_training
+from pate_tf.students.student_training import (
     BATCH,
     ShuffledItems,
     augment_strongly,
@@ -64,7 +64,7 @@ PIXELS = np.random.default_rng(0).uniform(0.35, 0.65, size=(NUM_IMAGES, 2, 2, 3)
 
 def changed(seed):
     images = tf.constant(PIXELS, tf.float32)
-    return batches._with_other_colours(images, tf.constant([seed, 1], tf.int64)).numpy()
+    return student_training._with_other_colours(images, tf.constant([seed, 1], tf.int64)).numpy()
 
 
 def by_the_textbook(image, brightness, contrast, saturation, hue, grey):
@@ -95,6 +95,6 @@ def test_values_stay_in_their_range_and_only_colours_are_changed(monkeypatch, da
     seed = tf.constant([1, 2], tf.int64)
     strong = augment_strongly(images, dataset, seed).numpy()
     assert low - 1e-3 <= strong.min() < strong.max() <= high + 1e-3
-    monkeypatch.setattr(batches, "_with_other_colours", lambda images, seed: images)
+    monkeypatch.setattr(student_training, "_with_other_colours", lambda images, seed: images)
     without = augment_strongly(images, dataset, seed).numpy()
     assert np.allclose(strong, without, atol=1e-3) == (dataset.name == "mnist")

@@ -6,9 +6,9 @@ from architectures_for_tests import flattened
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.data import catalogue as data
-from pate_tf.models import catalogue as models
-from pate_tf.students.kinds import consistency
+from pate_tf.data import datasets as data
+from pate_tf.models import architectures as models
+from pate_tf.students.student_kinds import consistency
 
 RANDOM = np.random.default_rng(0)
 LOGITS, OTHERS = RANDOM.normal(0, 3, (2, 6, 4)).astype(np.float32)

@@ -9,9 +9,9 @@ from contract import FittedStudentContract, KillAfter, Killed, StudentContract
 from labels_for_tests import released_labels
 
 from pate_tf.core.public import PublicExamples
-from pate_tf.data import catalogue as data
-from pate_tf.students import training
-from pate_tf.students.kinds import (
+from pate_tf.data import datasets as data
+from pate_tf.students import student_training
+from pate_tf.students.student_kinds import (
     StudentConfig,
     StudentSettings,
     complete,
@@ -95,7 +95,7 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
     module = types.ModuleType("nets")
     module.net = net
     monkeypatch.setitem(sys.modules, "nets", module)
-    monkeypatch.setattr(training, "STEPS_AN_EPOCH", 1)
+    monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 1)
     epochs = []
     count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.append(epoch))
     pool = DIGITS.split(400).pool

@@ -5,11 +5,11 @@ import tensorflow as tf
 from labels_for_tests import released_labels
 
 from pate_tf.core.public import PoolLabels, PublicExamples
-from pate_tf.data import catalogue as data
-from pate_tf.data.catalogue import DIGITS
-from pate_tf.students import evaluation, training
-from pate_tf.students.evaluation import accuracy_in_pool, measure
-from pate_tf.students.kinds import StudentConfig, kind_of
+from pate_tf.data import datasets as data
+from pate_tf.data.datasets import DIGITS
+from pate_tf.students import student_training
+from pate_tf.students.student_kinds import StudentConfig, kind_of
+from pate_tf.students.student_training import accuracy_in_pool, measure
 
 
 def measured(labels, truth, probabilities=None):
@@ -80,12 +80,12 @@ def test_auc_and_calibration_against_their_definitions(num_classes):
 PUBLIC = data.load_public("digits")
 SPLIT = PUBLIC.split(400)
 HELD_OUT = SPLIT.held_out
-LABELS = released_labels(np.arange(100), SPLIT.pool_labels[:100])
+LABELS = released_labels(np.arange(100), SPLIT.pool.true_labels[:100])
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(training, "STEPS_AN_EPOCH", 10)
+    monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 10)
 
 
 def train(student: str, max_steps: int = 60, **kwargs):
@@ -104,8 +104,10 @@ def train(student: str, max_steps: int = 60, **kwargs):
 @pytest.mark.parametrize("student", ["supervised", "consistency"])
 @pytest.mark.usefixtures("small")
 def test_accuracy_is_written_as_it_trains(student, tmp_path):
-    logs = training.logs_of(tmp_path)
-    model = train(student, folder=tmp_path, callbacks=[evaluation.HeldOutAccuracy(HELD_OUT, logs)])
+    logs = student_training.logs_of(tmp_path)
+    model = train(
+        student, folder=tmp_path, callbacks=[student_training.HeldOutAccuracy(HELD_OUT, logs)]
+    )
     written = event_files.scalars(logs / "held_out")["epoch_accuracy"]
     assert [step for step, _ in written] == list(range(6))
     logits = model(tf.constant(HELD_OUT.inputs, tf.float32), training=False)

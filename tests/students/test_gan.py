@@ -3,9 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pate_tf.data.catalogue import DIGITS
-from pate_tf.data.tfds_source import MNIST, SVHN
-from pate_tf.students.kinds import gan
+from pate_tf.data.datasets import DIGITS, MNIST, SVHN
+from pate_tf.students.student_kinds import gan
 
 
 def test_the_realness_loss_is_that_of_one_more_class_with_logit_zero():

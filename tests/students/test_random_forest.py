@@ -12,8 +12,8 @@ from pate_tf.core.public import Pool
 from pate_tf.models.forest import Forest
 from pate_tf.serving.export import export_student
 from pate_tf.serving.served import ServedStudent
-from pate_tf.students.kinds import StudentConfig, kind_of
-from pate_tf.students.kinds.random_forest import ForestModel
+from pate_tf.students.student_kinds import StudentConfig, kind_of
+from pate_tf.students.student_kinds.random_forest import ForestModel
 
 TRAIN = kind_of("random_forest").train
 

@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 from data_sets_for_tests import image_dataset
 
-from pate_tf.core.sensitive import Partition, PrivateExamples, assigned_partition
-from pate_tf.models import catalogue
-from pate_tf.teachers.kinds import TrainedTeacher
-from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.training import TeacherData, train_on_devices
+from pate_tf.core.sensitive import Partition, PrivateExamples
+from pate_tf.models import architectures
+from pate_tf.teachers.teacher_kinds import TrainedTeacher, TrainingJob
+from pate_tf.teachers.teacher_kinds.networks import train_on_devices
+from pate_tf.teachers.teacher_settings import TeacherConfig
 
 NUM_TEACHERS = 4
 SMALL = "architectures_for_tests:small"  # no dropout, no moving averages
@@ -35,7 +35,7 @@ def examples(num: int = 64) -> PrivateExamples:
 def uneven_partition(num: int = 64) -> Partition:
     """Shards of different size, the first smaller than a batch."""
     assignment = np.repeat(np.arange(NUM_TEACHERS), [5, 15, 20, num - 40])
-    return assigned_partition(assignment, num_teachers=NUM_TEACHERS)
+    return Partition(assignment, num_teachers=NUM_TEACHERS)
 
 
 def config(**changes: object) -> TeacherConfig:
@@ -51,22 +51,24 @@ def config(**changes: object) -> TeacherConfig:
     return TeacherConfig(**{**fields, **changes})
 
 
-def teacher_data(private: PrivateExamples | None = None, **changes: object) -> TeacherData:
-    return TeacherData(config(**changes), private or examples(), uneven_partition())
+def training_job(private: PrivateExamples | None = None, **changes: object) -> TrainingJob:
+    return TrainingJob(
+        config=config(**changes), examples=private or examples(), partition=uneven_partition()
+    )
 
 
-def data_of_owners() -> TeacherData:
+def job_of_owners() -> TrainingJob:
     """Shards of different numbers of steps; the last one of five is empty."""
-    shards = Partition(uneven_partition().assignment, NUM_TEACHERS + 1, "owner")
+    shards = Partition(uneven_partition().assignment, num_teachers=NUM_TEACHERS + 1, unit="owner")
     of_owners = config(num_teachers=NUM_TEACHERS + 1, unit="owner", max_steps=None, batch_size=2)
-    return TeacherData(of_owners, examples(), shards)
+    return TrainingJob(config=of_owners, examples=examples(), partition=shards)
 
 
 def train_all(
-    data: TeacherData, teachers: Sequence[int], strategy: tf.distribute.Strategy | None = None
+    job: TrainingJob, teachers: Sequence[int], strategy: tf.distribute.Strategy | None = None
 ) -> list[TrainedTeacher]:
     strategy = strategy or tf.distribute.OneDeviceStrategy("/CPU:0")
-    return [trained for _, trained in train_on_devices(data, teachers, strategy)]
+    return [trained for _, trained in train_on_devices(job, teachers, strategy)]
 
 
 def bits(trained: TrainedTeacher) -> list[tuple[object, ...]]:
@@ -78,7 +80,7 @@ def random_teachers(config: TeacherConfig) -> list[TrainedTeacher]:
     """Networks with random weights."""
     teachers = []
     for teacher in range(config.num_teachers):
-        model = catalogue.build(config.model, config.dataset, seed=teacher)
+        model = architectures.build(config.model, config.dataset, seed=teacher)
         random = np.random.default_rng(teacher)
         for weight in model.trainable_variables:
             weight.assign_add(random.normal(0, 0.3, weight.shape))
@@ -94,7 +96,7 @@ def slow_twin(config: TeacherConfig, teachers: Sequence[TrainedTeacher], inputs:
     """Votes `[num_teachers, num_inputs]` of one Keras model after another."""
     votes = []
     for teacher in teachers:
-        model = catalogue.build(config.model, config.dataset)
+        model = architectures.build(config.model, config.dataset)
         for variable, array in zip(variables(model), teacher.arrays, strict=True):
             variable.assign(array)
         votes.append(model.predict(inputs.astype(np.float32), verbose=0).argmax(axis=1))

@@ -3,13 +3,13 @@ import numpy as np
 from script_processes import MAX_STEPS, NUM_TEACHERS
 
 from pate_tf.core import artifacts
-from pate_tf.teachers import teachers
+from pate_tf.teachers import teacher_set
 
-PERCENTILES = list(teachers.PERCENTILES)
+PERCENTILES = list(teacher_set.PERCENTILES)
 
 
 def test_a_run_shows_progress_losses_accuracies_and_settings(trained):
-    folder = teachers.logs_of(artifacts.RunDirectory(trained[0]))
+    folder = teacher_set.logs_of(artifacts.RunDirectory(trained[0]))
     assert folder.parent.stat().st_mode & 0o777 == 0o700
     whole = event_files.scalars(folder)
     assert whole["progress/teachers_done"][-1] == (NUM_TEACHERS, NUM_TEACHERS)

@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 import pate_tf
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import PrivateExamples, random_partition
-from pate_tf.teachers import kinds
-from pate_tf.teachers.kinds import scikit_learn
+from pate_tf.teachers import teacher_kinds
+from pate_tf.teachers.teacher_kinds import scikit_learn
 
 NUM_TEACHERS = 6
 FOREST, LOGISTIC = "random_forest", "classifiers_for_tests:scaled_logistic"
@@ -84,13 +84,13 @@ def test_no_record_stops_a_run_or_makes_it_warn(tmp_path):
 
 def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
     arrays = artifacts.read_arrays(trained / scikit_learn.FILE)
-    description = artifacts.read_json(trained / kinds.DESCRIPTION)
-    artifacts.write_json(tmp_path / kinds.DESCRIPTION, description)
+    description = artifacts.read_json(trained / teacher_kinds.DESCRIPTION)
+    artifacts.write_json(tmp_path / teacher_kinds.DESCRIPTION, description)
 
     def load_with(changes: dict[str, np.ndarray]) -> None:
         with open(tmp_path / scikit_learn.FILE, "wb") as file:
             np.savez(file, **{**arrays, **changes})
-        kinds.load_ensemble(tmp_path)
+        teacher_kinds.load_ensemble(tmp_path)
 
     load_with({})
     ran = []

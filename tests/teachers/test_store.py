@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from pate_tf.teachers.kinds import TrainedTeacher
 from pate_tf.teachers.run_folder import TeacherStore, finished_teachers
+from pate_tf.teachers.teacher_kinds import TrainedTeacher
 
 SETTINGS = {"model": "cnn", "num_teachers": 4, "shape": (2, 3), "encoder": "abc"}
 RECORDS = [np.arange(6.0), np.arange(3)]

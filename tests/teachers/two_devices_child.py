@@ -19,8 +19,8 @@ def main(target: str) -> None:
     if strategy.num_replicas_in_sync != 2:
         raise SystemExit("expected 2 replicas")
     groups = {
-        "odd": helpers.train_all(helpers.teacher_data(), [3, 0, 2], strategy),
-        "steps": helpers.train_all(helpers.data_of_owners(), [0, 4, 3, 1], strategy),
+        "odd": helpers.train_all(helpers.training_job(), [3, 0, 2], strategy),
+        "steps": helpers.train_all(helpers.job_of_owners(), [0, 4, 3, 1], strategy),
     }
     named = {
         f"{name}/{place}/{index}": array

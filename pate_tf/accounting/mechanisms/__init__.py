@@ -16,12 +16,8 @@ from pate_tf.accounting.mechanisms.noisy_max import AdditiveNoisyMax as Additive
 from pate_tf.accounting.mechanisms.noisy_max import (
     ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax,
 )
-from pate_tf.accounting.mechanisms.noisy_max import ExponentialMechanism as ExponentialMechanism
 from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram as GaussianHistogram
 from pate_tf.accounting.mechanisms.noisy_max import GaussianNoisyMax as GaussianNoisyMax
-from pate_tf.accounting.mechanisms.noisy_max import (
-    InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
-)
 from pate_tf.accounting.mechanisms.noisy_max import LaplaceNoisyMax as LaplaceNoisyMax
 from pate_tf.accounting.mechanisms.noisy_max import PermuteAndFlip as PermuteAndFlip
 from pate_tf.accounting.mechanisms.noisy_max import PureNoisyMax as PureNoisyMax

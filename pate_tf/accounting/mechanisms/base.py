@@ -27,12 +27,18 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.charge import from_fields
-from pate_tf.accounting.composition import Charge, check_pure, lacking, smallest_epsilon
+from pate_tf.accounting.composition import (
+    Charge,
+    check_pure,
+    from_fields,
+    lacking,
+    smallest_epsilon,
+)
 from pate_tf.accounting.conversions import LATTICE, SAFETY_MARGIN, FloatArray, gaussian_dp_epsilon
 from pate_tf.accounting.noisy_max_costs import NeighbourLaws, Quadrature, additive_outcomes
-from pate_tf.core import validation
-from pate_tf.core.validation import IntArray, Settings, setting
+from pate_tf.core import checks
+from pate_tf.core.checks import IntArray
+from pate_tf.core.settings import EpsilonDelta, ProtectedUnit, Settings, setting
 
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
@@ -45,7 +51,7 @@ Member = TypeVar("Member", bound=Charge)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(Settings):
+class Target(EpsilonDelta, ProtectedUnit, Settings):
     """What the labels of a plan may cost, in the worst case over all data.
 
     Attributes:
@@ -58,10 +64,13 @@ class Target(Settings):
         ValueError: if a value is out of range.
     """
 
-    epsilon: float = setting(above=0.0, help="")
-    delta: float = setting(least=0.0, below=1.0, help="")
     num_queries: int = setting(1, least=1, help="")
-    unit: str = setting("record", choices=UNITS, help="")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.positive(epsilon=self.epsilon)
+        checks.between(0, 1, ends="[)", delta=self.delta)
+        checks.one_of(UNITS, unit=self.unit)
 
     def epsilon_of(self, charge: Charge) -> float:
         """Returns what `num_queries` of a charge cost at delta; infinite where nothing is known."""
@@ -90,10 +99,12 @@ class Target(Settings):
             spent = self.epsilon_of(of_scale(exp(log_scale))) / self.epsilon
             return min(max(log(spent), -_FAR), _FAR) if spent > 0.0 else -_FAR
 
-        too_little, enough = lowest, 0.0
+        too_little = lowest
+        enough = 0.0
         while (over := excess(enough)) > 0.0:
             # Epsilon falls at least as fast as the scale grows: this one step is most often enough.
-            too_little, enough = enough, enough + min(max(over, log(2.0)), log(64.0))
+            too_little = enough
+            enough += min(max(over, log(2.0)), log(64.0))
             if enough > highest:
                 raise ValueError(
                     f"expected a reachable epsilon, got {self.epsilon} at delta {self.delta}"
@@ -196,7 +207,6 @@ class Mechanism(Charge, Settings):
         words: what it does, in sentences with fields of `self` in braces.
         bounds: data-dependent bounds that it has, of `pate_tf.accounting.moments.BOUNDS`.
         withholds: whether a query may get no label.
-        uses_student_predictions: whether answers depend on a student.
         query_strategy: how queries are best chosen for it, by default; a public rule.
         unanswered_advice: what to say where every label was withheld.
     """
@@ -206,7 +216,6 @@ class Mechanism(Charge, Settings):
     words: ClassVar[str] = ""
     bounds: ClassVar[tuple[str, ...]] = ()
     withholds: ClassVar[bool] = False
-    uses_student_predictions: ClassVar[bool] = False
     query_strategy: ClassVar[str] = "first"
     unanswered_advice: ClassVar[str] = "every query was withheld"
 
@@ -222,7 +231,7 @@ class Mechanism(Charge, Settings):
 
         The moment is None where a composition theorem other than moments gives the result.
         """
-        validation.whole(0, num_queries=num_queries)
+        checks.whole(0, num_queries=num_queries)
         return smallest_epsilon({self: self.number_charged(num_queries)}, delta)
 
     @classmethod
@@ -290,7 +299,8 @@ class OneScale(Mechanism):
     def for_target(cls, target: Target, counts: IntArray) -> Self:
         """Returns the affordable member with the least noise; `counts` are not read."""
         del counts
-        return target.least_noise(lambda scale: cls(**{cls.scale_name: scale}))
+        of_unit = {"unit": target.unit} if cls.releases_feature_sums else {}
+        return target.least_noise(lambda scale: cls(**{cls.scale_name: scale}, **of_unit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,27 +312,28 @@ class OfSigma(OneScale):
 
     Attributes:
         sigma: standard deviation of the noise, in votes.
-        squared_sensitivity: how far one neighbor moves what noise is added to, in Euclidean
-            distance, squared; of counts 2: one vote of a query moves two of them by one.
+        squared_sensitivity: how far one record or owner replaced moves what noise is added to, in
+            Euclidean distance, squared; of counts 2: one vote of a query moves two of them by one.
     """
 
     sigma: float = parameter(above=0.0, help="Standard deviation of the Gaussian noise, in votes.")
     scale_name: ClassVar[str] = "sigma"
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     squared_sensitivity: ClassVar[float] = 2.0
 
     @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Sigma."""
-        return {"sigma": self.sigma}
+    def squared_distance(self) -> float:
+        """How far one neighbor moves it, squared: an owner added or removed by a length of 1."""
+        return 1.0 if self.unit == "owner" else self.squared_sensitivity
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """One for each round; noise on a lattice costs no more."""
-        return (self.sigma / sqrt(self.squared_sensitivity),) * self.num_rounds
+        return (self.sigma / sqrt(self.squared_distance),) * self.num_rounds
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns l (l+1) / (2 multiplier^2) of each `noise_multipliers`, [num_moments]."""
-        of_round = moments * (moments + 1.0) / (2.0 * (self.sigma**2 / self.squared_sensitivity))
+        of_round = moments * (moments + 1.0) / (2.0 * (self.sigma**2 / self.squared_distance))
         return self.num_rounds * of_round
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
@@ -333,7 +344,7 @@ class OfSigma(OneScale):
         k / (LATTICE sigma^2): squared distance / LATTICE when every shift is one vote. Feature sums
         draw a little more noise instead, which covers it.
         """
-        squared = number * self.num_rounds / (self.sigma**2 / self.squared_sensitivity)
+        squared = number * self.num_rounds / (self.sigma**2 / self.squared_distance)
         smooth = gaussian_dp_epsilon(sqrt(squared), delta)
         if self.releases_feature_sums:
             return smooth * (1.0 + SAFETY_MARGIN)
@@ -371,25 +382,49 @@ class OutcomeLaw(Mechanism):
 Tail = Callable[[FloatArray], FloatArray]
 
 
+_SMALLEST_Q: Final = 1e-300
+
+
 class Bound(NamedTuple):
     """A data-dependent bound on the cost of one query, as a function of q and u.
 
+    `costs` are nondecreasing in q and in u, and constant for q > 1/(E+1), E = e^{2 gamma}.
+
     Attributes:
         tail: F, that q and u are evaluated with.
+        formula: from q = Pr[label != plurality] or a bound on it, above 0, and u, its largest term,
+            both [num_queries], and moments to costs [num_queries, num_moments]; infinite where none
+            is proved.
+        cap: from moments to what a query costs at most, [num_moments].
         reach: by how many votes q and u are moved first: 1 for `two_sided` on Gaussian mechanisms,
             else 0. The reverse moment at n is the forward moment at a neighbor n', and the forward
             formula is nondecreasing in q, so the two-sided cost is the formula at qmax_1(n)
             (docs/proofs/theory.md, Proposition D5). A cost that must hold k votes away (K_k of
             Theorem B2) is that of the union bound with k + reach moved votes.
-        cap: what a query costs at most, [num_moments].
-        costs: from q = Pr[label != plurality] or a bound on it, above 0, and u, its largest term,
-            both [num_queries], to costs [num_queries, num_moments]; infinite where none is proved.
     """
 
     tail: Tail
-    reach: int
-    cap: FloatArray
-    costs: Callable[[FloatArray, FloatArray], FloatArray]
+    formula: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+    cap: Callable[[FloatArray], FloatArray]
+    reach: int = 0
+
+    def costs(self, q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
+        """Returns the cost of each query, [num_queries, num_moments].
+
+        No safety margin is added: results that leave the accounting are multiplied by
+        1 + SAFETY_MARGIN. A probability below 1e-300 counts as 1e-300, and a cost that overflows as
+        the cap.
+
+        Args:
+            q: Pr[label != plurality] or a bound on it `reach` votes away, [num_queries].
+            u: largest single term of q, [num_queries]; read by "class_aware" alone.
+            moments: [num_moments].
+        """
+        reached = np.maximum(q, _SMALLEST_Q)
+        largest = np.minimum(np.maximum(u, _SMALLEST_Q), reached)
+        with np.errstate(over="ignore", invalid="ignore"):
+            costs = self.formula(reached, largest, moments)
+        return np.asarray(np.fmin(costs, self.cap(moments)))
 
 
 class DataDependent(OutcomeLaw):
@@ -412,7 +447,7 @@ class DataDependent(OutcomeLaw):
         """
 
     @abstractmethod
-    def bound(self, name: str, moments: FloatArray) -> Bound:
+    def bound(self, name: str) -> Bound:
         """Returns a bound that `answering` has, one of `bounds` but "exact"."""
 
     @abstractmethod
@@ -420,26 +455,29 @@ class DataDependent(OutcomeLaw):
         """Returns the exact laws at one histogram [num_classes] and at every neighbor."""
 
 
-class ReleasesFeatureSums(Mechanism):
+class ReleasesFeatureSums(OneScale, ProtectedUnit):
     """A mechanism that releases sums by class of what records add, and asks no teacher.
 
     Attributes:
         num_clusters: rows of the table where records are counted in clusters; None for sums of
             feature vectors.
-        num_rounds: tables that are released one after another; each may depend on earlier ones.
         released_in_words: what is summed, for a plan.
     """
 
     releases_feature_sums: ClassVar[bool] = True
     counted: ClassVar[tuple[str, str]] = ("release", "releases")
     num_clusters: int | None = None
-    num_rounds: int = 1
     released_in_words: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if a value is out of range."""
+        super().__post_init__()
+        checks.one_of(UNITS, unit=self.unit)
+
     @property
-    @abstractmethod
     def standard_deviation(self) -> float:
         """Of the noise on one number, in what a record adds at most."""
+        return float(getattr(self, self.scale_name))
 
     @abstractmethod
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:

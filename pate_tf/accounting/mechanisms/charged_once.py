@@ -17,14 +17,13 @@ from pate_tf.accounting.mechanisms.base import (
     Mechanism,
     NoiseDraws,
     OfSigma,
-    OneScale,
     ReleasesFeatureSums,
     Target,
     parameter,
     register,
 )
 from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram
-from pate_tf.core.validation import IntArray, whole
+from pate_tf.core.checks import IntArray, whole
 
 # Sums by class of what private records add, with noise: no teacher is asked.
 
@@ -46,11 +45,10 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
 
     A record adds a vector of L2 norm at most 1 to the column of its class, which follows from the
     record and public values alone; the records of an owner together add L2 norm at most 1, too. So
-    the L2 sensitivity of the sums is 2 if a record is replaced, and 1 if an owner is added or
-    removed, which is charged like the other: a Gaussian mechanism of sensitivity 2, on multiples of
-    1 / LATTICE (docs/proofs/theory.md, Proposition D8). Nothing is assumed of how records are
-    partitioned among teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et
-    al. 2016.
+    the L2 sensitivity of the sums is 2 if a record is replaced, and with unit "owner" 1 if an owner
+    is added or removed and 2 if one is replaced: a Gaussian mechanism on multiples of 1 / LATTICE
+    (docs/proofs/theory.md, Proposition D8). Nothing is assumed of how records are partitioned among
+    teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et al. 2016.
 
     >>> import pate_tf
     >>> round(pate_tf.mechanisms.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
@@ -58,6 +56,8 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
 
     Attributes:
         sigma: standard deviation of the noise on each number; a record's vector has L2 norm 1.
+        unit: "record" (default) is charged for a record replaced, or any change of an owner;
+            "owner" for an owner added or removed.
     """
 
     name: ClassVar[str] = "gaussian_feature_sums"
@@ -69,8 +69,8 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     words: ClassVar[str] = (
         "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
         "were added up by class. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
-        "(sensitivity 2) was added to each number of the sums, once. Nothing else was computed "
-        "from the records."
+        "({self.sensitivity}) was added to each number of the sums, once. Nothing else was "
+        "computed from the records."
     )
     released_in_words: ClassVar[str] = (
         "the sum of the private records' feature vectors of each class"
@@ -78,9 +78,13 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     labels_in_words: ClassVar[str] = "labels computed from noisy feature sums"
 
     @property
-    def standard_deviation(self) -> float:
-        """Sigma."""
-        return self.sigma
+    def sensitivity(self) -> str:
+        """How far a neighbor moves the sums, in words."""
+        squared = self.squared_sensitivity
+        replaced = "2" if squared == CHANGED**2 else f"sqrt({squared:g})"
+        if self.unit == "owner":
+            return f"sensitivity 1 to an owner added or removed, {replaced} to one replaced"
+        return f"sensitivity {replaced}"
 
     @property
     def fewest_of_class(self) -> float:
@@ -120,7 +124,7 @@ class GaussianResidualSums(GaussianFeatureSums):
     words: ClassVar[str] = (
         "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
         "were added up by class. Discrete Gaussian noise of standard deviation {self.sigma:.3g} "
-        "(sensitivity 2) was added to each number of the sums, once. This was the first of "
+        "({self.sensitivity}) was added to each number of the sums, once. This was the first of "
         "{self.num_rounds} rounds: in each later one a linear model followed from the noisy sums "
         "so far; a record added its vector times the difference between its class and the model's "
         "probabilities, clipped to a fixed L2 norm and divided by it, with the same noise. Nothing "
@@ -139,10 +143,10 @@ class GaussianMoments(GaussianFeatureSums):
 
     A record adds the outer product of its vector v, of L2 norm at most 1 and without negative
     numbers, with (its class's one-hot vector, w v) / sqrt(1 + w^2), w being `MOMENT_WEIGHT`: a
-    table of norm at most 1. Two such tables have no negative inner product. So replacing a record
-    moves the total by at most sqrt(2); an owner's records add a norm of at most 1 together
-    (docs/proofs/theory.md, Proposition D11). These are the sufficient statistics of linear
-    regression (Vu and Slavkovic 2009, Wang 2018).
+    table of norm at most 1; an owner's records add a norm of at most 1 together. Two such tables
+    have no negative inner product. So replacing a record or an owner moves the total by at most
+    sqrt(2), adding or removing an owner by at most 1 (docs/proofs/theory.md, Proposition D11).
+    These are the sufficient statistics of linear regression (Vu and Slavkovic 2009, Wang 2018).
 
     >>> import pate_tf
     >>> moments = pate_tf.mechanisms.GaussianMoments(sigma=43.5)
@@ -155,11 +159,12 @@ class GaussianMoments(GaussianFeatureSums):
 
     name: ClassVar[str] = "gaussian_moments"
     squared_sensitivity: ClassVar[float] = 2.0
+    replaced_steps = sqrt(2.0)
     words: ClassVar[str] = (
         "Each record was mapped to a vector of L2 norm at most 1, without negative numbers, by a "
         "public function. The vectors were added up by class, and so were the products of any two "
         "numbers of a vector, scaled so that a record adds a table of norm at most 1. Discrete "
-        "Gaussian noise of standard deviation {self.sigma:.3g} (sensitivity sqrt(2)) was added to "
+        "Gaussian noise of standard deviation {self.sigma:.3g} ({self.sensitivity}) was added to "
         "each number of both sums, once. Nothing else was computed from the records."
     )
     released_in_words: ClassVar[str] = (
@@ -170,12 +175,13 @@ class GaussianMoments(GaussianFeatureSums):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
+class LaplaceClusterCounts(ReleasesFeatureSums):
     """Releases how many records of each class are in each public cluster, with Laplace noise.
 
     A record adds 1 in the cell of its cluster and its class; an owner's records add at most 1
     together. Replacing a record, or an owner, moves the table by at most 2 in the L1 norm, so that
-    noise of scale b costs a pure epsilon of 2 / b at delta 0 (Proposition D9).
+    noise of scale b costs a pure epsilon of 2 / b at delta 0; adding or removing an owner 1 / b
+    (Proposition D9).
 
     >>> import pate_tf
     >>> round(pate_tf.mechanisms.LaplaceClusterCounts(scale=20.0, num_clusters=50).pure_epsilon, 3)
@@ -184,12 +190,13 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
     Attributes:
         scale: b of the discrete Laplace noise, in records.
         num_clusters: rows of the table.
+        unit: as of `GaussianFeatureSums`.
     """
 
     scale: float = parameter(above=0.0, help="Scale of the discrete Laplace noise, in records.")
     num_clusters: int = parameter(1, least=1, help="Clusters of the pool.")
-
     name: ClassVar[str] = "laplace_cluster_counts"
+    noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
     lacks: ClassVar[Mapping[str, str]] = {
         "draw": "it counts records in clusters and asks no teacher; it is planned for an `epsilon`",
         "bounds": "it costs the same for all records",
@@ -211,14 +218,10 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
         return sqrt(2.0) * self.scale
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a value is out of range; `pure_epsilon` is 2 / scale, rounded up."""
+        """Raises ValueError if a value is out of range; sets `pure_epsilon`, rounded up."""
         super().__post_init__()
-        object.__setattr__(self, "pure_epsilon", nextafter(CHANGED / self.scale, inf))
-
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """The scale, in records."""
-        return {"scale": self.scale}
+        moved = 1.0 if self.unit == "owner" else CHANGED
+        object.__setattr__(self, "pure_epsilon", nextafter(moved / self.scale, inf))
 
     def draw_sums(self, sums: IntArray, noise: NoiseDraws) -> IntArray:
         """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
@@ -386,11 +389,8 @@ class BatchGate(Mechanism):
         distance = int(stability_distances(counts).min())
         if noise.uniform_below(CERTAIN) < self.pass_numerator(distance):
             return Answers(np.argmax(counts, axis=1).tolist())
-        return self.drawn_while_shut(counts, noise)
-
-    def drawn_while_shut(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Returns that nothing leaves."""
-        del noise
+        if self.releases_counts:
+            return GaussianHistogram(sigma=self.noise_scales["sigma"]).draw(counts, noise)
         return Answers([None] * len(counts))
 
     def expected_correct(self, counts: IntArray) -> float:
@@ -467,7 +467,7 @@ class StabilityGate(BatchGate):
 # the chance of its being shut has to share it with the noise on the counts.
 
 
-BELOW: Final = 1.0 - 2.0**-40  # more than is lost by rounding
+BELOW: Final = 1.0 - 2.0**-40  # more than is lost by rounding, so that no norm is above 1
 LEVELS: Final = 256  # epsilons at which the cost of counts is looked up, evenly spread
 # What a plan is made for: labels of which the least stable one is changed by a tenth of the
 # teachers leave 95 times in a hundred.
@@ -504,6 +504,7 @@ class StabilityGateOrHistogram(BatchGate):
     most_queries: int = parameter(least=1, help="Queries of a batch at most.")
     name: ClassVar[str] = "stability_gate_or_histogram"
     releases_counts: ClassVar[bool] = True
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     lacks: ClassVar[Mapping[str, str]] = {
         **StabilityGate.lacks,
         "flags": "its numbers depend on each other, and are planned: name a `target_epsilon`",
@@ -531,7 +532,7 @@ class StabilityGateOrHistogram(BatchGate):
         """Returns delta of the counts at epsilon; 1 where the lattice takes all of it."""
         squared = 2.0 * self.most_queries / self.sigma**2
         on_lattice = epsilon * BELOW - squared / LATTICE
-        return gaussian_dp_delta(sqrt(squared), on_lattice) if on_lattice > 0.0 else 1.0
+        return float(gaussian_dp_delta(sqrt(squared), on_lattice)) if on_lattice > 0.0 else 1.0
 
     @functools.cached_property
     def gate_delta(self) -> float:
@@ -558,11 +559,6 @@ class StabilityGateOrHistogram(BatchGate):
             total_delta=self.delta * BELOW,
         )
 
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Sigma."""
-        return {"sigma": self.sigma}
-
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> StabilityGateOrHistogram:
         """Returns the one with least noise on counts whose labels leave as planned.
@@ -576,23 +572,23 @@ class StabilityGateOrHistogram(BatchGate):
             ValueError: if too little of epsilon would be left to the counts.
         """
         gate = StabilityGate.for_target(target, counts)
-        total, delta = gate.epsilon, gate.delta
-        number, num_teachers = target.num_queries, int(counts[0].sum())
+        number = target.num_queries
+        distance = int(PLANNED_SHARE * int(counts[0].sum()))
 
         def member(of_labels: float) -> StabilityGateOrHistogram:
             """Returns the one with least noise on counts that leaves a share to the labels."""
+            of_counts = gate.epsilon * (1.0 - of_labels)
             target_of_counts = Target(
-                epsilon=total * (1.0 - of_labels), delta=delta * BELOW**2, num_queries=number
+                epsilon=of_counts, delta=gate.delta * BELOW**2, num_queries=number
             )
             sigma = GaussianHistogram.for_target(target_of_counts, counts).sigma
-            return cls(epsilon=total, delta=delta, most_queries=number, sigma=sigma)
+            return cls(epsilon=gate.epsilon, delta=gate.delta, most_queries=number, sigma=sigma)
 
         def leaves(of_labels: float) -> bool:
             try:
-                numerator = member(of_labels).pass_numerator(int(PLANNED_SHARE * num_teachers))
+                return member(of_labels).pass_numerator(distance) >= PLANNED_CHANCE * CERTAIN
             except ValueError:  # as good as nothing is left to the counts
                 return False
-            return numerator >= PLANNED_CHANCE * CERTAIN
 
         if not leaves(MOST_OF_EPSILON):
             raise ValueError(
@@ -606,7 +602,3 @@ class StabilityGateOrHistogram(BatchGate):
         shut = 1.0 - self.pass_numerator(int(stability_distances(counts).min())) / CERTAIN
         noisy = GaussianHistogram(sigma=self.sigma).expected_correct(counts)
         return super().expected_correct(counts) + shut * noisy
-
-    def drawn_while_shut(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws noise on all counts."""
-        return GaussianHistogram(sigma=self.sigma).draw(counts, noise)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from math import ceil, exp, floor, inf, log2, nextafter, sqrt
+from math import ceil, exp, inf, log2, nextafter, sqrt
 from typing import ClassVar, Self
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from pate_tf.accounting import noisy_max_costs as costs
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, LATTICE, FloatArray, gaussian_dp_epsilon
 from pate_tf.accounting.mechanisms.base import (
@@ -29,25 +31,8 @@ from pate_tf.accounting.mechanisms.base import (
     parameter,
     register,
 )
-from pate_tf.accounting.noisy_max_costs import (
-    LARGEST_GAMMA,
-    LARGEST_SIGMA,
-    PER_DOUBLING,
-    SMALLEST_GAMMA,
-    SMALLEST_PROBABILITY,
-    SMALLEST_SIGMA,
-    NeighbourLaws,
-    additive_outcomes,
-    discrete_laplace,
-    gaussian,
-    gaussian_costs,
-    gaussian_noisy_max_alphas,
-    laplace_noisy_max_alphas,
-    listed_outcomes,
-    neighbour_outcomes,
-    pure_costs,
-)
-from pate_tf.core.validation import IntArray, between
+from pate_tf.accounting.noisy_max_costs import NeighbourLaws
+from pate_tf.core.checks import IntArray, between
 
 
 class AdditiveNoisyMax(Mechanism):
@@ -86,9 +71,11 @@ class CertifiedNoisyMax(AdditiveNoisyMax, DataDependent):
         number = getattr(self, field)
         if not lowest <= number <= highest:
             return self.cost_cap(moments)
-        rounded = 2.0 ** (sign * ceil(sign * log2(number) * PER_DOUBLING) / PER_DOUBLING)
-        costs = search(sign * max(sign * rounded, sign * number))
-        bounds = np.minimum(costs, self.cost_cap(DEFAULT_MOMENTS))
+        rounded = 2.0 ** (
+            sign * ceil(sign * log2(number) * costs.PER_DOUBLING) / costs.PER_DOUBLING
+        )
+        searched = search(sign * max(sign * rounded, sign * number))
+        bounds = np.minimum(searched, self.cost_cap(DEFAULT_MOMENTS))
         grid = np.append(0.0, DEFAULT_MOMENTS)
         chords = np.interp(moments, grid, np.append(0.0, bounds), right=np.inf)
         return np.asarray(np.minimum(chords, self.cost_cap(moments)))
@@ -148,100 +135,35 @@ class PureNoisyMax(OneScale, DataDependent):
     # D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2).
     cost_cap = Charge.alphas
 
-    def bound(self, name: str, moments: FloatArray) -> Bound:
+    def bound(self, name: str) -> Bound:
         """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}."""
 
-        def costs(q: FloatArray, u: FloatArray) -> FloatArray:
+        def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
             values = np.full((len(q), len(moments)), inf)
             applies = q <= 1.0 / (1.0 + exp(min(2.0 * self.gamma, 700.0)))
-            values[applies] = pure_costs(name, self.gamma, q[applies], u[applies], moments)
+            values[applies] = costs.pure_costs(name, self.gamma, q[applies], u[applies], moments)
             return values
 
-        return Bound(tail=self.pairwise_tail, reach=0, cap=self.cost_cap(moments), costs=costs)
+        return Bound(self.pairwise_tail, formula, self.cost_cap)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the laws at every neighbor, one column for each class."""
-        laws = listed_outcomes(row, self.outcome_probabilities)
-        return NeighbourLaws(laws, limit=2.0 * self.gamma)
+        _, first = np.unique(row, return_index=True)
+        last = len(row) - 1 - np.unique(row[::-1], return_index=True)[1]
+        moved = np.stack(np.meshgrid(first, last, indexing="ij")).reshape(2, -1)
+        lose, gain = moved[:, (row[moved[0]] > 0) & (moved[0] != moved[1])]
+        moves = np.arange(len(lose))
+        neighbours = np.tile(row, (len(lose), 1))
+        neighbours[moves, lose] -= 1
+        neighbours[moves, gain] += 1
+        here = np.tile(self.outcome_probabilities(row[None, :]), (len(lose), 1))
+        there = self.outcome_probabilities(neighbours)
+        ones = np.ones(neighbours.shape)
+        return NeighbourLaws(here, there, ones, limit=2.0 * self.gamma)
 
     def summary(self) -> str:
         """Returns name and parameters, such as `permute_and_flip, gamma 0.05 (scale 20 votes)`."""
         return f"{super().summary()} (scale {self.scale:g} votes)"
-
-
-# The exponential mechanism: Gumbel noise on every count, drawn by rejection.
-
-
-@register
-class ExponentialMechanism(PureNoisyMax):
-    """Draws a class with probability proportional to e^{gamma count}.
-
-    docs/proofs/theory.md, Proposition D3.
-
-    >>> import pate_tf
-    >>> mechanism = pate_tf.mechanisms.ExponentialMechanism(scale=20.0)
-    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
-    >>> round(epsilon, 2)
-    2.15
-    """
-
-    name: ClassVar[str] = "exponential_mechanism"
-    words: ClassVar[str] = (
-        "The label is drawn at random, and a class is e times as likely for every {self.scale:.3g} "
-        "votes more that it has. Nothing else of the votes is released."
-    )
-
-    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws uniform classes until one is accepted: e^{-gamma (max - count)} is how likely."""
-        gaps = counts.max(axis=1, keepdims=True) - counts
-        labels = np.full(len(gaps), -1, np.int64)
-        waiting = np.arange(len(gaps))
-        while waiting.size:
-            proposed = noise.uniform_integers(np.full(waiting.size, gaps.shape[1]))
-            accepted = noise.bernoulli_exp(gaps[waiting, proposed], self.gamma)
-            labels[waiting[accepted]] = proposed[accepted]
-            waiting = waiting[~accepted]
-        return Answers(labels.tolist())
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns 1 / (1 + e^{gamma D})."""
-        with np.errstate(over="ignore"):
-            return 1.0 / (1.0 + np.exp(self.gamma * gaps))
-
-    @property
-    def bounded_range(self) -> float:
-        """2 gamma: the ratio of two outcomes changes by what their two counts change."""
-        return 2.0 * self.gamma
-
-    def cost_cap(self, moments: FloatArray) -> FloatArray:
-        """Returns min(D*, gamma^2 l (l+1) / 2): the log ratio spans at most 2 gamma."""
-        spread = self.gamma**2 * moments * (moments + 1.0) / 2.0
-        return np.minimum(super().cost_cap(moments), spread)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W9).
-
-        All log ratios lie within a range of w = 2 gamma. With e^{-w/2} and e^{w/2} the two ratios
-        there and p = Pr[the first], ln of the moment is l ln(p e^{-w/2} + (1-p) e^{w/2}) +
-        ln(p e^{lw/2} + (1-p) e^{-lw/2}): concave in p, and largest where its derivative vanishes.
-        `cost_cap` on overflow, and for a range below 0.01, where digits would be lost; rounded up
-        by 1e-9.
-        """
-        width = 2.0 * self.gamma
-        if width < 0.01:
-            return self.cost_cap(moments)
-        falling = -np.expm1(-width)
-        with np.errstate(over="ignore", invalid="ignore"):
-            rising = np.expm1(moments * width)
-            # Both brackets over their value at p = 0: 1 - p falling and 1 + p rising.
-            p = (1.0 / falling - moments / rising) / (moments + 1.0)
-            total = moments * np.log1p(-p * falling) + np.log1p(p * rising)
-        worst = np.where(np.isfinite(total), total * (1.0 + 1e-9), np.inf)
-        return np.minimum(self.cost_cap(moments), worst)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns e^{gamma n_j} / sum_k e^{gamma n_k}."""
-        return np.asarray(scipy.special.softmax(self.gamma * counts, axis=1))
 
 
 # Permute-and-flip: exponential noise on every count, drawn without any.
@@ -329,8 +251,14 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
 
     name: ClassVar[str] = "laplace_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", *PureNoisyMax.bounds)
-    noise_law = ("gamma", discrete_laplace)  # ties go by random priority
-    certified = ("gamma", 1, SMALLEST_GAMMA, LARGEST_GAMMA, laplace_noisy_max_alphas)
+    noise_law = ("gamma", costs.discrete_laplace)  # ties go by random priority
+    certified = (
+        "gamma",
+        1,
+        costs.SMALLEST_GAMMA,
+        costs.LARGEST_GAMMA,
+        costs.laplace_noisy_max_alphas,
+    )
     words: ClassVar[str] = (
         "To every class's number of votes a random whole number is added, from the discrete "
         "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
@@ -356,28 +284,34 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
         Ties count for the class behind, so that every rule of breaking ties is covered
         (docs/proofs/theory.md, Proposition D1).
         """
-        distance, fall = np.where(gaps >= 0, gaps, 1.0 - gaps), np.exp(-self.gamma)
+        fall = np.exp(-self.gamma)
+        distance = np.where(gaps >= 0, gaps, 1.0 - gaps)
         spread = (1.0 + fall + 2.0 * fall**2) / (1.0 + fall)
         linear = (spread - np.expm1(-self.gamma) * distance) / (1.0 + fall) ** 2
         reached = np.exp(-self.gamma * distance) * linear
         return np.asarray(np.where(gaps >= 0, reached, 1.0 - reached))
 
-    def bound(self, name: str, moments: FloatArray) -> Bound:
-        """Returns as every pure one; for `paper` with continuous noise (Proposition D1)."""
-        bound = super().bound(name, moments)
+    def bound(self, name: str) -> Bound:
+        """Returns as every pure one; for `paper` with continuous noise (Proposition D1).
+
+        Its tail holds because ties go by random priority (Proposition D1, d).
+        """
+
+        def cap(moments: FloatArray) -> FloatArray:
+            """Papernot et al. 2017: min(2 gamma^2 l (l+1), 2 gamma l)."""
+            return 2.0 * self.gamma * moments * np.minimum(self.gamma * (moments + 1.0), 1.0)
+
+        bound = super().bound(name)
         if name != "paper":
             return bound
-        tail = partial(laplace_tail, gamma=self.gamma)
-        # Papernot et al. 2017: min(2 gamma^2 l (l+1), 2 gamma l)
-        cap = 2.0 * self.gamma * moments * np.minimum(self.gamma * (moments + 1.0), 1.0)
-        return bound._replace(tail=tail, cap=cap)
+        return bound._replace(tail=partial(laplace_tail, gamma=self.gamma), cap=cap)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the exact laws, which do not depend on the order of the classes."""
-        noise = partial(discrete_laplace, self.gamma)
-        laws = neighbour_outcomes(noise, *np.unique(row, return_counts=True))
-        rare = SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
-        return NeighbourLaws(laws, limit=2.0 * self.gamma, rare=rare)
+        noise = partial(costs.discrete_laplace, self.gamma)
+        laws = costs.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
+        rare = costs.SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
+        return dataclasses.replace(laws, limit=2.0 * self.gamma, rare=rare)
 
 
 # Gaussian noise on every count: GNMax of Papernot et al. 2018.
@@ -396,7 +330,7 @@ class GaussianCounts(OfSigma, OutcomeLaw):
         sigma: standard deviation of the noise on each count, in votes.
     """
 
-    noise_law = ("sigma", gaussian)  # continuous
+    noise_law = ("sigma", costs.gaussian)  # continuous
 
     def additive_noise(self, noise: NoiseDraws, num_queries: int, num_classes: int) -> IntArray:
         """Returns discrete Gaussian variables of scale sigma * LATTICE."""
@@ -425,7 +359,13 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
 
     name: ClassVar[str] = "gaussian_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
-    certified = ("sigma", -1, SMALLEST_SIGMA, LARGEST_SIGMA, gaussian_noisy_max_alphas)
+    certified = (
+        "sigma",
+        -1,
+        costs.SMALLEST_SIGMA,
+        costs.LARGEST_SIGMA,
+        costs.gaussian_noisy_max_alphas,
+    )
     words: ClassVar[str] = (
         "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
         "votes is added. " + LARGEST_SUM
@@ -434,17 +374,16 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     alphas = CertifiedNoisyMax.alphas
     cost_cap = OfSigma.alphas  # of the noisy counts themselves
 
-    def bound(self, name: str, moments: FloatArray) -> Bound:
+    def bound(self, name: str) -> Bound:
         """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` one vote away."""
 
-        def costs(q: FloatArray, u: FloatArray) -> FloatArray:
+        def formula(q: FloatArray, u: FloatArray, moments: FloatArray) -> FloatArray:
             del u
             values = np.full((len(q), len(moments)), inf)
-            values[q < 1.0] = gaussian_costs(self.sigma, q[q < 1.0], moments)
+            values[q < 1.0] = costs.gaussian_costs(self.sigma, q[q < 1.0], moments)
             return values
 
-        reach = 1 if name == "two_sided" else 0
-        return Bound(tail=self.pairwise_tail, reach=reach, cap=self.cost_cap(moments), costs=costs)
+        return Bound(self.pairwise_tail, formula, self.cost_cap, reach=int(name == "two_sided"))
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the laws of continuous noise.
@@ -452,10 +391,12 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
         The sampler's lattice and its ties move a log ratio by at most about one step in LATTICE
         relative to one vote, which a relative margin of 16 steps covers.
         """
-        noise, step = partial(gaussian, self.sigma), 1.0 / self.sigma
-        laws = neighbour_outcomes(noise, *np.unique(row, return_counts=True))
-        rare = SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
-        return NeighbourLaws(laws, rare=rare, margin=16.0 / LATTICE)
+        step = 1.0 / self.sigma
+        laws = costs.neighbour_outcomes(
+            partial(costs.gaussian, self.sigma), *np.unique(row, return_counts=True)
+        )
+        rare = costs.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
+        return dataclasses.replace(laws, rare=rare, excess=16.0 / LATTICE)
 
 
 @register
@@ -497,11 +438,22 @@ class GaussianHistogram(GaussianCounts):
 # Gaussian noise on every count, asked only where teachers agree: Confident-GNMax.
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
-class ThresholdNoisyMax(Mechanism):
-    """A mechanism that asks `GaussianNoisyMax` where a number with noise reaches a threshold.
+class ConfidentGaussianNoisyMax(DataDependent):
+    """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
 
-    Both noises are discrete Gaussians as in `GaussianNoisyMax`.
+    Test and label are always charged, also where the label is withheld, because how many there
+    were is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm 1).
+    `outcome_probabilities` are those of a query that passed the test. Both noises are discrete
+    Gaussians as in `GaussianNoisyMax`.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.ConfidentGaussianNoisyMax(
+    ...     threshold=200.0, sigma_threshold=150.0, sigma=40.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    1.2
 
     Attributes:
         threshold: in votes.
@@ -517,58 +469,11 @@ class ThresholdNoisyMax(Mechanism):
         above=0.0, help="Standard deviation of the noise of that test, in votes."
     )
     sigma: float = parameter(above=0.0, help="Standard deviation of the Gaussian noise, in votes.")
-    withholds: ClassVar[bool] = True
-
-    @property
-    def answering(self) -> GaussianNoisyMax:
-        """The mechanism that chooses the label of a query that passed the test."""
-        return GaussianNoisyMax(sigma=self.sigma)
-
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Both sigmas."""
-        return {"sigma": self.sigma, "sigma_threshold": self.sigma_threshold}
-
-    def drawn_passes(self, scores: IntArray, noise: NoiseDraws) -> NDArray[np.bool_]:
-        """Draws which queries pass the test, [num_queries].
-
-        Args:
-            scores: what is compared, in units of 1 / LATTICE votes, [num_queries]. Sensitive.
-            noise: what everything random is drawn from.
-        """
-        test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(scores))
-        threshold = ceil(Fraction(self.threshold) * LATTICE)
-        return np.asarray(scores + test >= threshold)
-
-    def test_alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost l (l+1) / (2 sigma_threshold^2) of one test, [num_moments]."""
-        return moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
-
-
-@register
-@dataclass(frozen=True, kw_only=True)
-class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
-    """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
-
-    Test and label are always charged, also where the label is withheld, because how many there
-    were is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm 1).
-    `outcome_probabilities` are those of a query that passed the test.
-
-    >>> import pate_tf
-    >>> mechanism = pate_tf.ConfidentGaussianNoisyMax(
-    ...     threshold=200.0, sigma_threshold=150.0, sigma=40.0)
-    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
-    >>> round(epsilon, 2)
-    1.2
-
-    Attributes:
-        threshold: in votes.
-        sigma_threshold: standard deviation of the noise of the test, in votes.
-        sigma: standard deviation of the noise of the label, in votes.
-    """
-
     name: ClassVar[str] = "confident_gaussian_noisy_max"
+    withholds: ClassVar[bool] = True
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma", "sigma_threshold")
     bounds: ClassVar[tuple[str, ...]] = GaussianNoisyMax.bounds
+    noise_law = GaussianNoisyMax.noise_law
     words: ClassVar[str] = (
         "A query is answered only if the largest number of votes, with Gaussian noise of standard "
         "deviation {self.sigma_threshold:.3g} votes, reaches {self.threshold:.3g} votes; it is "
@@ -584,8 +489,7 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
         threshold lies halfway between the most votes that a class has and half of all votes, which
         is what the larger of two classes has at least where teachers are divided.
         """
-        most, total = int(counts.max()), int(counts[0].sum())
-        threshold = round((most + total / 2.0) / 2.0, 1)
+        threshold = round((int(counts.max()) + int(counts[0].sum()) / 2.0) / 2.0, 1)
         return target.least_noise(
             lambda scale: cls(threshold=threshold, sigma_threshold=2.0 * scale, sigma=scale)
         )
@@ -597,8 +501,27 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
         """
         rows, number = np.unique(counts, axis=0, return_counts=True)
         passes = scipy.special.ndtr((rows.max(axis=1) - self.threshold) / self.sigma_threshold)
-        law = additive_outcomes(rows, partial(gaussian, self.sigma))
-        return float(number @ (passes * law[:, 0]))
+        return float(number @ (passes * self.outcome_probabilities(rows)[:, 0]))
+
+    @property
+    def answering(self) -> GaussianNoisyMax:
+        """The mechanism that chooses the label of a query that passed the test."""
+        return GaussianNoisyMax(sigma=self.sigma)
+
+    def drawn_passes(self, scores: IntArray, noise: NoiseDraws) -> NDArray[np.bool_]:
+        """Draws which queries pass the test, [num_queries].
+
+        Args:
+            scores: what is compared, in units of 1 / LATTICE votes, [num_queries]. Sensitive.
+            noise: what everything random is drawn from.
+        """
+        test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(scores))
+        threshold = ceil(Fraction(self.threshold) * LATTICE)
+        return np.asarray(scores + test >= threshold)
+
+    def test_alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost l (l+1) / (2 sigma_threshold^2) of one test, [num_moments]."""
+        return moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
@@ -617,18 +540,13 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
         """Returns the tail of `answering`."""
         return self.answering.pairwise_tail(gaps)
 
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the law of the label of a query that passed the test."""
-        return self.answering.outcome_probabilities(counts)
-
     def cost_cap(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of one test and of the noisy counts of one label, [num_moments]."""
         return self.test_alphas(moments) + self.answering.cost_cap(moments)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of one test and one label, [num_moments]."""
-        test = moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
-        return test + GaussianNoisyMax(sigma=self.sigma).alphas(moments)
+        return self.test_alphas(moments) + self.answering.alphas(moments)
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy of tests and labels.
@@ -638,119 +556,10 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, DataDependent):
         squared = number / self.sigma_threshold**2 + 2.0 * number / self.sigma**2
         return gaussian_dp_epsilon(sqrt(squared), delta) + squared / LATTICE
 
-    def bound(self, name: str, moments: FloatArray) -> Bound:
+    def bound(self, name: str) -> Bound:
         """Returns that of `answering`."""
-        return self.answering.bound(name, moments)
+        return self.answering.bound(name)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns those of `answering`."""
         return self.answering.neighbour_laws(row)
-
-
-# Gaussian noise on every count, asked only where a student is wrong: Interactive-GNMax.
-
-
-@register
-@dataclass(frozen=True, kw_only=True)
-class InteractiveGaussianNoisyMax(ThresholdNoisyMax):
-    """`GaussianNoisyMax`, asked only where teachers contradict a student of earlier labels.
-
-    A query is tested first: does the largest n_j - N p_j, with noise, reach a threshold? n are the
-    counts, N the number of teachers and p the student's probabilities. If so, the noisy winner is
-    the label; else the student's own class is, if it is confident enough; else there is none
-    (Papernot et al. 2018, arXiv 1802.08908, Algorithm 2). Where there is no student yet, p is the
-    same for all classes. Of n queries drawn together at most floor(label_share n) get a label of
-    their teachers, the first that pass; the test of every query is charged, and label_share of a
-    label. What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7).
-
-    >>> import pate_tf
-    >>> mechanism = pate_tf.mechanisms.InteractiveGaussianNoisyMax(
-    ...     threshold=200.0, sigma_threshold=150.0, sigma=40.0, label_share=0.2)
-    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
-    >>> round(epsilon, 2)
-    0.56
-
-    Attributes:
-        threshold: in votes.
-        sigma_threshold: standard deviation of the noise of the test, in votes.
-        sigma: standard deviation of the noise of the label, in votes.
-        student_confidence: in (0, 1].
-        label_share: in (0, 1].
-    """
-
-    student_confidence: float = parameter(
-        0.9,
-        above=0.0,
-        most=1.0,
-        help="Probability above which a student's own answer is taken where its teachers don't "
-        "clearly contradict it.",
-    )
-    label_share: float = parameter(
-        1.0,
-        above=0.0,
-        most=1.0,
-        help="Share of the queries of each round that teachers may label at most; only so many are "
-        "charged, besides the test of every query.",
-    )
-    name: ClassVar[str] = "interactive_gaussian_noisy_max"
-    uses_student_predictions: ClassVar[bool] = True
-    lacks: ClassVar[Mapping[str, str]] = {
-        "calibration": "it has two scales, a threshold and a share of labels",
-        "bounds": "its answers depend on a student of earlier noisy labels, for which only the "
-        "worst case holds",
-    }
-    words: ClassVar[str] = (
-        "Queries were answered in rounds, with a student of the labels of earlier rounds. A query "
-        "goes to the teachers if one class has so many more votes than the student's probability "
-        "would give it that the excess, with Gaussian noise of standard deviation "
-        "{self.sigma_threshold:.3g} votes, reaches {self.threshold:.3g} votes; for at most "
-        "{self.label_share:.3g} of the queries of a round. Elsewhere the student's own class is "
-        "the label if its probability is above {self.student_confidence:.3g}, and otherwise there "
-        "is none. For a query of the teachers Gaussian noise of standard deviation "
-        "{self.sigma:.3g} votes is added to every class's number of votes. " + LARGEST_SUM
-    )
-
-    def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws answers where there is no student yet; see `draw_with`."""
-        even = np.full(counts.shape, 1.0 / counts.shape[1])
-        return self.draw_with(even, counts, noise)
-
-    def draw_with(self, predictions: FloatArray, counts: IntArray, noise: NoiseDraws) -> Answers:
-        """Draws the answers to a batch of queries, given what a student predicts for them.
-
-        Args:
-            predictions: the student's probabilities, [num_queries, num_classes].
-            counts: int64, of the same shape. Sensitive.
-            noise: what everything random is drawn from.
-
-        Raises:
-            ValueError: if predictions are not probabilities of that shape.
-        """
-        if predictions.shape != counts.shape:
-            raise ValueError(
-                f"predictions: expected {list(counts.shape)}, got {list(predictions.shape)}"
-            )
-        if not ((predictions >= 0.0) & (predictions <= 1.0)).all():
-            raise ValueError("predictions: expected probabilities, got others")
-        if not len(counts):
-            return Answers([])
-        winners = self.answering.draw(counts, noise).labels
-        # In whole steps of the lattice: whatever rounding does to p, it does before any vote.
-        expected = np.rint(predictions * (int(counts[0].sum()) * LATTICE)).astype(np.int64)
-        passes = self.drawn_passes((counts * LATTICE - expected).max(axis=1), noise)
-        # As it is typed: three tenths of ten are three, which a float is a 1e-17 short of.
-        most = floor(Fraction(str(self.label_share)) * len(counts))
-        is_answered = passes & (np.cumsum(passes) <= most)
-        is_confident = ~passes & (predictions.max(axis=1) > self.student_confidence)
-        classes = predictions.argmax(axis=1).tolist()
-        rows = zip(winners, classes, is_answered, is_confident, strict=True)
-        return Answers(
-            [
-                winner if answered else predicted if confident else None
-                for winner, predicted, answered, confident in rows
-            ]
-        )
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of one test and of label_share of a label, [num_moments]."""
-        return self.test_alphas(moments) + self.label_share * self.answering.alphas(moments)

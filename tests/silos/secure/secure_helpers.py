@@ -1,7 +1,6 @@
 """Parties, terms and silos of made-up batches."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 
@@ -19,29 +18,25 @@ def some_keys(number=4):
     return [Keys(f"aggregator-{index + 1}") for index in range(number)]
 
 
-def some_terms(keys, *, sigma=FAINT, threshold=1, num_queries=4, num_classes=3, batch_id="b"):
+def some_terms(keys, *, sigma=FAINT, threshold=1, num_queries=4, num_classes=3, question=b"b"):
     return BatchTerms(
-        run_id="run",
-        batch_id=batch_id,
-        queries_digest=bytes(32),
-        num_queries=num_queries,
-        num_classes=num_classes,
+        question=question.ljust(32),
+        shape=(num_queries, num_classes),
         mechanism=SecureHistogram(sigma=sigma, num_parties=len(keys), threshold=threshold),
         aggregators=tuple(each.identity for each in keys),
     )
 
 
 def some_labels(terms, num_silos, seed=1):
-    drawn = np.random.default_rng(seed).integers(
-        terms.num_classes, size=(num_silos, terms.num_queries)
-    )
+    num_queries, num_classes = terms.shape
+    drawn = np.random.default_rng(seed).integers(num_classes, size=(num_silos, num_queries))
     return {f"silo-{index:03d}": row for index, row in enumerate(drawn)}
 
 
 def counts_of(labels, terms):
     counts = np.zeros(terms.shape, np.int64)
     for row in labels.values():
-        counts[np.arange(terms.num_queries), row] += 1
+        counts[np.arange(terms.shape[0]), row] += 1
     return counts
 
 
@@ -90,8 +85,8 @@ def run_until(aggregators, terms, sealed, last):
 def transcript_of(aggregator, terms, step):
     """What a aggregator knew when it answered a step, from its journal."""
     said = Transcript(terms)
-    for before, following in itertools.pairwise(STEPS[: STEPS.index(step) + 1]):
-        said = said.after(before, aggregator.journal.step(terms, following)[1:])
+    for following in STEPS[1 : STEPS.index(step) + 1]:
+        said = said.after(aggregator.journal.step(terms, following)[1:])
     return said
 
 

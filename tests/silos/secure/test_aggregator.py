@@ -18,22 +18,13 @@ from secure_helpers import (
 from silo_helpers import Silent
 
 from pate_tf.ledger import LedgerError
-from pate_tf.net.messages import encode
+from pate_tf.net.wire_values import decode, encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import aggregator as journal
 from pate_tf.silos import protocol
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.coordinator import open_histogram
-from pate_tf.silos.protocol import (
-    STEPS,
-    AggregatorTask,
-    ProtocolError,
-    Step,
-    joined,
-    round_digest,
-    signed,
-    split,
-)
+from pate_tf.silos.protocol import STEPS, AggregatorTask, ProtocolError, Step
 
 FALSE_ALARM = 1e-7
 
@@ -47,11 +38,9 @@ def batch(tmp_path):
     return keys, terms, sealed, open_aggregators(keys, tmp_path)
 
 
-def by_party(number, content, step, batch, **changes):
-    """A aggregator's signed message; the terms' batch or the signing keys may be others."""
-    keys, terms, *_ = batch
-    fields = {"step": step, "terms": terms, "aggregator": number, "keys": keys[number - 1]}
-    return signed(content, **{**fields, **changes})
+def by_party(message, batch, **changes):
+    """An aggregator's message with changes, signed by it."""
+    return dataclasses.replace(message, **changes).signed(batch[0][message.aggregator - 1])
 
 
 @pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
@@ -97,7 +86,7 @@ def test_secrets_are_gone_once_released_and_none_is_told_without_all_noise(
     assert list(tmp_path.rglob("batch.secret")) == []
     for path in tmp_path.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0 or path.name == "lock" or path.parent == tmp_path
-    silent = some_terms(keys, batch_id="no-noise")
+    silent = some_terms(keys, question=b"no-noise")
     sealed = sealed_votes(some_labels(silent, 3), silent)
     monkeypatch.setattr(journal.sealing, "seal", lambda *_, **__: bytes(100))
     with pytest.raises(ValueError, match="sealed"):
@@ -130,15 +119,14 @@ LIES = {
         first, content=first.content[:-1] + bytes([first.content[-1] ^ 1])
     ),
     "another batch": lambda first, step, batch: by_party(
-        1, first.content, step, batch, terms=some_terms(batch[0], batch_id="other")
+        first, batch, terms_digest=some_terms(batch[0], question=b"other").digest
     ),
     "another step": lambda first, step, batch: by_party(
-        1, first.content, STEPS[(STEPS.index(step) + 1) % len(STEPS)], batch
+        first, batch, step=STEPS[(STEPS.index(step) + 1) % len(STEPS)]
     ),
-    "another aggregator": lambda first, step, batch: by_party(
-        1, first.content, step, batch, keys=batch[0][2]
-    ),
-    "no parts": lambda first, step, batch: by_party(1, b"\xff" * 20, step, batch),
+    "another aggregator": lambda first, step, batch: first.signed(batch[0][2]),
+    "seen otherwise": lambda first, step, batch: by_party(first, batch, seen=bytes(32)),
+    "no content": lambda first, step, batch: by_party(first, batch, content=b"\xff" * 20),
 }
 
 
@@ -159,10 +147,9 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
     """Aggregator 4 and the coordinator are one: they want two sums that differ in one silo."""
     _, terms, sealed, aggregators = batch
     rounds = run_until(aggregators, terms, sealed, Step.CHECK)
-    digest, values = split(rounds[Step.CHECK][3].content)
-    changed = joined(digest, bytes([values[0] ^ 1]) + values[1:])
-    lie = by_party(4, changed, Step.CHECK, batch)
     honest = rounds[Step.CHECK]
+    values = honest[3].content
+    lie = by_party(honest[3], batch, content=bytes([values[0] ^ 1]) + values[1:])
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
     agreed = {
         number: aggregators[number].answer(
@@ -170,9 +157,10 @@ def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
         )
         for number, story in stories.items()
     }
-    assert len(split(agreed[2].content)) == len(split(agreed[1].content)) - 1  # a silo fewer
+    silos = {number: decode(tuple[str, ...], agreed[number].content) for number in (1, 2)}
+    assert len(silos[2]) == len(silos[1]) - 1  # a silo fewer
     for number in stories:
-        last = by_party(4, agreed[number].content, Step.AGREE, batch)
+        last = by_party(dataclasses.replace(agreed[number], aggregator=4), batch)
         task = AggregatorTask(step=Step.RELEASE, terms=terms, messages=(*agreed.values(), last))
         with pytest.raises(
             ProtocolError, match=r"agree: expected .* to have seen what the others saw"
@@ -185,9 +173,9 @@ def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
     _, terms, sealed, aggregators = batch
     rounds = run_until(aggregators, terms, sealed, Step.COMMIT)
     honest = rounds[Step.COMMIT]
-    told = protocol.Commitment.of(honest[3], terms)
-    other = dataclasses.replace(told, seed=protocol.seed_digest(b"s" * 32, 4, terms))
-    lie = by_party(4, encode(other), Step.COMMIT, batch)
+    told = protocol.Commitment.of(honest[3].content, terms)
+    other = dataclasses.replace(told, part_digest=protocol.seed_digest(b"s" * 32, 4, terms))
+    lie = by_party(honest[3], batch, content=encode(other))
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
     revealed = {
         number: aggregators[number].answer(
@@ -195,7 +183,7 @@ def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
         )
         for number, story in stories.items()
     }
-    last = by_party(4, joined(round_digest(stories[2]), b"s" * 32), Step.REVEAL, batch)
+    last = by_party(dataclasses.replace(revealed[2], aggregator=4), batch, content=b"s" * 32)
     task = AggregatorTask(step=Step.MASK, terms=terms, messages=(*revealed.values(), last))
     for number in stories:
         with pytest.raises(ProtocolError, match=r"reveal: expected .* to have seen"):
@@ -225,7 +213,7 @@ def audited_distance(folder, *, sigma, cheats, num_queries=10_000):
     for place, label in enumerate((0, 1)):
         keys = some_keys()
         terms = some_terms(
-            keys, sigma=sigma, num_queries=num_queries, num_classes=2, batch_id=f"b{place}"
+            keys, sigma=sigma, num_queries=num_queries, num_classes=2, question=bytes([place])
         )
         sealed = sealed_votes({"silo": np.full(num_queries, label)}, terms)
         aggregators = open_aggregators(keys, folder / str(place), noise=SystemNoise())

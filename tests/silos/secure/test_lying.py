@@ -31,21 +31,12 @@ from silo_helpers import Noted
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
-from pate_tf.net.messages import encode
+from pate_tf.net.wire_values import decode, digest, encode
 from pate_tf.release.noise import SystemNoise
 from pate_tf.silos import protocol, sealing, shamir
 from pate_tf.silos.aggregator import Aggregator, ProtocolError
 from pate_tf.silos.coordinator import open_histogram
-from pate_tf.silos.protocol import (
-    STEPS,
-    AggregatorTask,
-    BatchTerms,
-    Keys,
-    Step,
-    joined,
-    round_digest,
-    signed,
-)
+from pate_tf.silos.protocol import STEPS, AggregatorMessage, AggregatorTask, BatchTerms, Keys, Step
 from pate_tf.silos.shamir import PRIME
 
 WORDS = SystemNoise().words
@@ -85,7 +76,7 @@ class Game:
             )
             listed = tuple(one.identity for one in self.silo_keys.values())
             self.terms = dataclasses.replace(self.terms, mechanism=release, silos=listed)
-        self.other_terms = dataclasses.replace(self.terms, batch_id="before")
+        self.other_terms = dataclasses.replace(self.terms, question=bytes(32))
         self.honest = range(1, num_parties - threshold + 1)
         self.bad = range(num_parties - threshold + 1, num_parties + 1)
         self.noise = {number: Noted() for number in self.honest}
@@ -180,8 +171,8 @@ class Adversary:
             shares[:, 1] = shamir.add(shares[:, 1], np.uint64(1))
         return shares
 
-    def digests_of(self, silo):
-        """The genuine digests of a silo's shares, and its signature, from what was sealed to it."""
+    def share_of(self, silo):
+        """A genuine share, with the digests of all of the silo's shares and its signature."""
         number = self.game.bad[0]
         whole = sealing.unseal(
             self.game.dealt[silo].sealed[number - 1],
@@ -190,8 +181,7 @@ class Adversary:
             kind="votes",
             keys=self.game.keys[number - 1],
         )
-        end = sealing.BLIND_BYTES + 32 * len(self.terms.aggregators)
-        return whole[sealing.BLIND_BYTES : end + sealing.SIGNATURE_BYTES * self.terms.are_sums]
+        return decode(sealing.SilosShare, whole)
 
     def forge(self, silo):
         """New shares in a silo's name: with digests of their own, or beside the genuine ones."""
@@ -199,10 +189,14 @@ class Adversary:
         if silo not in self.game.dealt or self.chance(0.5):
             keys = self.game.silo_keys.get("bad-1")
             return sealing.seal_shares(shares, self.terms, silo=silo, keys=keys)
-        digests = self.digests_of(silo)
+        genuine = self.share_of(silo)
         return tuple(
             sealing.seal(
-                os.urandom(sealing.BLIND_BYTES) + digests + shamir.to_bytes(row),
+                encode(
+                    dataclasses.replace(
+                        genuine, blind=os.urandom(sealing.BLIND_BYTES), row=shamir.to_bytes(row)
+                    )
+                ),
                 self.terms,
                 sender=silo,
                 kind="votes",
@@ -242,13 +236,15 @@ class Adversary:
 
     # ---- its aggregators ----
 
-    def say(self, number, step, content):
-        keys = self.game.keys[number - 1]
-        return signed(content, step=step, terms=self.terms, aggregator=number, keys=keys)
+    def say(self, number, step, seen, content):
+        message = AggregatorMessage(
+            terms_digest=self.terms.digest, step=step, aggregator=number, seen=seen, content=content
+        )
+        return message.signed(self.game.keys[number - 1])
 
     def commit(self, number, honest):
         """A commitment of one of its aggregators: to any silos, dealings, noise."""
-        told = [protocol.Commitment.of(one, self.terms) for one in honest]
+        told = [protocol.Commitment.of(one.content, self.terms) for one in honest]
         dealings = dict(self.dice.choice(told).dealings)
         if self.dares(0.05) and dealings:
             dealings.pop(self.dice.choice(sorted(dealings)))
@@ -273,29 +269,26 @@ class Adversary:
             sealed = sealing.seal(
                 shamir.to_bytes(row), self.terms, sender=name, kind="noise", aggregator=other
             )
-            if kind == "copied":
+            if kind == "copied" and told[0].noise:
                 sealed = told[0].noise[other - 1]
-            noise.append(b"" if other == number else sealed)
+            noise.append(sealed)
         commitment = protocol.Commitment(
             dealings=dealings,
-            received=os.urandom(32),
-            seed=protocol.seed_digest(self.seeds[number], number, self.terms),
-            noise=tuple(noise),
+            part_digest=protocol.seed_digest(self.seeds[number], number, self.terms),
+            noise=() if self.terms.are_sums else tuple(noise),
         )
         return encode(commitment)
 
     def fitting(self, step, honest, target):
         """Values by which t + 1 honest aggregators' shares open; for the check: to a target."""
         silos = self.common
-        size = self.terms.num_queries if step is Step.MASK else 1
+        size = self.terms.shape[0] if step is Step.MASK else 1
         try:
             shares = {
-                one.aggregator: shamir.from_bytes(
-                    protocol.split(one.content)[1], (len(silos), size), "x"
-                )
+                one.aggregator: shamir.from_bytes(one.content, (len(silos), size), "x")
                 for one in honest
             }
-        except (ValueError, IndexError):
+        except ValueError:
             return {}
         threshold = self.terms.threshold
         used = sorted(shares)[: threshold + 1]
@@ -304,13 +297,13 @@ class Adversary:
             used = [0, *used[:threshold]]
         return {number: shamir.interpolate(shares, used, number) for number in self.game.bad}
 
-    def open(self, number, step, honest, seen):
+    def open(self, number, step, honest):
         """Shares of one of its aggregators on the steps that open something."""
         kind = "fit"
         if self.dares(0.5):
             kind = self.dice.choice(["zero", "zero", "random"])
         silos = self.common
-        size = self.terms.num_queries if step is Step.MASK else 1
+        size = self.terms.shape[0] if step is Step.MASK else 1
         if kind == "fit":
             values = self.fitting(step, honest, None).get(number)
         elif kind == "zero":
@@ -319,7 +312,7 @@ class Adversary:
             values = shamir.uniform((len(silos), size), WORDS)
         if values is None:
             values = np.zeros((len(silos), size), np.uint64)
-        return joined(seen, shamir.to_bytes(values))
+        return shamir.to_bytes(values)
 
     def messages_after(self, step):
         """All aggregators' messages on a step as one honest aggregator is to see them."""
@@ -328,26 +321,28 @@ class Adversary:
 
     def lie(self, number, step, honest):
         """A message of one of its aggregators, after all honest ones were heard."""
+        seen = b"" if step is Step.COMMIT else self.seen
         if step is Step.COMMIT:
             content = self.commit(number, honest)
         elif step is Step.REVEAL:
             seen = os.urandom(32) if self.dares(0.05) else self.seen
-            seed = os.urandom(32) if self.dares(0.05) else self.seeds[number]
-            content = joined(seen, seed)
+            content = os.urandom(32) if self.dares(0.05) else self.seeds[number]
         elif step in (Step.MASK, Step.CHECK):
-            content = self.open(number, step, honest, self.seen)
+            content = self.open(number, step, honest)
         else:
-            content = self.dice.choice(honest).content
+            copied = self.dice.choice(honest)
+            seen, content = copied.seen, copied.content
         if self.dares(0.02):
-            content = self.dice.choice(honest).content
-        return self.say(number, step, content)
+            copied = self.dice.choice(honest)
+            seen, content = copied.seen, copied.content
+        return self.say(number, step, seen, content)
 
     def learn(self, step, story):
         """Notes what the next step's messages must name."""
-        self.seen = round_digest(story)
+        self.seen = digest(tuple(story))
         if step is Step.COMMIT:
             honest = story[: len(self.game.honest)]
-            told = [protocol.Commitment.of(one, self.terms) for one in honest]
+            told = [protocol.Commitment.of(one.content, self.terms) for one in honest]
             self.common = protocol.common_silos(told)
 
 
@@ -400,7 +395,7 @@ class Knowledge:
     def __init__(self, game):
         self.game, self.rows = game, []
         self.size = game.terms.share_size
-        self.counts = game.terms.num_queries * NUM_CLASSES
+        self.counts = game.terms.shape[0] * NUM_CLASSES
         for silo, one in game.dealt.items():
             for number in game.bad:
                 if game.numbers_of(number, one.sealed[number - 1], silo) is not None:
@@ -428,7 +423,7 @@ class Knowledge:
     def listen(self):
         """Adds what every honest aggregator opened."""
         game = self.game
-        num_queries = game.terms.num_queries
+        num_queries = game.terms.shape[0]
         for number in game.honest:
             if number not in game.heard[Step.MASK]:
                 continue
@@ -464,7 +459,7 @@ class Knowledge:
 
     def listen_to_checks(self, number, silos, challenge, own):
         game = self.game
-        content = protocol.split(game.heard[Step.CHECK][number].content)[1]
+        content = game.heard[Step.CHECK][number].content
         said = shamir.from_bytes(content, (len(silos), 1), "check")
         story = self.masked_story(number, silos)
         for place, silo in enumerate(silos):
@@ -476,12 +471,12 @@ class Knowledge:
                 assert not said[place, 0]  # nothing is opened
                 continue
             terms = []
-            for query in range(game.terms.num_queries):
+            for query in range(game.terms.shape[0]):
                 tau, chi, y = (
                     int(one[query]) for one in (challenge.tau, challenge.chi, story[place])
                 )
                 terms.append((-2 * y * tau, own[silo](query)))
-                terms.append((tau, own[silo](game.terms.num_queries + query)))
+                terms.append((tau, own[silo](game.terms.shape[0] + query)))
                 for k in range(NUM_CLASSES):
                     rho = int(challenge.rho[query, k])
                     terms.append((chi - tau * rho * rho, own[silo](self.place(query, k))))
@@ -490,11 +485,9 @@ class Knowledge:
     def masked_story(self, number, silos):
         """The masked sums as an honest aggregator saw them open: from the honest shares alone."""
         game = self.game
-        shape = (len(silos), game.terms.num_queries)
+        shape = (len(silos), game.terms.shape[0])
         values = {
-            other: shamir.from_bytes(
-                protocol.split(game.heard[Step.MASK][other].content)[1], shape, "mask"
-            )
+            other: shamir.from_bytes(game.heard[Step.MASK][other].content, shape, "mask")
             for other in game.honest
         }
         seen = transcript_of(game.aggregators[number], game.terms, Step.CHECK).masked
@@ -502,7 +495,7 @@ class Knowledge:
         return [None if y is None else own for own, y in zip(opened, seen, strict=True)]
 
     def place(self, query, k):
-        return 2 * self.game.terms.num_queries + query * NUM_CLASSES + k
+        return 2 * self.game.terms.shape[0] + query * NUM_CLASSES + k
 
     def is_genuine(self, number, silo):
         used = self.game.used[number].get(silo)
@@ -520,7 +513,7 @@ class Knowledge:
 
     def leaks(self):
         """Relations without sharings' coefficients and masks that it is not entitled to."""
-        num_queries = self.game.terms.num_queries
+        num_queries = self.game.terms.shape[0]
 
         def is_secret(name):
             kind, _, place, power = name
@@ -592,7 +585,8 @@ def check_sums(game):
         story = game.told[Step.REVEAL][number]
         total = np.zeros(terms.size, np.uint64)
         for message in () if terms.are_sums else story:
-            dealer, commitment = message.aggregator, protocol.Commitment.of(message, terms)
+            dealer = message.aggregator
+            commitment = protocol.Commitment.of(message.content, terms)
             rows = {
                 other: game.noise_of(commitment, dealer, other)
                 for other in terms.numbers
@@ -606,11 +600,11 @@ def check_sums(game):
             total = shamir.add(total, rows[number])
         said = transcript_of(game.aggregators[number], terms, Step.RELEASE)
         for silo in said.passing:
-            ballots = game.used[number][silo][2 * terms.num_queries :]
+            ballots = game.used[number][silo][2 * terms.shape[0] :]
             total = shamir.add(total, shamir.multiply(ballots, factor))
-        seen, sums = protocol.split(game.heard[Step.RELEASE][number].content)
-        assert seen == round_digest(game.told[Step.RELEASE][number])
-        assert sums == shamir.to_bytes(total)
+        message = game.heard[Step.RELEASE][number]
+        assert message.seen == digest(game.told[Step.RELEASE][number])
+        assert message.content == shamir.to_bytes(total)
 
 
 def games(number, seed, **sizes):
@@ -681,7 +675,13 @@ def test_votes_that_can_be_read_are_found(monkeypatch, num_parties, threshold):
 
 
 def test_totals_of_too_few_silos_are_found(monkeypatch):
-    monkeypatch.setattr(BatchTerms, "least_silos", 1)
+    derive = BatchTerms.__post_init__
+
+    def one_suffices(terms):
+        derive(terms)
+        object.__setattr__(terms, "least_silos", 1)
+
+    monkeypatch.setattr(BatchTerms, "__post_init__", one_suffices)
     played = games(100, 8, num_parties=4, threshold=1, are_sums=True)
     assert any(knowledge.leaks() for _, knowledge in played)
 
@@ -713,17 +713,14 @@ class LyingParty:
                 raise ConnectionError
             threshold = game.terms.threshold
             values = {
-                one.aggregator: shamir.from_bytes(
-                    protocol.split(one.content)[1], game.terms.shape, "x"
-                )
+                one.aggregator: shamir.from_bytes(one.content, game.terms.shape, "x")
                 for one in honest
             }
             own = shamir.interpolate(values, sorted(values)[: threshold + 1], self.number)
             if adversary.dares(0.3):
                 own = shamir.add(own, np.uint64(LATTICE))
-            agreed = round_digest(task.messages)
-            content = joined(agreed, shamir.to_bytes(own))
-            return adversary.say(self.number, Step.RELEASE, content)
+            content = shamir.to_bytes(own)
+            return adversary.say(self.number, Step.RELEASE, digest(task.messages), content)
 
 
 def nothing_is_biased(number, seed, num_parties, threshold):
@@ -760,7 +757,7 @@ def opened_against(game, adversary):
     expected = expected + dealt_noise(game).reshape(terms.shape)
     for silo in opened.silos:
         if silo in game.dealt:
-            expected[np.arange(terms.num_queries), game.dealt[silo].labels] += LATTICE
+            expected[np.arange(terms.shape[0]), game.dealt[silo].labels] += LATTICE
     rest = opened.noisy_counts - expected
     assert not (rest % LATTICE).any()
     ballots = rest // LATTICE
@@ -772,7 +769,7 @@ def opened_against(game, adversary):
 def dealt_noise(game):
     """The noise that the adversary fixed at the first step, by honest aggregators' shares."""
     total = np.zeros(game.terms.size, np.int64)
-    story = [protocol.Commitment.of(each, game.terms) for each in game.told[Step.REVEAL][1]]
+    story = [protocol.Commitment.of(each.content, game.terms) for each in game.told[Step.REVEAL][1]]
     for dealer in game.bad:
         rows = {other: game.noise_of(story[dealer - 1], dealer, other) for other in game.honest}
         total += shamir.to_integers(shamir.reconstruct(rows, degree=game.terms.threshold))

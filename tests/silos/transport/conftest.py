@@ -3,7 +3,7 @@
 import pytest
 from transport_helpers import AGGREGATORS, SILOS, STRANGER
 
-from pate_tf.net.certificates import write_demo_certificates
+from pate_tf.net.credentials import write_demo_certificates
 
 
 @pytest.fixture(scope="session")

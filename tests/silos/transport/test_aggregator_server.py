@@ -16,8 +16,8 @@ from pate_tf.silos.coordinator import open_histogram
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.protocol import AggregatorTask, BatchTerms, Keys, Step
 from pate_tf.silos.sealing import seal_votes
-from pate_tf.silos.serving import AggregatorRun, serve_aggregator
-from pate_tf.silos.transport import AggregatorConnection, AggregatorService
+from pate_tf.silos.silo_server import AggregatorRun, serve_aggregator
+from pate_tf.silos.transport import AggregatorService, TaskConnection, task_result
 
 LABELS = {"a": np.array([0, 1, 2, 0]), "b": np.array([0, 2, 2, 1])}
 COUNTS = np.array([[2, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 2, 0, 0], [1, 1, 0, 0, 0]])
@@ -64,13 +64,9 @@ class Run:
         child.wait()
 
     def connection(self, name):
-        return AggregatorConnection(
-            Aggregator(self.keys[name], self.folder / name / "journal"),
-            self.roster,
-            f"localhost:{self.server.port}",
-            files=self.certificates[name],
-            wait_seconds=0.2,
-        )
+        address = f"localhost:{self.server.port}"
+        files = self.certificates[name]
+        return TaskConnection(address, files=files, is_aggregator=True, wait_seconds=0.2)
 
     def stop(self):
         for name in list(self.children):
@@ -118,12 +114,15 @@ def test_an_aggregator_trusts_its_own_roster_alone(run):
     terms = dataclasses.replace(run.terms, aggregators=(first, impostor, *others))
     task = AggregatorTask(step=Step.COMMIT, terms=terms, sealed={"a": b"x"})
     run.service._tasks["aggregator-1"] = task
-    event, answer = run.connection("aggregator-1").step()
-    assert "refused: terms: expected names and keys of the roster" in event and answer is Answer.OK
+    connection = run.connection("aggregator-1")
+    aggregator = Aggregator(run.keys["aggregator-1"], run.folder / "aggregator-1" / "journal")
+    result, event = task_result(aggregator, run.roster, connection.poll())
+    assert "refused: terms: expected names and keys of the roster" in event
+    assert connection.submit(result) is Answer.OK
     assert "expected names" in run.service._results["aggregator-1"]
 
 
 def test_a_silo_s_certificate_is_no_aggregator_s(run, certificates):
     run.certificates = {"aggregator-1": certificates["silo-1"]}
     with pytest.raises(PermissionError, match="roster"):
-        run.connection("aggregator-1").step()
+        run.connection("aggregator-1").poll()

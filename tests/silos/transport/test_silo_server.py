@@ -14,13 +14,13 @@ from transport_helpers import connect, free_port, made_up_journal, made_up_round
 from pate_tf.net.credentials import Limits
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.roster import Policy
-from pate_tf.silos.serving import POLICY
+from pate_tf.silos.silo_server import POLICY
 
 
 @pytest.fixture
 def journal():
     made = made_up_journal()
-    made.open_round(made_up_round())
+    made.keep(made_up_round())
     yield made
     made.close()
 
@@ -40,7 +40,7 @@ def silo(server, certificates):
 def test_nobody_speaks_for_another_silo(silo, journal):
     with pytest.raises(PermissionError, match="expected the name of the certificate"):
         silo.submit(votes_of("silo-2"))
-    assert journal.replies(1) == {}
+    assert journal.rounds[0].replies == {}
 
 
 def test_a_silo_asks_for_the_state_of_a_run(silo, server, certificates, tmp_path):
@@ -128,7 +128,7 @@ def test_what_is_no_reply_is_refused_in_one_line(silo, journal, content):
     with pytest.raises(ValueError, match="message: expected one of the protocol") as caught:
         silo.call("Submit", content, Answer)
     assert "\n" not in str(caught.value)
-    assert journal.replies(1) == {}
+    assert journal.rounds[0].replies == {}
 
 
 def test_errors_of_the_coordinator_stay_with_it(silo, journal, caplog, monkeypatch):
@@ -155,7 +155,7 @@ def test_a_coordinator_that_sends_nonsense_does_not_stop_a_silo(silo, journal, m
 def coordinate(folder, files, port):
     """Opens another round whenever it is started."""
     journal = made_up_journal(folder)
-    journal.open_round(made_up_round(1 + len(journal.rounds())))
+    journal.keep(made_up_round(1 + len(journal.rounds)))
     with serve(journal, files, address=f"localhost:{port}"):
         print("ready", flush=True)
         time.sleep(600.0)

@@ -1,6 +1,7 @@
 """Whole rounds in which silos, aggregators and a coordinator speak over the network."""
 
 import contextlib
+import functools
 import threading
 import types
 
@@ -16,10 +17,10 @@ from pate_tf.silos import Asking, Coordinator, Member, SiloRoster, SiloSums
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.protocol import Keys
 from pate_tf.silos.transport import (
-    AggregatorConnection,
     AggregatorService,
-    SiloConnection,
+    TaskConnection,
     serve_coordinator,
+    task_result,
 )
 
 POOL = pool(40)
@@ -84,7 +85,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
         opened = silo(
             tmp_path / name,
             silo=name,
-            model=SiloSums(values=MADE_UP, representation="encoder")
+            model=SiloSums(values=MADE_UP, encoder_digest="encoder", num_records=1_000)
             if mechanism is SUMS
             else teacher,
             roster=roster,
@@ -95,22 +96,15 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             most_epsilon=100.0,
             epsilon_budget=1e6,
         )
-        connection = SiloConnection(address, files=certificates[name], wait_seconds=0.5)
+        connection = TaskConnection(address, files=certificates[name], wait_seconds=0.5)
         with opened, connection:
-            opened.serve(
-                connection.poll,
-                connection.submit,
-                until=connection.is_over,
-                sleep=lambda seconds: None,
-            )
+            connection.serve(opened.result, sleep=lambda seconds: None)
 
     def serve_aggregator(address, name):
         aggregator, files = Aggregator(KEYS[name], tmp_path / name), certificates[name]
-        connection = AggregatorConnection(
-            aggregator, roster, address, files=files, wait_seconds=0.5
-        )
+        connection = TaskConnection(address, files=files, is_aggregator=True, wait_seconds=0.5)
         with contextlib.closing(aggregator), connection:
-            connection.serve(until=connection.is_over)
+            connection.serve(functools.partial(task_result, aggregator, roster))
 
     with (
         Coordinator(
@@ -131,12 +125,12 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             thread.start()
         try:
             if mechanism is SUMS:
-                total = coordinator.result_of_sums(coordinator.open_total(POOL, ENCODER))
+                total = coordinator.open_total(POOL, ENCODER).result[0]
             else:
                 labels = coordinator.ask(POOL, np.arange(20))
         finally:
             assert all(thread.is_alive() for thread in threads)  # they wait for more
-            with SiloConnection(address, files=certificates[SILOS[0]]) as connection:
+            with TaskConnection(address, files=certificates[SILOS[0]]) as connection:
                 status = connection.call(STATUS, None, tuple[bool, dict[str, float]])
             server.end()  # and hear that the run is over
             for thread in threads:

@@ -6,9 +6,9 @@ import time
 import numpy as np
 
 from pate_tf.accounting.local import RandomisedResponse
-from pate_tf.silos.journal import CoordinatorJournal, Round
-from pate_tf.silos.messages import RandomisedVotes
-from pate_tf.silos.transport import SiloConnection, serve_coordinator
+from pate_tf.silos.messages import QueryBatch, RandomisedVotes
+from pate_tf.silos.round_journal import CoordinatorJournal, Round
+from pate_tf.silos.transport import TaskConnection, serve_coordinator
 
 SILOS = ("silo-1", "silo-2")
 AGGREGATORS = ("aggregator-1", "aggregator-2", "aggregator-3", "aggregator-4")
@@ -18,14 +18,15 @@ QUERIES = np.arange(NUM_QUERIES * 4, dtype=np.uint8).reshape(NUM_QUERIES, 2, 2)
 
 
 def made_up_round(number=1, seconds=60.0):
-    return Round(
+    batch = QueryBatch(
         run_id="run",
-        number=number,
+        batch_id=f"round-{number}",
         queries=QUERIES,
-        mechanisms=dict.fromkeys(SILOS, RandomisedResponse(num_classes=3, epsilon=1.0)),
         num_classes=3,
+        mechanism=RandomisedResponse(num_classes=3, epsilon=1.0),
         deadline=time.time() + seconds,
     )
+    return Round(number=number, batch=batch, mechanisms=dict.fromkeys(SILOS, batch.mechanism))
 
 
 def made_up_journal(folder=None):
@@ -38,7 +39,7 @@ def serve(journal, files, *, address="localhost:0", limits=None, aggregators=Non
 
 def connect(server, files, wait_seconds=0.0):
     port = server if isinstance(server, int) else server.port
-    return SiloConnection(f"localhost:{port}", files=files, wait_seconds=wait_seconds)
+    return TaskConnection(f"localhost:{port}", files=files, wait_seconds=wait_seconds)
 
 
 def votes_of(silo, *, first=0, batch_id="round-1", commitment=None):

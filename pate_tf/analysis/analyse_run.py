@@ -1,0 +1,506 @@
+"""A whole analysis: account for votes, release once, write what may and what may not be published.
+
+What `pate analysis` calls, and any program may. TensorFlow is not imported.
+"""
+
+import contextlib
+import dataclasses
+import decimal
+import math
+import pathlib
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from pate_tf.accounting import composition, moments
+from pate_tf.accounting.charge import PlannedRelease, rounded_up
+from pate_tf.accounting.composition import Charge
+from pate_tf.accounting.conversions import DEFAULT_DELTA, WishedDelta
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.analysis import vote_sources
+from pate_tf.analysis.sanitised_epsilon import Released, release
+from pate_tf.analysis.vote_sources import MOST_MOMENTS, Analysis, Progress, VoteSource, analyse
+from pate_tf.core import artifacts
+from pate_tf.core.reporting import QUIET, Reporting, ReportTable, Row, RunReport
+from pate_tf.core.settings import TeacherNumber, setting
+from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
+from pate_tf.ledger.ledger_file import DATABASE, DEBITS, charge_of
+from pate_tf.release.noise import NoiseSource, SystemNoise
+
+FILE: Final = "analysis.json"
+DEFAULT_OUTPUT: Final = pathlib.Path("runs/analysis")
+KINDS: Final = {"sanitised": "log_cost", "smooth_sensitivity": "smooth_sensitivity"}
+
+
+# For each table: by the name of a value its label, and what is shown of it.
+ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
+    pathlib.Path(__file__).with_name("rows.toml").read_text()
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisSettings(WishedDelta, TeacherNumber):
+    """Which votes and ledgers are analyzed, what is released, and where results go."""
+
+    restated: ClassVar = {
+        "num_teachers": {
+            "group": "votes",
+            "advanced": True,
+            "help": "Number of teachers, public, which confirms labels of more teachers than "
+            "queries.",
+        },
+        "delta": {
+            "group": "accounting",
+            "help": f"Delta of every epsilon. Default: the ledger's, else {DEFAULT_DELTA:g}.",
+        },
+    }
+    run: pathlib.Path | None = setting(
+        None,
+        group="votes",
+        flag="train_dir",
+        help="A run folder: its ledger, with the votes of everything that was charged.",
+    )
+    ledgers: tuple[pathlib.Path, ...] | None = setting(
+        None,
+        group="votes",
+        flag="ledger",
+        help="Ledgers, by file or folder, separated by commas: history, spending and what remains; "
+        "several are composed, of ensembles trained on the same records. With --statement also "
+        "silos' accounts.",
+    )
+    counts_file: pathlib.Path | None = setting(
+        None,
+        group="votes",
+        help="A .npy or .csv file of votes, for queries chosen without looking at noisy labels: "
+        "labels [num_teachers, num_queries], or with --input_is_counts counts [num_queries, "
+        "num_classes]. Whole numbers, of integer or float type.",
+    )
+    input_is_counts: bool = setting(
+        False, group="votes", advanced=True, help="Whether --counts_file holds counts, not labels."
+    )
+    indices_file: pathlib.Path | None = setting(
+        None,
+        group="votes",
+        advanced=True,
+        help="A .npy or .csv file with the indices of the queries to analyze. Default: all.",
+    )
+    max_examples: int | None = setting(
+        None,
+        group="votes",
+        least=1,
+        advanced=True,
+        help="How many queries, from the first. Default: all.",
+    )
+    num_classes: int | None = setting(
+        None,
+        group="votes",
+        flag="nb_labels",
+        least=1,
+        advanced=True,
+        help="Number of classes, public. Default: as many as --counts_file has counts; 10 for "
+        "labels. A class without votes only makes the bounds larger, never too small.",
+    )
+    bounds: tuple[str, ...] | None = setting(
+        None,
+        group="accounting",
+        flag="bound",
+        help="Data-dependent bounds, separated by commas; every mechanism must have them. "
+        "SENSITIVE. paper: the paper's, forward. tight: forward. two_sided: both directions. "
+        "class_aware: both directions, by the count of every class. exact: both directions; slow. "
+        "Default: those of paper, two_sided and class_aware that it has.",
+    )
+    num_moments: int | None = setting(
+        None,
+        group="accounting",
+        flag="moments",
+        least=1,
+        most=MOST_MOMENTS,
+        advanced=True,
+        help="N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real "
+        f"moments, log-spaced from {moments.DEFAULT_MOMENTS[0]:g} to "
+        f"{moments.DEFAULT_MOMENTS[-1]:g}. A moment is the Renyi order less one.",
+    )
+    conversion: str = setting(
+        "improved",
+        group="accounting",
+        choices=("improved", "classic"),
+        advanced=True,
+        help="From moments to epsilon, natural logarithm. improved: Balle et al. 2020. classic: "
+        "Abadi et al. 2016.",
+    )
+    beta: float = setting(
+        0.09,
+        group="accounting",
+        above=0.0,
+        advanced=True,
+        help="Rate, per teacher, of the smooth sensitivity that --release=smooth_sensitivity "
+        "tabulates.",
+    )
+    release: str | None = setting(
+        None,
+        group="release",
+        choices=(*KINDS, "none"),
+        help="What is published about the data-dependent cost. A draw happens once for the same "
+        "votes; their ledger is charged first, and stores it. sanitised: an epsilon with noise. "
+        "smooth_sensitivity: the cost with noise by smooth sensitivity, and its table. none: "
+        "nothing. Default: none, but what a --train_dir or --ledger stores is shown again.",
+    )
+    output: pathlib.Path | None = setting(
+        None,
+        group="output",
+        flag="output_dir",
+        help="Where sensitive/analysis.json, released/analysis.json and sensitive/releases/ go. "
+        "Default: the run folder of --train_dir, else runs/analysis.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sources = {"train_dir": self.run, "ledger": self.ledgers, "counts_file": self.counts_file}
+        named = [name for name, value in sources.items() if value is not None]
+        if len(named) != 1:
+            raise ValueError(
+                "votes: expected exactly one of `counts_file`, `train_dir` and `ledger`, or "
+                f"`statement`, got {' and '.join(f'`{name}`' for name in named) or 'none'}"
+            )
+        for bound in self.bounds or ():
+            if bound not in moments.BOUNDS:
+                raise ValueError(f"bounds: expected some of {list(moments.BOUNDS)}, got {bound!r}")
+
+
+def run(
+    settings: AnalysisSettings,
+    mechanism: Mechanism | None = None,
+    reporting: Reporting = QUIET,
+    *,
+    noise: NoiseSource | None = None,
+) -> RunReport:
+    """Accounts for votes, releases what was asked for, writes both halves, returns all of it.
+
+    Args:
+        settings: what to do.
+        mechanism: what answers the queries of a file; a ledger says it itself.
+        reporting: how progress is shown.
+        noise: of a release. Default: of the operating system.
+
+    Raises:
+        ValueError: if something does not fit; nothing was charged then.
+        LedgerError: if a ledger can't be used, or can't be charged for the release.
+        OSError: if a result can't be written.
+    """
+    folder = artifacts.RunDirectory(settings.output or settings.run or DEFAULT_OUTPUT)
+    folder.check(
+        files=[f"{half}/{FILE}" for half in (artifacts.SENSITIVE, artifacts.RELEASED)],
+        folders=[artifacts.SENSITIVE, artifacts.RELEASED, f"{artifacts.SENSITIVE}/releases"],
+    )
+    source, ledgers, delta = _read(settings, mechanism)
+    if settings.counts_file is not None:
+        reporting.note(f"votes: {source.groups[0].counts.dimensions}")
+    # Everything that may fail without a draw comes before a ledger is charged for one.
+    with _exact_progress(reporting) as progress:
+        analysis = analyse(
+            source,
+            delta=delta,
+            bounds=settings.bounds,
+            num_moments=settings.num_moments,
+            conversion=settings.conversion,
+            beta=settings.beta if settings.release == "smooth_sensitivity" else None,
+            progress=progress,
+        )
+    released, refusal = _release(settings, source, folder, noise or SystemNoise(), delta)
+    if released is not None:
+        charged: dict[Charge, int] = {released.plan: 1}  # of a file, the one draw
+        if source.folder is not None:
+            with Ledger.read(source.folder) as ledger:
+                charges = ledger.charges.items()
+                charged = {charge: number for charge, number in charges if not charge.answers}
+        analysis = dataclasses.replace(analysis, releases=charged)
+    is_secure = source.is_secure and (released is None or released.secure_noise)
+    publishable = publishable_values(analysis, released, is_secure=is_secure)
+    sensitive = sensitive_values(analysis)
+    values = json_values(publishable)
+    artifacts.write_json(folder.sensitive / FILE, json_values(sensitive), private=True)
+    artifacts.write_json(folder.released / FILE, values)
+    files = [
+        ("publishable", str(folder.root / artifacts.RELEASED / FILE)),
+        ("SENSITIVE", str(folder.root / artifacts.SENSITIVE / FILE)),
+    ]
+    tables = list[ReportTable]()
+    for ledger_values in ledgers:
+        if settings.run is None:
+            title = f"History of {ledger_values['folder']}"
+            tables.append(ReportTable(title=title, lines=ledger_values["history"]))
+        rows = rows_of(ledger_values, "ledger")
+        tables.append(ReportTable(title="Ledger, publishable", rows=rows))
+    rows = rows_of(publishable, "publishable")
+    tables.append(ReportTable(title="Publishable", rows=rows))
+    if rows := sensitive_rows(analysis):
+        tables.append(ReportTable(title="SENSITIVE, do not publish", rows=rows, is_sensitive=True))
+    if refusal is not None:
+        tables.append(ReportTable(title="Left out", rows=[("epsilon, sanitised", refusal)]))
+    tables.append(ReportTable(title="Written to", rows=files))
+    values |= {
+        **json_values(sensitive),
+        "sensitive": list(sensitive),
+        "ledgers": [json_values(each) for each in ledgers],
+    }
+    return RunReport(tables=tables, values=values)
+
+
+def _release(
+    settings: AnalysisSettings,
+    source: VoteSource,
+    folder: artifacts.RunDirectory,
+    noise: NoiseSource,
+    delta: float,
+) -> tuple[Released | None, str | None]:
+    """Returns what is released, or was stored; and why a stored draw can't be shown again."""
+    if settings.release == "none" or (settings.release is None and not source.has_release):
+        return None, None
+    planned = source.planned_release or PlannedRelease()
+    if settings.release is not None:
+        planned = dataclasses.replace(planned, release=KINDS[settings.release])
+    place = folder.root / artifacts.SENSITIVE
+    try:
+        return release(source, noise, folder=place, delta=delta, planned=planned), None
+    except (ValueError, BudgetExceeded, BudgetMismatch) as error:
+        if settings.release is not None:
+            raise
+        return None, str(error)
+
+
+def _read(
+    settings: AnalysisSettings, mechanism: Mechanism | None
+) -> tuple[VoteSource, list[dict[str, Any]], float]:
+    """Returns the votes, what each ledger says, and the delta asked for, or that of all ledgers."""
+    if settings.counts_file is not None:
+        if mechanism is None:
+            raise ValueError("mechanism: expected what answers the votes of a file, got none")
+        source = vote_sources.read_votes_file(
+            settings.counts_file,
+            mechanism,
+            input_is_counts=settings.input_is_counts,
+            indices_file=settings.indices_file,
+            max_examples=settings.max_examples,
+            num_classes=settings.num_classes,
+            num_teachers=settings.num_teachers,
+        )
+        return source, [], DEFAULT_DELTA if settings.delta is None else settings.delta
+    paths = list[pathlib.Path]()
+    for path in settings.ledgers or ():  # by file or folder
+        if path.is_file() and path.name != DATABASE:
+            raise ValueError(
+                f"ledger: expected a file {DATABASE} or the folder that holds one, got {path}"
+            )
+        paths.append(path.parent if path.name == DATABASE else path)
+    if settings.run is not None:
+        paths = [settings.run / artifacts.SENSITIVE]
+        if not (paths[0] / DATABASE).exists():
+            raise LedgerError(
+                f"run: expected a run folder with a ledger, got {settings.run}; it lies in that of "
+                f"the teachers"
+            )
+    with contextlib.ExitStack() as stack:
+        ledgers = [stack.enter_context(Ledger.read(path)) for path in paths]
+        source = vote_sources.read_ledgers(ledgers, votes_needed=settings.run is not None)
+        deltas = {ledger.delta for ledger in ledgers}
+        if settings.delta is not None:
+            deltas = {settings.delta}
+        if len(deltas) > 1:
+            raise ValueError("delta: expected one, as the ledgers differ in theirs, got none")
+        return source, [ledger_values(ledger) for ledger in ledgers], float(deltas.pop())
+
+
+@contextlib.contextmanager
+def _exact_progress(reporting: Reporting) -> Iterator[Progress]:
+    """Shows a bar while the bound `exact` runs."""
+    with contextlib.ExitStack() as stack:
+        bars: list[Any] = []
+
+        def show(done: int, total: int) -> None:
+            if done == 1:
+                bar = reporting.progress_bar(desc="exact", total=total, unit="histogram")
+                bars.append(stack.enter_context(bar))
+            bars[-1].update()
+
+        yield show
+
+
+# The numbers as JSON values, and as rows of tables; publishable ones apart.
+
+
+def shown(epsilon: float) -> str:
+    """Returns an epsilon as a table has it, rounded up."""
+    return rounded_up(epsilon) if math.isfinite(epsilon) else "infinite"
+
+
+def rows_of(values: Mapping[str, Any], table: str) -> list[Row]:
+    """Returns a row for each value that is there; epsilons are rounded up."""
+    texts = {
+        name: shown(value) if name.startswith("epsilon") and isinstance(value, float) else value
+        for name, value in values.items()
+    }
+    return [
+        (label.format_map(texts), text.format_map(texts))
+        for name, (label, text) in ROWS[table].items()
+        if values.get(name) not in (None, False)
+    ]
+
+
+def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as JSON has them: None stands for infinity."""
+    return {
+        name: json_values(value)
+        if isinstance(value, Mapping)
+        else None
+        if value == math.inf
+        else value
+        for name, value in values.items()
+    }
+
+
+def publishable_values(
+    analysis: Analysis, released: Released | None, *, is_secure: bool
+) -> dict[str, Any]:
+    """Returns what may be published: nothing depends on votes but through a release."""
+    charged = [charge.several(number) for charge, number in analysis.num_charged.items()]
+    values: dict[str, Any] = {
+        "queries": analysis.num_queries,
+        "queries_answered": analysis.num_answered,
+        "charged": "; ".join(charged) or "none",
+        "mechanisms": [charge.to_dict() for charge in analysis.num_charged],
+        "delta": analysis.delta,
+        "conversion": analysis.conversion,
+        "secure_noise": is_secure,
+        "is_seeded": not is_secure,
+        "epsilon_data_independent": analysis.epsilon,
+    }
+    if analysis.releases:
+        alone, _ = composition.smallest_epsilon(analysis.num_charged, analysis.delta)
+        values["epsilon_labels_alone"] = alone
+    if released is not None:
+        values |= {
+            "plan": released.plan.to_dict(),
+            "is_uncharged": not released.is_charged,
+            "is_late": not released.sanitised.plan_was_fixed,
+            "epsilon_sanitised": released.sanitised.epsilon,
+            "delta_sanitised": released.sanitised.delta,
+            "confidence": released.sanitised.confidence,
+            "direction": moments.direction(released.plan.bound),
+        }
+    return values
+
+
+def sensitive_values(analysis: Analysis) -> dict[str, Any]:
+    """Returns what depends on the votes and may not be published."""
+    values: dict[str, Any] = {}
+    if analysis.bounds:
+        values["epsilon_data_dependent"] = min(epsilon for epsilon, _ in analysis.bounds.values())
+        values["bounds"] = {
+            bound: {"epsilon": epsilon, "moment": moment}
+            for bound, (epsilon, moment) in analysis.bounds.items()
+        }
+    if analysis.smooth_sensitivity:
+        values["smooth_sensitivity"] = {
+            f"{moment:g}": value for moment, value in analysis.smooth_sensitivity.items()
+        }
+    return values
+
+
+def sensitive_rows(analysis: Analysis) -> list[Row]:
+    """Returns `sensitive_values` as rows."""
+    bounds = [
+        (
+            f"epsilon, data-dependent, {bound}",
+            f"{shown(epsilon)} at delta {analysis.delta:g}, moment {moment:.4g}, "
+            f"{moments.direction(bound)}, {analysis.conversion} conversion",
+        )
+        for bound, (epsilon, moment) in analysis.bounds.items()
+    ]
+    return bounds + [
+        (f"smooth sensitivity, moment {moment:.4g}", f"{value:.6g} of the total cost")
+        for moment, value in analysis.smooth_sensitivity.items()
+    ]
+
+
+def ledger_values(ledger: Ledger) -> dict[str, Any]:
+    """Returns what a ledger says; data-independent throughout, and publishable."""
+    spent = ledger.spent()
+    delta = ledger.delta
+    charges = [charge_of(row)[0] for row in ledger.history() if row.kind in DEBITS]
+    last = next((charge for charge in reversed(charges) if charge.answers), None)
+    number = None if last is None else ledger.affordable(last)
+    remaining = ledger.remaining()
+    source = ledger.source_spending()
+    left = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
+    epsilon_source = None if source is None else source.epsilon(delta)
+    raised = "; was RAISED after its first use" if ledger.was_raised else ""
+    num_sums = sum(charge.releases_feature_sums for charge in charges)
+    return {
+        "folder": str(ledger.folder),
+        "history": list(_history(ledger)),
+        "limit": _limit(ledger.epsilon_budget, delta) + raised,
+        "epsilon_budget": ledger.epsilon_budget,
+        "delta": delta,
+        "budget_was_raised": ledger.was_raised,
+        "ledger_was_reset": ledger.was_reset,
+        "source": "this run folder" if ledger.source is None else ledger.source.name,
+        "epsilon_source": epsilon_source,
+        "is_unknown": epsilon_source is None,
+        "num_ledgers": None if source is None else source.num_ledgers,
+        "secure_noise": ledger.is_secure,
+        "is_seeded": not ledger.is_secure,
+        "epsilon_spent": spent.epsilon,
+        "epsilon_remaining": remaining,
+        "remains": remaining
+        if remaining is None
+        else f"{left.create_decimal_from_float(remaining).normalize():f}",
+        "affordable": None if last is None or number is None else last.several(number),
+        "affordable_queries": number,
+        "queries": spent.num_queries,
+        "answered": spent.num_answered,
+        "counts": f"{spent.num_queries:,} queries charged, {spent.num_answered:,} labels, "
+        f"{num_sums:,} releases of feature sums",
+    }
+
+
+def _limit(epsilon_budget: float | None, delta: float) -> str:
+    limit = "no limit" if epsilon_budget is None else f"epsilon {epsilon_budget:g}"
+    return f"{limit} at delta {delta:g}"
+
+
+def _history(ledger: Ledger) -> Iterator[str]:
+    """Yields a line for each row, with the epsilon of everything charged by then."""
+    charges = Counter[Charge]()
+    of_sums = set[int]()
+    for row in ledger.history():
+        details = row.details
+        if row.kind in DEBITS:
+            charge, number = charge_of(row)
+            charges[charge] += number
+            of_sums |= {row.sequence} if charge.releases_feature_sums else set()
+            text = f"charged {charge.several(number)}"
+            if "carried_from" in details:
+                text += "; by a row that is gone, or of another ledger"
+            if not details.get("secure_noise", True):
+                text += "; SEEDED NOISE, NOT PRIVATE"
+            epsilon, _ = composition.smallest_epsilon(charges, ledger.delta)
+            text += f": epsilon {shown(epsilon)} by then"
+        elif row.kind in ("opened", "budget"):
+            verb = "opened" if row.kind == "opened" else "budget set"
+            verb = "budget RAISED" if details.get("raised") else verb
+            text = f"{verb}: {_limit(details['epsilon_budget'], details['delta'])}"
+            if details.get("acknowledged"):
+                text += "; AN EARLIER LEDGER OF THIS ENSEMBLE WAS GONE"
+        elif row.kind == "acknowledged":
+            text = f"RESET: {len(details['missing']):,} rows that were seen are gone"
+        elif row.kind == "planned":
+            text = "fixed how the data-dependent cost is released, later than the ledger was opened"
+        elif "num_answered" in details and details["debit"] not in of_sums:
+            text = (
+                f"answered {details['num_answered']:,} of the {details['num_queries']:,} queries "
+                f"that row {details['debit']} charged"
+            )
+        else:
+            text = f"stored what row {details['debit']} charged"
+        yield f"{row.sequence:>4}  {row.time}  {text}"

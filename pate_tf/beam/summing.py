@@ -1,0 +1,657 @@
+"""Feature sums by a pipeline: to the last bit those of one process.
+
+Records come in spans of files, which are read in blocks of rows.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import glob
+import hashlib
+import io
+import itertools
+import logging
+import operator
+import os
+import pathlib
+import secrets
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+from scipy import sparse
+
+from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.reporting import QUIET, Reporting
+from pate_tf.core.source import (
+    DIGEST_BYTES,
+    KEY_BYTES,
+    PrivateSource,
+    Records,
+    content_sum,
+    owner_digests,
+    record_digests,
+)
+from pate_tf.data.data_source import DataSource, FileSource
+from pate_tf.data.named_function import Named
+from pate_tf.data.schema import Column, texts_of
+from pate_tf.data.tables import (
+    PARQUET,
+    REFUSE,
+    named_records,
+    not_text,
+    of_arrow,
+    places_of,
+    text_form,
+)
+from pate_tf.ledger.rollback_guard import warn_of_same_records
+from pate_tf.models.encoder import SavedEncoder, record_features, record_vectors, save_encoder
+from pate_tf.release.feature_sums import DESCRIPTION, FeatureSums, Summands, sums_folder
+
+ENCODER: Final = "encoder.zip"
+KEY: Final = "digest.key"
+PARTIAL: Final = "partial.npz"
+ADDED: Final = -1  # key of what is added up as it is; a bucket's is the first byte of its owners
+FEWEST_MERGED: Final = 4_096
+PAIR: Final = np.dtype([("owner", f"S{DIGEST_BYTES}"), ("label", np.int64)])
+ROWS: Final = 2**15  # of a block
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A part of a source that one worker reads.
+
+    Attributes:
+        number: of the span, from 0.
+        path: of the file.
+        start: row group of a Parquet file; 0 for other files.
+    """
+
+    number: int
+    path: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Block:
+    """Some records. SENSITIVE.
+
+    Attributes:
+        inputs: `[num_records, *input_shape]`, finite.
+        labels: int64 `[num_records]`.
+        owners: names `[num_records]`; None for none.
+        num_bad: how many records next to these do not fit the schema.
+    """
+
+    inputs: npt.NDArray[Any]
+    labels: IntArray
+    owners: npt.NDArray[Any] | None
+    num_bad: int = 0
+
+
+class TableSource:
+    """Records of files of comma-separated values or Parquet, by a schema.
+
+    Attributes:
+        dataset: what is publicly known of them.
+        has_owners: whether records have owners.
+        is_strict: whether a record that does not fit is an error.
+    """
+
+    def __init__(self, data: DataSource, pattern: str | None, dataset: Dataset) -> None:
+        """Names them; nothing is read before `spans`.
+
+        Args:
+            data: their schema, columns of label and owner, and a public file in the same form.
+            pattern: a path, or one with `*`; None for `data.files.private`.
+            dataset: what is publicly known of them.
+
+        Raises:
+            ValueError: if they can't be had, are no tables, or have no label.
+        """
+        files: FileSource | None = data.files
+        if files is None:
+            raise ValueError(
+                f"dataset: expected files of records, got the name {data.dataset}; "
+                f"FeatureSums.fit sums a data set that has a name"
+            )
+        if data.owners_file is not None:
+            raise ValueError("owners_file: expected none, as the schema names the owner's column")
+        if files.schema is None:
+            raise ValueError("schema: expected a schema of the files, got none")
+        pattern = pattern or (None if files.private is None else str(files.private))
+        if pattern is None:
+            raise ValueError("private: expected the files of the private records, got none")
+        if is_local(pattern):  # Beam finds nothing by a pattern without a folder
+            pattern = str(pathlib.Path(pattern).absolute())
+        self.dataset = dataset
+        self._schema = dataset.schema
+        self._pattern = pattern
+        first = files.public or pathlib.Path(min(glob.glob(pattern), default=pattern))
+        self._form = text_form(first, self._schema, header_alone=files.public is None)
+        self._label = files.label or self._schema.label
+        self._owner = files.owner or self._schema.owner
+        names = [column.name for column in self._schema.columns]
+        self._wanted = [*names, self._label, self._owner]
+        self.has_owners = self._owner is not None
+        self.is_strict = files.on_bad_record == REFUSE
+        if self._label is None:
+            raise ValueError("label: expected the name of the label's column, got none")
+
+    def spans(self) -> list[Span]:
+        """Returns all spans; raises ValueError if there are none, or a file can't be read."""
+        try:
+            matches = filesystems().match([self._pattern])[0].metadata_list
+        except Exception as error:  # each file system has its own
+            raise ValueError(
+                f"private: expected files {self._pattern}, got {' '.join(str(error).split())}"
+            ) from error
+        paths = sorted(match.path for match in matches)
+        if not paths:
+            raise ValueError(f"private: expected files {self._pattern}, got none")
+        spans: list[Span] = []
+        for path in paths:
+            if path.lower().endswith(PARQUET):
+                with _parquet(path) as file:
+                    groups = range(file.num_row_groups)
+                spans += [Span(len(spans) + group, path, group) for group in groups]
+            else:
+                spans.append(Span(len(spans), path, 0))
+        return spans
+
+    def blocks(self, span: Span) -> Iterator[Block]:
+        """Yields the records of a span; raises ValueError if a file can't be read to its end."""
+        path = span.path
+        parts = self._of_parquet(span) if path.lower().endswith(PARQUET) else self._of_text(path)
+        for columns, is_whole in parts:
+            yield self._block(columns, is_whole, path)
+
+    def _block(self, columns: Mapping[str, Column], is_whole: BoolArray, path: str) -> Block:
+        """Returns the records that fit, of those with all fields."""
+        schema = self._schema
+        for name in filter(None, self._wanted):
+            if name not in columns:
+                raise ValueError(f"{path}: expected a column {name}, got none")
+        encoded = [column.encode(columns[column.name]) for column in schema.columns]
+        labels = schema.labels(columns[self._label])
+        is_good = np.all([is_whole, labels > -2, *(fits for _, fits in encoded)], axis=0)
+        owners = None
+        if self._owner is not None:
+            owners = np.array(texts_of(columns[self._owner]), np.str_)
+            is_good &= owners != ""
+            owners = owners[is_good]
+        inputs = np.concatenate([features for features, _ in encoded], axis=1)
+        num_bad = int((~is_good).sum())
+        return Block(inputs[is_good], labels[is_good], owners, num_bad)
+
+    def _of_parquet(self, span: Span) -> Iterator[tuple[Mapping[str, Column], BoolArray]]:
+        with _parquet(span.path) as file:
+            names = [*places_of(file.schema_arrow.names, self._wanted, span.path)]
+            try:
+                for batch in file.iter_batches(ROWS, row_groups=[span.start], columns=names):
+                    columns = {name: of_arrow(batch.column(name)) for name in names}
+                    yield columns, np.ones(batch.num_rows, np.bool_)
+            except (OSError, pyarrow.ArrowException) as error:
+                raise ValueError(f"{span.path}: expected Parquet, got a broken file") from error
+
+    def _of_text(self, path: str) -> Iterator[tuple[Mapping[str, Column], BoolArray]]:
+        form = self._form
+        encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+        with filesystems().open(path) as raw:
+            text = io.TextIOWrapper(raw, encoding=encoding, newline="")
+            try:
+                lines = (record for _, record in named_records(text, form, self._wanted))
+                names = next(lines, [])
+                wanted = places_of(names, self._wanted, path)
+                while records := list(itertools.islice(lines, ROWS)):
+                    are_whole = np.array([len(record) == len(names) for record in records])
+                    columns = {
+                        name: pyarrow.array(
+                            record[place] if is_whole else ""
+                            for record, is_whole in zip(records, are_whole, strict=True)
+                        )
+                        for name, place in wanted.items()
+                    }
+                    yield columns, are_whole
+            except (csv.Error, UnicodeError):
+                raise not_text(path, form) from None
+
+
+def _parquet(path: str) -> Any:
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(filesystems().open(path))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path}: expected Parquet, got something else") from error
+
+
+def filesystems() -> Any:
+    """Returns Beam's file systems: local paths, and whatever is installed, such as gs://.
+
+    Raises:
+        ModuleNotFoundError: if the extra is missing.
+    """
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is one of this machine, and not of a file system of Beam's."""
+    return "://" not in path
+
+
+def checked_options(flags: Sequence[str]) -> Any:
+    """Returns Beam's options; raises ModuleNotFoundError if the extra is missing."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # Beam logs which of its extras are missing
+    try:
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        options = PipelineOptions(
+            [
+                "--runner=FnApiRunner",  # Beam's local one; the last of several counts
+                "--default_sdk_harness_log_level=CRITICAL",
+                *flags,
+            ]
+        )
+    finally:
+        logging.disable(before)
+    filesystems().set_options(options)  # files are looked for before there is a pipeline
+    return options
+
+
+def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
+    """Builds and runs a pipeline, and waits until it is done.
+
+    Raises:
+        ValueError: if it fails; one line.
+    """
+    import apache_beam as beam
+
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # workers' tracebacks
+    try:
+        pipeline = beam.Pipeline(options=options)
+        build(pipeline)
+        result = pipeline.run()
+        with getattr(result, "client", contextlib.nullcontext()):  # Dask's stays open
+            state = result.wait_until_finish()
+    except Exception as error:  # Beam's own, and what a worker raised, as text
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = lines or [type(error).__name__]
+        of_workers = [line for line in lines if line.startswith("ValueError: ")]
+        state = f"{type(error).__name__}: {lines[-1][:300]}"
+        reason = f"beam: expected the pipeline to be done, got {state}"
+        if of_workers or isinstance(error, ValueError):
+            line = of_workers[-1] if of_workers else lines[0]
+            reason = line.removeprefix("ValueError: ").partition(" [while running")[0]
+        raise ValueError(reason) from error
+    if state is not None and state != "DONE":
+        raise ValueError(f"beam: expected the pipeline to be done, got {state}")
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Replaces errors of a worker that may quote private values: those that a library raised.
+
+    Errors that were raised in pate_tf name no value; libraries' are known by their type and place.
+    """
+    try:
+        yield
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+        reason = f"private: expected readable records, got {type(error).__name__} in {module}"
+        if isinstance(error, ValueError) and module.startswith("pate_tf."):
+            reason = str(error)
+        raise ValueError(reason) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedFolder:
+    """A folder that workers and this process share until a run is done. SENSITIVE."""
+
+    folder: str
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file whole or not at all; of two attempts, one stays, and they are equal."""
+        systems = filesystems()
+        path = f"{self.folder}/{name}"
+        temporary = f"{self.folder}/part-{secrets.token_hex(8)}"
+        with systems.create(temporary, "application/octet-stream") as file:
+            file.write(content)
+        with contextlib.suppress(Exception):  # an earlier attempt's, which is equal
+            systems.delete([path])
+        systems.rename([temporary], [path])
+
+    def read(self, name: str) -> bytes:
+        """Returns a file's content.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        path = f"{self.folder}/{name}"
+        if not filesystems().exists(path):
+            raise ValueError(
+                f"beam: expected {name} in a folder that all workers reach, got none in "
+                f"{self.folder}"
+            )
+        with filesystems().open(path, "application/octet-stream") as file:
+            content: bytes = file.read()
+        return content
+
+
+@contextlib.contextmanager
+def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
+    """Makes a folder that workers share, with its parents; removes it at the end.
+
+    Raises:
+        ValueError: if it can't be made, or nothing can be written there.
+    """
+    parent = os.fspath(parent)
+    # Where the machine is this one, what a killed process leaves is removed by the next run.
+    folder = f"{parent}/{artifacts.temporary_name(pathlib.Path('beam')).name}"
+    shared = SharedFolder(folder)
+    try:
+        if is_local(parent):
+            os.makedirs(folder, 0o700)
+        else:
+            filesystems().mkdirs(folder)
+        shared.write("begun", b"")
+    except Exception as error:  # each file system has its own
+        raise ValueError(
+            f"work_dir: expected a folder that can be written, got {parent} "
+            f"({' '.join(str(error).split())})"
+        ) from error
+    try:
+        yield shared
+    finally:
+        if is_local(parent):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            filesystems().delete([f"{folder}/"])  # "/": on object stores, all below it
+
+
+# Sums.
+
+
+@functools.lru_cache(maxsize=2)
+def _encoder(shared: SharedFolder, dataset: Dataset) -> SavedEncoder:
+    """Returns an encoder, loaded once a worker."""
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(io.BytesIO(shared.read(ENCODER))).extractall(folder)
+        return SavedEncoder(pathlib.Path(folder), dataset)
+
+
+class _OwnerTotals:
+    """SENSITIVE: what the records of each owner and class add up to.
+
+    Little of what was added waits in memory to be merged.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._parts = [(np.empty(0, PAIR), np.empty((0, width), np.int64))]
+
+    def add(self, pairs: npt.NDArray[np.void], totals: IntArray) -> None:
+        """Adds totals `[num_pairs, width]` of owners and classes, which may repeat."""
+        self._parts.append((pairs, totals))
+        waiting = sum(len(each) for each, _ in self._parts[1:])
+        if waiting > max(FEWEST_MERGED, len(self._parts[0][0])):
+            self.merged()
+
+    def merged(self) -> tuple[npt.NDArray[np.void], IntArray]:
+        """Returns distinct pairs, ascending, and their totals."""
+        pairs, totals = (np.concatenate(each) for each in zip(*self._parts, strict=True))
+        order = np.argsort(pairs, kind="stable")
+        pairs, starts = np.unique(pairs[order], return_index=True)
+        if len(pairs):
+            totals = np.add.reduceat(totals[order], starts, axis=0)
+        self._parts = [(pairs, totals)]
+        return pairs, totals
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Partial:
+    """SENSITIVE: what some records add.
+
+    Attributes:
+        sums: the table of `Summands`.
+        lanes: `content_sum` of the records.
+        receipt: weights of the spans that were read, less those of owners' parts not yet added.
+        num_records: how many there are.
+        num_bad: records next to these that were left out.
+    """
+
+    sums: IntArray
+    lanes: npt.NDArray[np.uint64]
+    receipt: int
+    num_records: int = 0
+    num_bad: int = 0
+
+    def __add__(self, other: "_Partial") -> "_Partial":
+        return _Partial(*map(operator.add, vars(self).values(), vars(other).values()))
+
+
+def _weight(*place: int) -> int:
+    """Returns 40 bits that follow from a place: of a span, or of its owners in a bucket.
+
+    Weights add up to what they must only if each result was added exactly once.
+    """
+    digest = hashlib.sha256(repr(place).encode()).digest()
+    return int.from_bytes(digest[:5], "big")
+
+
+def _sum_span(
+    source: TableSource, shared: SharedFolder, summands: Summands, span: Span
+) -> Iterator[tuple[int, Any]]:
+    """Yields what a span's records add, under `ADDED`, and of owners their totals, by bucket."""
+    key = shared.read(KEY)
+    encoder = _encoder(shared, source.dataset)
+    first = len(summands.scale) + 1
+    sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
+    lanes = np.zeros(4, np.uint64)
+    receipt = _weight(span.number)
+    num_records = num_bad = 0
+    for number, block in enumerate(source.blocks(span)):
+        digests = record_digests(block.inputs)
+        lanes += content_sum(digests, block.labels)
+        num_records += len(digests)
+        num_bad += block.num_bad
+        features_of_rows = record_features(encoder, block.inputs, digests=digests)
+        if block.owners is None:
+            for rows, features in features_of_rows:
+                vectors = record_vectors(features, summands.scale)
+                sums += summands.of_records(vectors, block.labels[rows])
+            continue
+        pairs = np.empty(len(digests), PAIR)
+        pairs["owner"] = owner_digests(block.owners, key)
+        pairs["label"] = block.labels
+        of_block = _OwnerTotals(summands.num_rows)
+        for rows, features in features_of_rows:
+            of_block.add(pairs[rows], summands.of_owned(features))
+        pairs, totals = of_block.merged()
+        owners = np.ascontiguousarray(pairs["owner"]).view(np.uint8)
+        buckets = owners.reshape(-1, DIGEST_BYTES)[:, 0]
+        for bucket in np.unique(buckets).tolist():
+            some = buckets == bucket
+            # Few clusters have records of a pair: nearly all counts are zeros.
+            counts = sparse.csr_array(totals[some, first:])
+            weight = _weight(span.number, number, bucket)
+            receipt -= weight
+            yield bucket, (weight, pairs[some], totals[some, :first], counts)
+    yield ADDED, _Partial(sums, lanes, receipt, num_records, num_bad)
+
+
+@without_values()
+def _sum_owners(summands: Summands, keyed: tuple[int, Iterable[Any]]) -> tuple[int, _Partial]:
+    """Returns what the owners of a bucket add, under `ADDED`."""
+    receipt = 0
+    of_bucket = _OwnerTotals(summands.num_rows)
+    for weight, pairs, sums, counts in keyed[1]:
+        receipt += weight
+        of_bucket.add(pairs, np.concatenate([sums, counts.toarray()], axis=1))
+    pairs, totals = of_bucket.merged()
+    _, owners = np.unique(pairs["owner"], return_inverse=True)
+    table = summands.of_owners(totals, owners * summands.num_classes + pairs["label"])
+    return ADDED, _Partial(table, np.zeros(4, np.uint64), receipt)
+
+
+def _build_sums(
+    source: TableSource,
+    summands: Summands,
+    spans: Sequence[Span],
+    shared: SharedFolder,
+    pipeline: Any,
+) -> None:
+    """Builds the pipeline of `sums`; what workers need besides records is small and public."""
+    import apache_beam as beam
+
+    sums = np.zeros((summands.num_rows, summands.num_columns), np.int64)
+    nothing = _Partial(sums, np.zeros(4, np.uint64), 0)
+
+    def write(keyed: tuple[int, _Partial]) -> None:
+        content = io.BytesIO()
+        np.savez(content, **vars(keyed[1]))
+        shared.write(PARTIAL, content.getvalue())
+
+    def sum_span(span: Span) -> Iterator[Any]:
+        with without_values():
+            yield from _sum_span(source, shared, summands, span)
+
+    # Keys are numbers and every output of a step has a key: Dask's runner knows no tags or side
+    # inputs, and computes results that a worker lost anew, which must have the same keys.
+    summed = (
+        pipeline
+        | "spans" >> beam.Create(list(spans))
+        | "spread" >> beam.Reshuffle()
+        | "sum" >> beam.FlatMap(sum_span)
+    )
+    partials = [summed | "added" >> beam.Filter(lambda keyed: keyed[0] == ADDED)]
+    if source.has_owners:
+        partials.append(
+            summed
+            | "of owners" >> beam.Filter(lambda keyed: keyed[0] != ADDED)
+            | "owners" >> beam.GroupByKey()
+            | "clip and sum" >> beam.Map(functools.partial(_sum_owners, summands))
+        )
+    _ = (
+        partials
+        | "all" >> beam.Flatten()
+        # Integers: their order does not matter.
+        | "add" >> beam.CombinePerKey(lambda some: sum(some, nothing))
+        | "write" >> beam.Map(write)
+    )
+
+
+def sums(
+    data: DataSource,
+    *,
+    directory: str | os.PathLike[str],
+    representation: Named | None = None,
+    seed: int = 0,
+    private: str | None = None,
+    pool_size: int | None = None,
+    options: Sequence[str] = (),
+    work_dir: str | None = None,
+    reporting: Reporting = QUIET,
+) -> FeatureSums:
+    """Computes feature sums by a Beam pipeline; stores what `FeatureSums.fit` stores.
+
+    They are to the last bit those of one process, for any runner, bundles, number of workers and
+    retries: numbers are added as integers, and what a record's or an owner's are follows from that
+    record or owner alone. `pate_tf.FeatureSums.load` reads them. Workers must have one kind of
+    processor for that: TensorFlow rounds differently on others.
+
+    Args:
+        data: where private records and public samples lie. Without public ones second moments
+            stand beside the sums; records have no owners then. Where its `on_bad_record` is "skip"
+            a record that does not fit adds nothing; how many there are stands in the description of
+            the sums, `left_out`.
+        directory: the run folder.
+        representation: of the pool; None for the default of the kind of data.
+        seed: of the representation.
+        private: files of the private records: a path or a pattern with `*`, also on a file system
+            of Beam's such as gs://; None for those of `data`.
+        pool_size: how many public samples form the pool; None for the data set's own number.
+        options: Beam's own, as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
+            runner in this process.
+        work_dir: a folder that all workers reach, also on a file system of Beam's such as gs://,
+            for what they leave there until the end. Holds private data. Default: below
+            `sensitive/` of the run folder.
+        reporting: how progress is shown.
+
+    Raises:
+        ModuleNotFoundError: if the extra is missing.
+        ValueError: if something does not fit, the pipeline fails, or the folder holds others.
+    """
+    beam_options = checked_options(options)
+    if work_dir is not None:  # before hours are spent
+        with shared_folder(work_dir):
+            pass
+    public = data.load_public(reporting)
+    source = TableSource(data, private, public.dataset)
+    spans = source.spans()
+    run = artifacts.RunDirectory(pathlib.Path(directory))
+    pool = public.split(pool_size or public.dataset.pool_size).pool
+    if source.has_owners and not pool:
+        raise ValueError("owner: expected none without public records, got some")
+    summed = FeatureSums(directory=directory, representation=representation, seed=seed)
+    summed.reporting = reporting
+    encoder = summed.encoder_for(source.dataset, pool)
+    described = summed.described(encoder, has_owners=source.has_owners)
+    charged_to = data.named_source or PrivateSource.named(source.dataset.name)
+    if data.files is not None and data.named_source is None:
+        charged_to = PrivateSource.of_file(private or str(data.files.private), data.files.name)
+    if summed.is_stored(described, charged_to):  # before hours are spent
+        reporting.warn_of_stored(sums_folder(run) / DESCRIPTION, "feature sums")
+        return summed
+    artifacts.remove_abandoned(run.root)
+    summands = Summands.of(encoder, pool)
+    build = functools.partial(_build_sums, source, summands, spans)
+    with (
+        reporting.clock("summing features of records"),
+        shared_folder(work_dir or run.sensitive) as shared,
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            save_encoder(pathlib.Path(folder) / "encoder", encoder)
+            archive = shutil.make_archive(f"{folder}/encoder", "zip", f"{folder}/encoder")
+            shared.write(ENCODER, pathlib.Path(archive).read_bytes())
+        shared.write(KEY, secrets.token_bytes(KEY_BYTES))
+        run_pipeline(functools.partial(build, shared), beam_options)
+        total = np.load(io.BytesIO(shared.read(PARTIAL)), allow_pickle=False)
+    if total["receipt"] != sum(_weight(span.number) for span in spans):
+        raise ValueError("beam: expected each result of a worker once, got some twice or never")
+    num_bad = int(total["num_bad"])
+    if num_bad and source.is_strict:
+        raise ValueError(
+            "private: expected records that fit the schema, got some that do not (another number "
+            "of fields, no finite number, an unknown category or label, no owner); "
+            "on_bad_record=skip leaves out each that does not"
+        )
+    if not source.is_strict:  # whether there are any or not
+        place = sums_folder(run) / DESCRIPTION
+        reporting.note(f"how many records do not fit the schema: left_out in {place} (sensitive)")
+    warn_of_same_records(charged_to, total["lanes"].tobytes(), run.sensitive)
+    return summed.store(
+        described,
+        encoder,
+        summands,
+        total["sums"],
+        records=Records(num_records=int(total["num_records"]) + num_bad, source=charged_to),
+        num_left_out=num_bad,
+        pool_size=len(pool),
+        flags={**data.flags, **({} if private is None else {"private": private})},
+    )

@@ -1,0 +1,77 @@
+"""Asks silos to label public queries, trains a student on the labels, and publishes it.
+
+    pate coordinator --roster=roster.toml --dataset=digits --queries=100 --address=0.0.0.0:7000
+        --certificates=certificates --train_dir=runs/silos
+
+With --method=feature_sums --epsilon=1 silos add up their records' features instead, each with a
+share of the noise, and their epsilon is that of one holder. With --schema=FILE and without --public
+no public samples are needed: silos add second moments, and the student is a linear model.
+
+It need not be trusted: silos randomize their votes, or share them among the roster's aggregators
+(--sigma=40). It may be killed and started again with the same flags. Silos and aggregators dial in;
+see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
+"""
+
+from absl import flags
+
+from pate_tf.accounting.charge import rounded_up
+from pate_tf.cli import command_line
+from pate_tf.core import artifacts
+from pate_tf.queries.strategies import QueryConfig, QueryWishes
+from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
+from pate_tf.silos.roster import Asking
+from pate_tf.students.student_kinds import AUTO, StudentSettings
+
+FLAGS = flags.FLAGS
+OF_RECORDS = ("source_name", "owners_file")
+FLAG_OF_ARGUMENT = command_line.flag_of_argument(CoordinatorRun, QueryWishes, Asking)
+
+
+def define() -> None:
+    """Defines the flags."""
+    command_line.define(CoordinatorRun, group="coordinator", without=OF_RECORDS)
+    command_line.define_data_flags(with_private=False)
+    command_line.define(
+        QueryWishes, group="queries", without=("representation",), strategy="first", num_queries=100
+    )
+    command_line.define(Asking, group="asking", without=("least_answers",))
+    command_line.define(StudentSettings, group="student", student="supervised")
+
+
+def main() -> None:
+    """Reads the flags, runs, prints a table."""
+    queries = QueryConfig(**{**command_line.values_of(QueryWishes), "seed": FLAGS.seed})
+    are_sums = FLAGS.method == "feature_sums"
+    files = command_line.own_files(with_private=False, needs_public=not are_sums)
+    choice = {}
+    if files is not None and files.public is None and not FLAGS["student"].present:
+        choice = {"student": AUTO}
+    run = command_line.read(
+        CoordinatorRun,
+        asking=command_line.read(Asking),
+        queries=queries,
+        student=command_line.read(StudentSettings, **choice),
+        files=files,
+    )
+    with artifacts.only_writer(run.folder):  # a second command is refused at its start
+        report = coordinate(run, on_event=command_line.note)
+    command_line.write_report(run.report_file, report)
+    epsilons = [
+        (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")
+        for name, epsilon in report["epsilon_per_silo"].items()
+    ]
+    counts = [("protected", f"each {report['unit']}")]
+    if "queries_asked" in report:
+        number = f"{report['queries_answered']} of {report['queries_asked']} answered"
+        counts = [("queries", number)]
+    command_line.print_table(
+        "student of many holders",
+        [
+            ("silos, aggregators", f"{report['silos']}, {report['aggregators']}"),
+            *counts,
+            *report["rows"],
+            ("seconds a round", f"{report['seconds_per_round']:.2f}"),
+            *epsilons,
+            artifacts.tensorboard_row(run.folder),
+        ],
+    )

@@ -1,0 +1,180 @@
+"""Trains a model together: `pate dssgd --dataset=mnist --participants=30 --upload=0.1`.
+
+Distributed selective SGD: each participant trains on its own records and uploads a fraction of its
+parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
+and the statement beside the model says so. A stopped run resumes.
+
+Across organizations, each on a machine of its own (`pate dssgd serve --help`):
+
+    pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
+        --train_dir=runs/server
+    pate dssgd join --roster=roster.toml --address=HOST:PORT --participant=clinic
+        --data=records.npz --certificates=certificates --train_dir=runs/clinic
+
+Read the roster first: it says what is trained, and what protects uploads. Records stay with the
+participant, whose own ledger is charged before anything is uploaded; it dials and needs no open
+port. The server ends when all took all turns: it exports the model with its statement. Both may be
+killed and started again with the same flags.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import sys
+
+from absl import flags
+
+from pate_tf.cli import command_line
+from pate_tf.data.data_source import DataSource
+from pate_tf.data.loaded_data import Data, read_records
+from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
+
+FLAGS = flags.FLAGS
+NO_FLAG = ("seed", "owners_file")
+NETWORK = ("roster", "certificates", "address")
+TEXTS = {  # defaults and help
+    "train_dir": ("runs/selective_sgd", "Run folder, with sensitive state and ledger."),
+    "model": (
+        None,
+        "linear, another name that train_teachers.py takes, or module:function. Default: cnn for "
+        "images, mlp otherwise.",
+    ),
+    "representation": (
+        None,
+        "Train on features that are learned from the public pool without labels: whitened, or as "
+        "train_teachers.py takes it.",
+    ),
+    "roster": ("roster.toml", "The terms of the run, the same file at all ends."),
+    "certificates": (
+        "certificates",
+        "Folder with authority.pem, and NAME.pem and NAME.key of this end.",
+    ),
+    "address": ("localhost:7000", "HOST:PORT that the server listens on."),
+    "participant": (None, "Its name, on the roster and in its certificate."),
+    "data": (None, "A .npz file of inputs and labels, instead of --private."),
+}
+
+
+def _define(*names: str, without: tuple[str, ...] = ()) -> None:
+    """Defines flags of texts, of data, and of the ledger where records are opened."""
+    command_line.define(DataSource, group="data", without=(*NO_FLAG, *without))
+    for name in ("train_dir", *names):
+        default, text = TEXTS[name]
+        flags.DEFINE_string(name, default, text)
+        command_line.shown_in_help(name, "run")
+    command_line.define_data_flags(with_private="source_name" not in without)
+    if "source_name" not in without:
+        flags.DEFINE_boolean(
+            "reset_ledger_i_understand",
+            False,
+            "Resume although the run's ledger, or rows of it, are gone. What is known of their "
+            "cost is charged, and the run is charged again, above its target, on record forever.",
+        )
+
+
+def define_flags() -> None:
+    """Defines the flags of `pate dssgd`."""
+    _define("model", "representation")
+    command_line.define(TrainingSettings, group="training", without=NO_FLAG, rounds=15)
+
+
+def train() -> None:
+    """Trains in one process."""
+    settings = command_line.read(TrainingSettings)
+    files = command_line.own_files(with_private=True)
+    source = command_line.read(DataSource, files=files)
+    reporting = command_line.reporting()
+    from pate_tf.selective_sgd import shared_training
+
+    data = Data.of(source, None, reporting)
+    encoder = None
+    if FLAGS.representation:
+        encoder = shared_training.learn_encoder(
+            FLAGS.representation, data.pool, seed=settings.seed, reporting=reporting
+        )
+    with reporting.progress_bar(
+        desc="training together", total=settings.rounds, unit="round"
+    ) as bar:
+        shared = shared_training.train(
+            data.private,
+            settings,
+            model=FLAGS.model,
+            encoder=encoder,
+            directory=FLAGS.train_dir,
+            acknowledge_reset=FLAGS.reset_ledger_i_understand,
+            on_round=lambda round_number, loss: bar.update(),
+        )
+    report = shared.publish(FLAGS.train_dir, evaluate_on=data.held_out, reporting=reporting)
+    command_line.print_table("Shared training", report.rows)
+
+
+def serve() -> None:
+    """Serves participants to their end."""
+    terms = Terms.read(pathlib.Path(FLAGS.roster))
+    files = command_line.own_files(with_private=False)
+    reporting = command_line.reporting()
+    source = command_line.read(DataSource, dataset=terms.dataset, files=files)
+    public = source.load_public(reporting)
+    from pate_tf.selective_sgd import shared_training
+
+    report = shared_training.serve(
+        terms,
+        address=FLAGS.address,
+        certificates=pathlib.Path(FLAGS.certificates),
+        directory=pathlib.Path(FLAGS.train_dir),
+        public=public,
+        reporting=reporting,
+        on_event=command_line.note,
+    )
+    command_line.print_table("Shared training", report.rows)
+
+
+def join() -> None:
+    """Takes all turns of a participant."""
+    files = command_line.own_files(with_private=True)
+    for name in ("participant", *(["data"] if files is None else [])):
+        if not FLAGS[name].value:
+            raise ValueError(f"{name}: expected it to take part, got none")
+    terms = Terms.read(pathlib.Path(FLAGS.roster))
+    source = command_line.read(DataSource, dataset=terms.dataset, files=files)
+    from pate_tf.selective_sgd import shared_training
+
+    terms.number(FLAGS.participant)  # ValueError for another's name
+    if files is not None:
+        shard = files.load_private()
+    else:
+        shard = read_records(pathlib.Path(FLAGS.data), source.load_dataset())
+    shared_training.join(
+        terms,
+        FLAGS.participant,
+        dataclasses.replace(shard, source=source.named_source or shard.source),
+        address=FLAGS.address,
+        certificates=pathlib.Path(FLAGS.certificates),
+        directory=pathlib.Path(FLAGS.train_dir),
+        acknowledge_reset=FLAGS.reset_ledger_i_understand,
+        on_event=command_line.note,
+    )
+    command_line.note(f"done; the parameters of all are in {FLAGS.train_dir}")
+
+
+# What each does, its flags of text, and settings of data that it has no flags for.
+COMMANDS = {
+    "serve": (serve, NETWORK, ("dataset", "source_name")),
+    "join": (join, (*NETWORK, "participant", "data"), ("dataset",)),
+}
+
+
+def run() -> None:
+    """Runs the command with the flags of this process, or the one that the first argument names."""
+    main = train
+    define = define_flags
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+        main, names, without = COMMANDS[sys.argv.pop(1)]
+        define = functools.partial(_define, *names, without=without)
+    renamed = command_line.flag_of_argument(TrainingSettings)
+    renamed["acknowledge_reset"] = "reset_ledger_i_understand"
+    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,64 @@
+"""From two files to a published student with its statement, in one command.
+
+  pate schema --public=public.csv --label=diagnosis
+  pate run --private=private.csv --public=public.csv --schema=schema.toml --epsilon=1
+
+Chooses the method by public values, trains teachers or computes feature sums, releases noisy labels
+for --epsilon, trains a student and writes it with its statement below TRAIN_DIR/released. Other
+settings: pate teachers and pate student.
+"""
+
+from absl import flags
+
+from pate_tf.cli import command_line
+from pate_tf.data.data_source import DataSource
+from pate_tf.data.loaded_data import Data
+from pate_tf.planning.release_settings import (
+    Budget,
+    Output,
+    ReleasePrivacy,
+    ReleaseSettings,
+    RunSettings,
+)
+from pate_tf.queries.strategies import QueryWishes
+
+FLAGS = flags.FLAGS
+FLAG_OF_ARGUMENT = command_line.flag_of_argument(DataSource, ReleaseSettings, Budget, QueryWishes)
+
+
+def define() -> None:
+    """Defines the flags of this command."""
+    command_line.define(DataSource, group="data")
+    command_line.define_data_flags(with_private=True)
+    command_line.define(ReleasePrivacy, group="privacy")
+    command_line.define(ReleaseSettings, group="method", without=("num_rounds", "margin"))
+    command_line.define(QueryWishes, group="method", without=("strategy", "num_queries"))
+    command_line.define(Output, group="output")
+
+
+def main() -> None:
+    """Reads the flags, runs, prints."""
+    command_line.check_report_file(FLAGS.report_file)
+    if FLAGS.epsilon is None:
+        raise command_line.FlagValueError(
+            "epsilon: expected what the labels may cost, got none; a usual one is --epsilon=1"
+        )
+    origin = command_line.read(DataSource, files=command_line.own_files(with_private=True))
+    release = command_line.read(
+        ReleaseSettings, budget=command_line.read(Budget), queries=command_line.read(QueryWishes)
+    )
+    output = command_line.read(Output)
+    reporting = command_line.reporting()
+    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    data = None if origin.files is None else Data.of(origin, None, reporting)
+    from pate_tf.run.pipeline import RunData, run
+
+    data = Data.of(origin, None, reporting) if data is None else data
+    fitted, folder = run(
+        RunData(public=data.public, private=data.private, origin=origin),
+        RunSettings(release=release, output=output),
+        reporting=reporting,
+    )
+    report = fitted.report(folder)
+    command_line.print_table("Run", report.rows)
+    command_line.write_report(output.report_file, report.values)

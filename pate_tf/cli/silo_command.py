@@ -1,0 +1,182 @@
+"""One silo: it keeps its data, answers public queries by its policy, and keeps its own ledger.
+
+    pate silo init --name=clinic --silo_dir=clinic --coordinator=HOST:PORT --epsilon_budget=20
+    pate silo serve --silo_dir=clinic --private=patients.csv --schema=schema.toml
+
+`init` writes policy.toml, which a privacy officer reads, changes and signs off; --policy=FILE has
+lines of it that differ from the defaults. `serve` dials the coordinator and ends, with exit code 0,
+when that says that the run is over. It may be killed and started again at any time, and needs no
+open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
+ledger (SILO_DIR/sensitive): never restore it from a copy.
+
+`pate silo status --silo_dir=clinic` prints what was spent, and when the coordinator heard of each.
+
+With --method=feature_sums no teacher votes: features of the records are summed by class and shared
+with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
+
+    pate silo certificates --demo --names=clinic,school --certificates=certificates
+
+makes a certificate authority for trying it out. Real ones come from an authority of your own.
+"""
+
+import contextlib
+import functools
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.local import SecureFeatureSums
+from pate_tf.cli import command_line
+from pate_tf.core import artifacts
+from pate_tf.core.settings import described
+from pate_tf.ledger.journal import Store
+from pate_tf.ledger.ledger_file import DATABASE
+from pate_tf.silos import silo_server
+from pate_tf.silos.roster import METHODS, Member, Policy
+
+FLAGS = flags.FLAGS
+INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
+
+
+OPTIONS: dict[str, tuple[Callable[..., Any], Any, str]] = {
+    "silo_dir": (flags.DEFINE_string, None, "Folder of the silo: policy, ledger, teacher."),
+    "certificates": (flags.DEFINE_string, "certificates", "Folder of the certificates."),
+    "demo": (flags.DEFINE_boolean, False, "Must be given: the authority is one to try out alone."),
+    "names": (flags.DEFINE_list, None, "Names of all who dial, separated by commas."),
+    "policy": (flags.DEFINE_string, None, "A TOML file with further lines of the policy."),
+}
+
+
+def define(name: str) -> None:
+    """Defines the flags of a command of `COMMANDS`."""
+    if name == "serve":
+        command_line.define(silo_server.SiloRun, group="silo", without=("owners_file",))
+        command_line.define_data_flags(with_private=True)
+    if name == "init":
+        command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
+        about = "feature_sums allows secure_feature_sums alone."
+        flags.DEFINE_enum("method", "pate", METHODS, about)
+    _, options = COMMANDS[name]
+    for option in options:
+        define_one, default, about = OPTIONS[option]
+        define_one(option, default, about)
+
+
+def require(what: str, *names: str) -> None:
+    """Raises ValueError unless flags have values."""
+    for name in names:
+        if not FLAGS[name].value:
+            raise ValueError(f"{name}: expected {what}, got none")
+
+
+def init() -> None:
+    """Makes a silo's folder."""
+    require("it for a new silo", "silo_dir")
+    flag_of = {"silo": "name", **{name: name for name in INIT[1:]}}
+    values = {name: FLAGS[flag].value for name, flag in flag_of.items() if FLAGS[flag].present}
+    if FLAGS.method == "feature_sums":
+        values["allowed"] = (SecureFeatureSums.name,)
+    if FLAGS.policy:
+        policy = Policy.read(pathlib.Path(FLAGS.policy), **values)
+    else:
+        require("it for a new silo, or --policy", "name", "coordinator", "epsilon_budget")
+        policy = Policy(**values)
+    path = pathlib.Path(FLAGS.silo_dir) / silo_server.POLICY
+    if path.exists():
+        raise ValueError(
+            f"folder: expected one without {silo_server.POLICY}, got {path}: edit it instead"
+        )
+    artifacts.make_sensitive_folder(path.parent / artifacts.SENSITIVE)
+    policy.write(path)
+    of_sums = " --roster=FILE --method=feature_sums" if FLAGS.method == "feature_sums" else ""
+    files = f"--silo_dir={FLAGS.silo_dir} --private=FILE --schema=FILE{of_sums}"
+    print(f"read and sign off {path}; then: pate silo serve {files}")
+
+
+def serve() -> None:
+    """Works for a coordinator."""
+    require("the folder of the silo", "silo_dir")
+    files = command_line.own_files(with_private=True)
+    settings = command_line.read(silo_server.SiloRun, files=files)
+    Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
+    silo_server.serve(settings, on_event=command_line.note)
+
+
+def status() -> None:
+    """Prints what the silo spent, and whom the coordinator heard of last."""
+    from pate_tf.net.credentials import STATUS, TlsFiles
+    from pate_tf.silos.transport import TaskConnection  # needs grpcio
+
+    require("the folder of the silo", "silo_dir")
+    folder = pathlib.Path(FLAGS.silo_dir)
+    policy = Policy.read(folder / silo_server.POLICY)
+    spent = 0.0
+    if (folder / artifacts.SENSITIVE / DATABASE).exists():
+        with contextlib.closing(Store(folder / artifacts.SENSITIVE, read_only=True)) as account:
+            account.catch_up()
+            spent = smallest_epsilon(account.charges, policy.delta)[0]
+    print(f"{policy.silo}: epsilon {spent:.3f} spent of {policy.epsilon_budget:g}")
+    if (folder / silo_server.ENDED).exists():
+        print(f"{policy.silo}: {silo_server.OVER}")
+        return
+    files = TlsFiles.of(pathlib.Path(FLAGS.certificates), policy.silo)
+    with TaskConnection(policy.coordinator, files=files) as connection:
+        is_over, last_calls = connection.call(STATUS, None, tuple[bool, dict[str, float]])
+    print(
+        f"coordinator at {policy.coordinator}: the run is {'over' if is_over else 'not over yet'}"
+    )
+    for name, seconds in last_calls.items():
+        print(f"{name}: " + (f"called {seconds:.0f} s ago" if seconds >= 0 else "not called yet"))
+
+
+def keys() -> None:
+    """Makes a silo's keys and prints its entry on the roster."""
+    from pate_tf.silos.protocol import Keys  # needs cryptography
+
+    require("the folder of the silo", "silo_dir")
+    folder = pathlib.Path(FLAGS.silo_dir)
+    name = Policy.read(folder / silo_server.POLICY).silo
+    sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
+    identity = Keys.load_or_create(sensitive / silo_server.KEYS, name).identity
+    print(Member(name=name, identity=identity).entry())
+
+
+def certificates() -> None:
+    """Makes an authority for trying silos out."""
+    from pate_tf.net.credentials import write_demo_certificates
+
+    require("--demo, as these certificates are to try out alone", "demo")
+    require("the names of all who dial", "names")
+    files = write_demo_certificates(pathlib.Path(FLAGS.certificates), FLAGS.names)
+    print(f"{len(files)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
+
+
+# What each does, and its flags of `OPTIONS`.
+COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
+    "init": (init, ("silo_dir", "policy")),
+    "keys": (keys, ("silo_dir",)),
+    "serve": (serve, ()),
+    "status": (status, ("silo_dir", "certificates")),
+    "certificates": (certificates, ("certificates", "demo", "names")),
+}
+
+
+def run() -> None:
+    """Runs the command that the first argument names."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in COMMANDS:
+        is_help = name.lstrip("-") in command_line.HELP
+        print(
+            __doc__ if is_help else f"error: expected one of {', '.join(COMMANDS)}, got {name!r}",
+            file=sys.stdout if is_help else sys.stderr,
+        )
+        raise SystemExit(0 if is_help else command_line.FLAG_ERROR)
+    del sys.argv[1]
+    main, _ = COMMANDS[name]
+    renamed = command_line.flag_of_argument(Policy, silo_server.SiloRun)
+    guarded = command_line.guarded(main, FLAGS, renamed)
+    command_line.run(guarded, functools.partial(define, name), __doc__)

@@ -1,0 +1,104 @@
+"""Trains the teachers: `python train_teachers.py --dataset=mnist --nb_teachers=250`.
+
+The private data set is partitioned among the teachers, each is trained on its own shard, and all
+are exported as one ensemble below TRAIN_DIR/sensitive. A stopped run resumes where it stopped.
+"""
+
+import dataclasses
+import pathlib
+from typing import ClassVar
+
+from absl import flags
+
+from pate_tf.cli import command_line
+from pate_tf.core.settings import TeacherNumber, setting
+from pate_tf.data.data_source import DataSource, PoolSize
+from pate_tf.data.loaded_data import Data
+from pate_tf.teachers import teacher_kinds
+from pate_tf.teachers.run_folder import DEFAULT_NUM_TEACHERS
+from pate_tf.teachers.teacher_settings import TeacherSettings
+
+FLAGS = flags.FLAGS
+ADVANCED = ("class_weights", "learning_rate")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherRun(TeacherNumber, PoolSize, DataSource):
+    """A run of train_teachers.py, apart from how teachers learn."""
+
+    restated: ClassVar = {
+        "num_teachers": {
+            "group": "training",
+            "help": "Number of teachers that partition the private data. Default: for teachers on "
+            "features what suits the number of private records and classes, and is printed; for "
+            f"others {DEFAULT_NUM_TEACHERS}. "
+            "With owners there is no default, as the number of their records is private.",
+        }
+    }
+    teachers: str | None = setting(
+        None,
+        group="training",
+        flag="teacher_id",
+        help="Teacher to train in this process, from 0, or a range such as 0-49. Default: all. The "
+        "process that finishes the last one exports the ensemble.",
+    )
+    folder: pathlib.Path | None = setting(
+        None,
+        group="output",
+        flag="train_dir",
+        help="Folder of the run. Default: runs/DATASET-NB_TEACHERS in this folder.",
+    )
+    report_file: str | None = setting(
+        None, group="output", help="Where to write what is printed, as JSON (sensitive)."
+    )
+
+    @property
+    def teacher_range(self) -> range | None:
+        """The teachers to train in this process; None for all.
+
+        Raises:
+            ValueError: if `teachers` is neither a number nor a range `first-last`.
+        """
+        if self.teachers is None:
+            return None
+        first, dash, last = self.teachers.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(
+                f"teachers: expected a number or a range like 0-49, got {self.teachers!r}"
+            )
+        return range(int(first), int(last if dash else first) + 1)
+
+
+FLAG_OF_ARGUMENT = command_line.flag_of_argument(TeacherRun, TeacherSettings)
+
+
+def define() -> None:
+    """Defines the flags of this command, in the order of their help."""
+    command_line.define(TeacherRun, group="data", advanced=ADVANCED)
+    command_line.define_data_flags(with_private=True)
+    command_line.define(TeacherSettings, group="training", advanced=ADVANCED)
+
+
+def main() -> None:
+    """Reads the flags, trains, prints."""
+    command_line.check_report_file(FLAGS.report_file)
+    run = command_line.read(TeacherRun, files=command_line.own_files(with_private=True))
+    settings = command_line.values_of(TeacherSettings)
+    teacher_kinds.check_model(settings["model"])
+    reporting = command_line.reporting()
+    # Files are read first: what is wrong with them is said before TensorFlow starts.
+    data = None if run.files is None else Data.of(run, run.pool_size, reporting)
+    from pate_tf.teachers.teacher_set import Teachers
+
+    data = Data.of(run, run.pool_size, reporting) if data is None else data
+    teachers = Teachers(
+        settings.pop("model"),
+        num_teachers=run.num_teachers,
+        directory=run.folder,
+        steps=settings.pop("max_steps"),
+        num_processes=None,
+        **settings,
+    ).fit(data.private, data.pool, teachers=run.teacher_range, data_source=run, reporting=reporting)
+    report = teachers.report(data, reporting)
+    command_line.print_table("Teachers", report.rows)
+    command_line.write_report(run.report_file, report.values)

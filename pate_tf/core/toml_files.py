@@ -1,0 +1,108 @@
+"""Small TOML files become checked values; every mistake is one line that names the file."""
+
+import math
+import pathlib
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pate_tf.core.checks import between, refuse, whole
+from pate_tf.core.settings import described, value_type
+
+
+class Fields:
+    """Takes the values of one table one by one; what is left at the end is a mistake.
+
+    Args:
+        where: begins every message: the file and the table.
+        values: of the table.
+    """
+
+    def __init__(self, where: str, values: object) -> None:
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{where}: expected a table, got something else")
+        self._where = where
+        self._values = dict(values)
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> "Fields":
+        """Returns the fields of a TOML file.
+
+        Raises:
+            ValueError: if it is no TOML.
+            OSError: if it can't be read.
+        """
+        try:
+            return cls(str(path), tomllib.loads(path.read_bytes().decode()))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{path}: expected TOML, got something else: {reason}") from None
+
+    def number(self, name: str, *, above: float = 0.0) -> float:
+        """Returns a finite number above `above`."""
+        value = self._take(name)
+        between(above, math.inf, **{f"{self._where}: {name}": value})
+        return float(value)
+
+    def whole(self, name: str) -> int:
+        """Returns a whole number of at least 0."""
+        value = self._take(name)
+        whole(0, **{f"{self._where}: {name}": value})
+        return int(value)
+
+    def text(self, name: str) -> str:
+        """Returns a text that is not empty."""
+        value = self._take(name)
+        if not isinstance(value, str) or not value.strip():
+            refuse(f"{self._where}: {name}", "a text", value)
+        return value
+
+    def texts(self, name: str, *, among: Sequence[str]) -> tuple[str, ...]:
+        """Returns a list of one or more different texts of `among`."""
+        value = self._take(name)
+        if not isinstance(value, list) or not value or not all(text in among for text in value):
+            refuse(f"{self._where}: {name}", f"a list of {', '.join(among)}", value)
+        return tuple(dict.fromkeys(value))
+
+    def settings(self, kind: type, *, without: Collection[str] = ()) -> dict[str, Any]:
+        """Returns the values of a class of settings that stand here, by field; it checks them."""
+        values: dict[str, Any] = {}
+        for name, each in described(kind).items():
+            if self.has(name) and name not in without:
+                is_of, is_list = value_type(kind, name)
+                if is_list:
+                    values[name] = self.texts(name, among=each.choices or ())
+                elif is_of is float:
+                    values[name] = self.number(name, above=-math.inf)
+                else:
+                    values[name] = self.whole(name) if is_of is int else self.text(name)
+        return values
+
+    def table(self, name: str) -> "Fields":
+        """Returns a table inside of this one."""
+        return Fields(f"{self._where}, [{name}]", self._take(name))
+
+    def tables(self, name: str) -> list["Fields"]:
+        """Returns an array of one or more tables."""
+        value = self._take(name)
+        if not isinstance(value, list) or not value:
+            refuse(self._where, f"one or more [[{name}]]", value)
+        return [
+            Fields(f"{self._where}, [[{name}]] {place}", each)
+            for place, each in enumerate(value, 1)
+        ]
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a value."""
+        return name in self._values
+
+    def end(self) -> None:
+        """Raises ValueError if something was not taken."""
+        if self._values:
+            names = ", ".join(sorted(self._values))
+            raise ValueError(f"{self._where}: expected nothing else, got {names}")
+
+    def _take(self, name: str) -> Any:
+        if name not in self._values:
+            raise ValueError(f"{self._where}: expected {name}, got none")
+        return self._values.pop(name)

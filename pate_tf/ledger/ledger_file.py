@@ -1,0 +1,590 @@
+"""The files of a ledger: rows and answers in a database, a note of the last row, and a lock.
+
+Rows are chained by their hashes, and say what they charged.
+
+What opening detects: any change to a row or an answer, a missing or inserted row, a damaged page
+or index, a changed schema, and a tail that was cut off (`ledger.head.json` notes the last row
+whenever one is written). What it can't detect: somebody who may write to the folder and rewrites
+table and head together. Against that, a released statement quotes the `Head` of its ledger, and
+`LedgerFile.holds` tells whether a ledger still contains it.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from pate_tf.accounting.charge import charge_from_dict
+from pate_tf.accounting.composition import Charge
+from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
+
+DEBITS: Final = ("debit",)  # kinds of rows that charge
+
+# JSON with sorted keys and no spaces, so that equal values have equal texts.
+canonical_json: Callable[[object], str] = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), allow_nan=False
+).encode
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LedgerRow:
+    """One row of a store. Rows are ordered by sequence; clocks may go backwards.
+
+    >>> import numpy as np, pate_tf
+    >>> data = pate_tf.Data.load("digits")
+    >>> teachers = pate_tf.Teachers.from_votes(np.zeros((9, 20), int), directory=folder / "few")
+    >>> mechanism = pate_tf.LaplaceNoisyMax(scale=1.0)
+    >>> with pate_tf.Labeller(teachers, mechanism, epsilon_budget=2.5, delta=1e-5) as labeller:
+    ...     try:
+    ...         labels = labeller.label(data.pool, num_queries=20)
+    ...     except pate_tf.BudgetExceeded as error:
+    ...         print(error.num_affordable)
+    1
+
+    Attributes:
+        sequence: 1 for the row that opens the store, then one more for each row.
+        time: UTC time by the machine's clock, ISO 8601. Stated, never relied on.
+        kind: "opened", "debit", "answers", "released", "budget", "source" or "acknowledged" in a
+            ledger; other stores have kinds of their own.
+        details: what the kind records, JSON values.
+
+            - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
+              `epsilon_budget` (None if there is none), `delta`, `acknowledged` (whether an earlier
+              ledger was gone; the next row says which), `planned_release` (how the data-dependent
+              cost will be released), `source` (name and key of the data source that it is charged
+              to; sensitive).
+            - source: the same `source`, where a ledger of an earlier version fixed it later.
+            - acknowledged: `missing`, digests of rows that were seen and are gone.
+            - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and
+              `queries_digest` of the queries that are to be answered, `secure_noise`, `past`
+              (whether it was released before it was recorded), `delta`. One that charges what a
+              missing row charged names that row as `carried_from`.
+            - answers: `debit` (the sequence of the row that charged them), `num_queries`,
+              `num_answered`, `answers_digest`.
+            - released: `debit`, `kept` (sensitive: the draw, and what it was drawn for).
+            - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`,
+              `raised` (False only where a ledger without a budget got its first one).
+
+        digest: SHA-256 of the row before, the sequence and the row, hexadecimal.
+    """
+
+    sequence: int
+    time: str
+    kind: str
+    details: Mapping[str, Any] = dataclasses.field(repr=False)
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Head:
+    """The last row of a ledger: what a statement quotes to fix the history before it.
+
+    Attributes:
+        sequence: sequence of the last row; 0 before there is one.
+        digest: its digest, which depends on every row before it. The secret salt of the first row
+            hides everything else that went into it, so it may be published.
+    """
+
+    sequence: int = 0
+    digest: str = bytes(32).hex()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredAnswer:
+    """The one answer that a query ever gets from a mechanism.
+
+    Attributes:
+        label: the noisy label, or None if the mechanism withheld it.
+        debit: sequence of the row that charged it.
+        noisy_counts: what was released with the label, `[num_classes]` in units of 1 / LATTICE
+            votes; None if nothing was.
+    """
+
+    label: int | None
+    debit: int
+    noisy_counts: tuple[int, ...] | None = None
+
+
+def charge_of(row: LedgerRow) -> tuple[Charge, int]:
+    """Returns what a row of `DEBITS` charged, and how often.
+
+    Raises:
+        LedgerError: if this program does not know that charge.
+    """
+    try:
+        return charge_from_dict(row.details["charge"]), int(row.details["number"])
+    except (ValueError, TypeError) as error:
+        raise LedgerError(
+            f"row {row.sequence} charged something unknown here; import what defines it: {error}"
+        ) from error
+
+
+def first_debit(row: LedgerRow) -> str:
+    """Returns the digest of the row that charged first, where a row repeats another's debit."""
+    return str(row.details.get("carried_from", row.digest))
+
+
+def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
+    """Returns what rows charged; those of other kinds charge nothing."""
+    charges: Counter[Charge] = Counter()
+    for row in rows:
+        if row.kind in DEBITS:
+            charge, number = charge_of(row)
+            charges[charge] += number
+    return charges
+
+
+def batches_before(
+    history: Iterable[LedgerRow], mechanism: Charge, *, last: int
+) -> Counter[Charge]:
+    """Returns the charges of whole batches that led to labels of a mechanism.
+
+    All of them if the mechanism is itself charged once for a batch, with its own; else those
+    without an answer.
+
+    Args:
+        history: rows of a ledger.
+        mechanism: what drew the labels.
+        last: sequence of the last row that charged them.
+    """
+    debits: dict[int, tuple[Charge, int]] = {}
+    unanswered: set[int] = set()
+    for row in history:
+        if row.kind in DEBITS and row.sequence <= last:
+            charge, number = charge_of(row)
+            if charge.charged_per_batch:
+                debits[row.sequence] = (charge, number)
+        elif row.kind == "answers" and not row.details["num_answered"]:
+            unanswered.add(row.details["debit"])
+    charges: Counter[Charge] = Counter()
+    for sequence, (charge, number) in debits.items():
+        if mechanism.charged_per_batch or sequence in unanswered:
+            charges[charge] += number
+    return charges
+
+
+# The chain of hashes.
+
+
+Answer = tuple[int, int, bytes, int | None, bytes | None]  # position, debit, query, label, counts
+
+
+def chained(before: str, sequence: int, moment: str, kind: str, text: str) -> LedgerRow:
+    """Returns a row after the one of digest `before`; `text` is its details."""
+    content = canonical_json([sequence, moment, kind, text]).encode()
+    digest = hashlib.sha256(bytes.fromhex(before) + content).hexdigest()
+    details = json.loads(text)
+    return LedgerRow(sequence=sequence, time=moment, kind=kind, details=details, digest=digest)
+
+
+def digest_of_answers(answers: Sequence[Answer]) -> str:
+    """Returns what the row of answers holds of them."""
+    digest = hashlib.sha256()
+    for position, debit, query, label, noisy_counts in answers:
+        released = "" if noisy_counts is None else f",{noisy_counts.hex()}"
+        digest.update(f"{position},{debit},{query.hex()},{label}{released}\n".encode())
+    return digest.hexdigest()
+
+
+class LedgerError(Exception):
+    """The ledger can't be used: damaged, not writable, or of another version.
+
+    >>> import pate_tf
+    >>> issubclass(pate_tf.BudgetExceeded, pate_tf.LedgerError)
+    True
+    """
+
+
+class BudgetMismatch(LedgerError):  # noqa: N818
+    """The budget is not the one that was fixed at first use."""
+
+
+class BudgetExceeded(LedgerError):  # noqa: N818
+    """What was to be charged doesn't fit into what remains of the budget; nothing was charged.
+
+    >>> import pate_tf
+    >>> pate_tf.BudgetExceeded("epsilon: expected at most 1", num_affordable=3).num_affordable
+    3
+
+    Attributes:
+        num_affordable: how many of the same charge would fit.
+    """
+
+    def __init__(self, message: str, *, num_affordable: int) -> None:
+        super().__init__(message)
+        self.num_affordable = num_affordable
+
+
+# Rows and answers on disk.
+
+
+FAULT_VARIABLE: Final = "PATE_TF_FAULT_POINT"
+DATABASE: Final = "ledger.sqlite3"
+WAIT_SECONDS: Final = 120.0
+QUERIES_AT_ONCE: Final = 500  # every SQLite takes 999 values
+VERSION: Final = 3
+TABLES: Final = """
+    CREATE TABLE rows (
+      sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, details TEXT NOT NULL,
+      digest BLOB NOT NULL) STRICT;
+    CREATE TABLE answers (
+      position INTEGER PRIMARY KEY, debit INTEGER NOT NULL, query BLOB NOT NULL UNIQUE,
+      label INTEGER) STRICT;
+    ALTER TABLE answers ADD COLUMN noisy_counts BLOB;
+"""
+SCHEMA_QUERY: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
+
+
+def fault_point(name: str) -> None:
+    """Kills this process if a test named this point in the environment."""
+    if os.environ.get(FAULT_VARIABLE) == name:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LedgerFile(contextlib.ExitStack):
+    """Rows and answers on disk, verified when they are read; see `Store` for what they say.
+
+    What is appended in one `transaction` is durable, all of it or nothing, before it counts
+    (`_record`). Rows are never changed or deleted, by whichever processes and threads write at
+    once.
+
+    A subclass says by `_record` what its rows add up to, and by `name` what its files are called.
+    It can't be used after `close`.
+
+    Attributes:
+        folder: of the files, mode 0700; None for a ledger in memory.
+        head: the last row that counts.
+    """
+
+    name: ClassVar[str] = "ledger"
+
+    def __init__(
+        self,
+        folder: pathlib.Path | None,
+        *,
+        read_only: bool = False,
+        acknowledge_reset: bool = False,
+    ) -> None:
+        """Opens the files; call `catch_up` next.
+
+        SQLite runs in WAL mode with `synchronous=FULL`: what is committed survives a power cut.
+
+        Args:
+            folder: gets mode 0700. None for a ledger in memory.
+            read_only: whether nothing will be written.
+            acknowledge_reset: whether to begin anew if the file is gone that should be there.
+
+        Raises:
+            LedgerError: if it is damaged, was changed, or can't be used.
+        """
+        super().__init__()
+        self.folder = folder
+        self.head = Head()
+        self._path = None if folder is None else folder.resolve() / f"{self.name}.sqlite3"
+        self._note_path = None if folder is None else folder / f"{self.name}.head.json"
+        self._refused = f"{self._path}: the ledger is refused:"  # begins messages
+        self._read_only = read_only
+        self._sequences: dict[str, int] = {}  # of rows, by their digests
+        self._num_answers = 0
+        self._noted: Head | None = None
+        self._tail: Head | LedgerRow = self.head
+        self._threads = threading.RLock()
+        with self._reporting(), contextlib.ExitStack() as stack:
+            is_new = True
+            target = ":memory:"
+            if folder is not None and self._path is not None and self._note_path is not None:
+                if acknowledge_reset and not self._path.exists():
+                    self._note_path.unlink(missing_ok=True)
+                is_new = not (read_only or self._note_path.exists())
+                if not is_new and not self._path.exists():
+                    raise LedgerError(f"{self._path}: expected a ledger, got no such file")
+                target = f"{self._path.as_uri()}?mode={'ro' if read_only else 'rw'}"
+                if not read_only:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    folder.chmod(0o700)
+                    stack.enter_context(self._locked())
+                    # SQLite would give it the umask's mode; WAL files copy the mode of the file.
+                    os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                    self._path.chmod(0o600)
+            self._connection = sqlite3.connect(
+                target,
+                uri=True,
+                isolation_level=None,
+                timeout=WAIT_SECONDS,
+                check_same_thread=False,
+            )
+            self.callback(self._connection.close)
+            try:
+                self._check_tables(is_new=is_new)
+            except BaseException:
+                self.close()
+                raise
+
+    def _check_tables(self, *, is_new: bool) -> None:
+        """Creates the tables of a new ledger; checks those of an earlier one and every page."""
+        database = self._connection
+        database.execute("PRAGMA trusted_schema = OFF")
+        if not self._read_only:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version == 0 and is_new:
+            database.executescript(
+                f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"
+            )
+        elif version != VERSION:
+            raise LedgerError(
+                f"{self._path}: expected a ledger of layout {VERSION}, got {version}; use the "
+                f"version of pate_tf that wrote it, or begin in another folder"
+            )
+        with contextlib.closing(sqlite3.connect(":memory:")) as pattern:
+            pattern.executescript(TABLES)
+            expected = pattern.execute(SCHEMA_QUERY).fetchall()
+        if database.execute(SCHEMA_QUERY).fetchall() != expected:
+            raise LedgerError(f"{self._path}: expected the tables of a ledger, got others")
+        if database.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+            raise LedgerError(f"{self._path}: the file is damaged")
+
+    def _record(self, row: LedgerRow) -> None:
+        """Takes up a row that is durable, in order."""
+        self._sequences[row.digest] = row.sequence
+
+    def history(self) -> tuple[LedgerRow, ...]:
+        """Returns all rows that count in the order they were written."""
+        with self._reporting():
+            return tuple(self._rows_after(Head(), last=self.head.sequence))
+
+    def holds(self, head: Head) -> bool:
+        """Whether this ledger contains the row that a statement quoted."""
+        return self._sequences.get(head.digest) == head.sequence
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keeps every other process, thread and object out; a process that dies frees it."""
+        if self._read_only:
+            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
+        with self._threads, contextlib.ExitStack() as stack:
+            if self.folder is not None:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                with self._reporting():
+                    lock = os.open(self.folder / f"{self.name}.lock", flags, 0o600)
+                    stack.callback(os.close, lock)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is appended inside, a row or more, becomes durable together, or not at all.
+
+        Call it inside `exclusive`.
+        """
+        self._tail = self.head
+        with self._reporting():
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
+                yield
+                kind = self._tail.kind if isinstance(self._tail, LedgerRow) else "nothing"
+                fault_point(f"{kind}_written")
+        fault_point(f"{kind}_committed")
+        self._note(self.catch_up(is_own=True))
+        fault_point(f"{kind}_noted")
+
+    def write(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
+        """Makes one row durable, and returns it; call it inside `exclusive`."""
+        with self.transaction():
+            return self.append(kind, details)
+
+    def append(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
+        """Appends a row; call it inside `transaction`, after which it counts.
+
+        Args:
+            kind: of the row.
+            details: what the kind records, JSON values.
+        """
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        text = canonical_json(dict(details))
+        row = chained(self._tail.digest, self._tail.sequence + 1, now, kind, text)
+        values = (row.sequence, now, kind, text, bytes.fromhex(row.digest))
+        self._connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", values)
+        self._tail = row
+        return row
+
+    def store_answers(
+        self,
+        debit: int,
+        queries: Sequence[bytes],
+        labels: Sequence[int | None],
+        noisy_counts: IntArray | None = None,
+    ) -> None:
+        """Stores the answers that `debit` charged durably; call it inside `exclusive`.
+
+        Args:
+            debit: sequence of the row that charged them.
+            queries: digests of the queries, in the order of `labels`.
+            labels: the noisy labels; None where one was withheld.
+            noisy_counts: what is released with the labels, int64 `[num_queries, num_classes]` in
+                units of 1 / LATTICE votes, or None; rows of withheld labels are not stored.
+
+        Raises:
+            LedgerError: if a query was answered before, or they can't be made durable; then no
+                label may be released.
+        """
+        released: list[bytes | None] = [None] * len(queries)
+        if noisy_counts is not None:
+            released = [
+                None if label is None else counts.astype("<i8").tobytes()
+                for label, counts in zip(labels, noisy_counts, strict=True)
+            ]
+        answers = [
+            (self._num_answers + place, debit, *answer)
+            for place, answer in enumerate(zip(queries, labels, released, strict=True), 1)
+        ]
+        details = {
+            "debit": debit,
+            "num_queries": len(answers),
+            "num_answered": sum(label is not None for label in labels),
+            "answers_digest": digest_of_answers(answers),
+        }
+        with self.transaction():
+            self._connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", answers)
+            self.append("answers", details)
+
+    def stored_answers(self, queries: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
+        """Returns the answers that exist already, by query digest."""
+        answers = {}
+        with self._reporting():
+            for start in range(0, len(queries), QUERIES_AT_ONCE):
+                block = queries[start : start + QUERIES_AT_ONCE]
+                for query, label, debit, counts in self._connection.execute(
+                    f"SELECT query, label, debit, noisy_counts FROM answers "
+                    f"WHERE query IN ({', '.join('?' * len(block))})",
+                    block,
+                ):
+                    if counts is not None:
+                        counts = tuple(np.frombuffer(counts, "<i8").tolist())
+                    answers[query] = StoredAnswer(label=label, debit=debit, noisy_counts=counts)
+        return answers
+
+    def catch_up(self, *, is_own: bool = False) -> list[LedgerRow]:
+        """Verifies the rows that were written since the last call, records and returns them.
+
+        Args:
+            is_own: whether this object wrote them just now, and has not noted them yet.
+
+        Raises:
+            LedgerError: if a row or answer was changed, or rows are missing.
+        """
+        with self._reporting():
+            self._connection.execute("BEGIN")  # what is read is of one moment
+            with self._connection:
+                noted = self._noted if is_own else self._read_note()
+                rows = list(self._rows_after(self.head, noted=noted))
+                num_answers = self._check_answers(rows)
+            head = Head(sequence=rows[-1].sequence, digest=rows[-1].digest) if rows else self.head
+            is_unnoted = noted is None and self.folder is not None and not is_own
+            if is_unnoted and head.sequence > 1:
+                raise LedgerError(
+                    f"{self._refused} expected {self.name}.head.json in its folder, there is none"
+                )
+            # A process may die between committing a row and noting it, so there may be more rows.
+            if noted is not None and noted.sequence > head.sequence:
+                raise LedgerError(
+                    f"{self._refused} expected at least {noted.sequence} rows as noted in "
+                    f"{self.name}.head.json, got {head.sequence}: rows were removed"
+                )
+        self.head = head
+        self._num_answers = num_answers
+        self._noted = noted
+        for row in rows:
+            self._record(row)
+        return rows
+
+    def _rows_after(
+        self, head: Head, *, noted: Head | None = None, last: int | None = None
+    ) -> Iterator[LedgerRow]:
+        """Yields rows after one, each verified; up to the sequence `last`, or all."""
+        stored = self._connection.execute(
+            "SELECT * FROM rows WHERE sequence > ? AND sequence <= coalesce(?, sequence) "
+            "ORDER BY sequence",
+            (head.sequence, last),
+        )
+        for sequence, moment, kind, text, digest in stored:
+            row = chained(head.digest, sequence, moment, kind, text)
+            if sequence != head.sequence + 1 or row.digest != digest.hex():
+                raise LedgerError(
+                    f"{self._refused} row {sequence} was changed, or one before it is missing"
+                )
+            head = Head(sequence=sequence, digest=row.digest)
+            if noted is not None and noted.sequence == sequence and noted != head:
+                raise LedgerError(
+                    f"{self._refused} row {sequence} is not the one noted in {self.name}.head.json"
+                )
+            yield row
+
+    def _check_answers(self, rows: Sequence[LedgerRow]) -> int:
+        """Checks the answers of new rows, and that there are no others; returns how many in all."""
+        number = self._num_answers
+        for row in rows:
+            if row.kind == "answers":
+                first = number + 1
+                number += int(row.details["num_queries"])
+                answers: list[Answer] = self._connection.execute(
+                    "SELECT position, debit, query, label, noisy_counts FROM answers "
+                    "WHERE position BETWEEN ? AND ? ORDER BY position",
+                    (first, number),
+                ).fetchall()
+                if digest_of_answers(answers) != row.details["answers_digest"]:
+                    raise LedgerError(f"{self._refused} answers of row {row.sequence} were changed")
+        positions = self._connection.execute(
+            "SELECT (SELECT min(position) FROM answers), (SELECT max(position) FROM answers)"
+        ).fetchone()
+        if positions != ((1, number) if number else (None, None)):
+            raise LedgerError(f"{self._refused} answers were added or removed")
+        return number
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Turns what SQLite and the system raise into a LedgerError of one line."""
+        with self._threads:
+            try:
+                yield
+            except sqlite3.IntegrityError as error:
+                raise LedgerError(
+                    f"{self._path}: expected one answer for a query, got two"
+                ) from error
+            except (sqlite3.Error, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+                # SQLite quotes damaged text in its messages, which then fail to decode.
+                reason = " ".join(str(error).split())
+                raise LedgerError(f"{self._path}: the ledger can't be used: {reason}") from error
+
+    def _read_note(self) -> Head | None:
+        """Returns the last row as it was noted; None if none was."""
+        if self._note_path is None or not self._note_path.exists():
+            return None
+        try:
+            fields = json.loads(self._note_path.read_text())
+            return Head(sequence=int(fields["sequence"]), digest=str(fields["digest"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise LedgerError(
+                f"{self._note_path}: expected the last row's sequence and digest"
+            ) from error
+
+    def _note(self, rows: Sequence[LedgerRow]) -> None:
+        """Notes the last row outside of the database, so that losing it is noticed."""
+        if self._note_path is not None and self._noted != self.head:
+            with self._reporting(), artifacts.atomic_file(self._note_path, private=True) as file:
+                file.write(json.dumps(dataclasses.asdict(self.head)).encode())
+            self._noted = self.head

@@ -1,0 +1,413 @@
+"""Keras architectures by the name that `--model` takes.
+
+Every model takes raw inputs `[batch, *input_shape]` as the data set holds them and returns logits
+`[batch, num_classes]`: scaling is a part of the model, so that it is served with it.
+"""
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import json
+import pathlib
+import random
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.data.named_function import (
+    Named,
+    call_function,
+    import_function,
+    is_named_function,
+    name_of,
+)
+
+layers = keras.layers
+SMALLEST_IMAGE = 6  # for three convolutions and a pooling
+NO_SEED = 87654321  # what TensorFlow calls its global seed where none was set
+
+Builder = Callable[[Dataset], keras.Model]
+
+
+def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
+    """Returns a model of scaled inputs, hidden layers, and a logit of each class."""
+    low, high = (np.asarray(values) for values in dataset.value_range)
+    scale = 1.0 / (high - low)
+    rescaling = layers.Rescaling(scale.tolist(), offset=(-low * scale).tolist())
+    output = layers.Dense(dataset.num_classes)
+    return keras.Sequential([keras.Input(dataset.input_shape), rescaling, *hidden, output])
+
+
+def _check_image(dataset: Dataset, smallest: int = 0) -> None:
+    if dataset.kind != "image":
+        raise ValueError(f"model: expected images, got {dataset.kind} {dataset.name}")
+    height, width = dataset.input_shape[:2]
+    if min(height, width) < smallest:
+        raise ValueError(
+            f"model: expected images of at least {smallest} x {smallest}, got {height} x {width}; "
+            f"mlp takes inputs of any shape"
+        )
+
+
+def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> keras.Model:
+    """Three small convolutions: learns from a few hundred images in about half a second."""
+    _check_image(dataset, SMALLEST_IMAGE)
+    size, stride = (4, 2) if min(dataset.input_shape[:2]) >= 16 else (3, 1)
+    first, second, third = channels
+    return _classifier(
+        dataset,
+        layers.Conv2D(first, size, strides=stride, padding="same", activation="relu"),
+        layers.Conv2D(second, 3, padding="same", activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(third, 3, activation="relu"),
+        layers.Flatten(),
+    )
+
+
+def mlp(dataset: Dataset) -> keras.Model:
+    """One hidden layer of 128 units, for inputs of any shape."""
+    return _classifier(dataset, layers.Flatten(), layers.Dense(128, activation="relu"))
+
+
+def _paper(dataset: Dataset, hidden: tuple[int, ...]) -> keras.Model:
+    """The paper's: two 5x5 convolutions with max-pooling, and dense layers."""
+    _check_image(dataset)
+    return _classifier(
+        dataset,
+        layers.Conv2D(64, 5, padding="same", activation="relu"),
+        layers.MaxPooling2D(3, strides=2, padding="same"),
+        layers.Conv2D(128, 5, padding="same", activation="relu"),
+        layers.MaxPooling2D(3, strides=2, padding="same"),
+        layers.Flatten(),
+        *(layers.Dense(units, activation="relu") for units in hidden),
+    )
+
+
+def deeper(dataset: Dataset) -> keras.Model:
+    """Three pairs of 3x3 convolutions and two dense layers with dropout, for larger shares."""
+    _check_image(dataset)
+    blocks: list[Any] = []
+    for filters in (48, 96, 128):
+        blocks += [
+            layers.Conv2D(filters, 3, padding="same", activation="relu"),
+            layers.Conv2D(filters, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(2, padding="same"),
+            layers.Dropout(0.2),
+        ]
+    dense = layers.Dense(256, activation="relu")
+    return _classifier(dataset, *blocks, layers.Flatten(), dense, layers.Dropout(0.5))
+
+
+BUILDERS: dict[str, Builder] = {
+    "cnn": functools.partial(_three_convolutions, channels=(16, 32, 48)),
+    # For students, which learn from the whole pool.
+    "wide_cnn": functools.partial(_three_convolutions, channels=(32, 64, 96)),
+    "mlp": mlp,
+    "deeper": deeper,
+    "paper_mnist": functools.partial(_paper, hidden=(384,)),
+    "paper_svhn": functools.partial(_paper, hidden=(384, 384, 192)),
+}
+
+
+def default_model(dataset: Dataset) -> str:
+    """The name of the model used where the user names none."""
+    return "cnn" if dataset.kind == "image" else "mlp"
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Fixes everything that draws from a global generator: Python's, NumPy's, TensorFlow's, Keras'.
+
+    For code of other people's that knows no other, such as Keras' `fit`. The callers' generators
+    get their states back; TensorFlow's, which gives none away, begins again at the seed that it
+    had.
+    """
+    before = tf.compat.v1.get_seed(0)[0]
+    state_of_python = random.getstate()
+    state_of_numpy = np.random.get_state()
+    keras.utils.set_random_seed(seed)
+    try:
+        yield
+    finally:
+        keras.utils.set_random_seed(seed)  # how far Keras' own went may depend on private records
+        random.setstate(state_of_python)
+        np.random.set_state(state_of_numpy)
+        tf.random.set_seed(None if before == NO_SEED else before)
+
+
+def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
+    """Builds a Keras model from raw inputs to logits, and checks that it fits the data set.
+
+    Args:
+        name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`.
+        dataset: whose inputs and classes it has.
+        seed: fixes initial weights and dropout.
+
+    A model that is not compiled and ends in a softmax gets the logarithms of its probabilities for
+    logits, with a warning. There is one for layers that hold statistics of data, too.
+
+    Raises:
+        ValueError: if the model is unknown or does not map inputs of the data set to logits.
+    """
+    is_shipped = isinstance(name, str) and name in BUILDERS
+    if not (is_shipped or is_named_function(name)):
+        raise ValueError(
+            f"model: expected one of {', '.join(BUILDERS)} or module:function, got {name!r}"
+        )
+    # Keras draws the seeds of initializers and dropout from Python's generator.
+    with seeded(seed):
+        if is_shipped:
+            model = BUILDERS[str(name)](dataset)
+        else:
+            model = call_function(name, dataset, flag="model")
+    check_model(model, dataset, name_of(name))
+    adapted = {type(layer).__name__ for layer in model._flatten_layers() if holds_statistics(layer)}
+    if adapted:
+        warnings.warn(
+            f"model {name_of(name)}: {', '.join(sorted(adapted))} holds statistics of data, which "
+            f"nothing charges: they must come from public data alone",
+            stacklevel=2,
+        )
+    if not model.compiled and ends_in_softmax(model):
+        warnings.warn(
+            f"model {name_of(name)}: expected logits, got probabilities of a softmax; their "
+            f"logarithms are taken instead",
+            stacklevel=2,
+        )
+        return with_logits(model)
+    return model
+
+
+def ends_in_softmax(model: keras.Model) -> bool:
+    """Whether the last layer of a model, or of the model that is its last layer, is a softmax."""
+    # Of functional models `keras.ops` are operations, too.
+    operations = getattr(model, "operations", model.layers)
+    last = operations[-1] if operations else None
+    if isinstance(last, keras.Model):
+        return ends_in_softmax(last)
+    is_activation = getattr(last, "activation", None) is keras.activations.softmax
+    return is_activation or type(last).__name__ == "Softmax"
+
+
+def with_logits(model: keras.Model) -> keras.Model:
+    """Returns a model of probabilities as one of their logarithms, which are logits of them."""
+    probabilities = keras.ops.cast(model.outputs[0], "float32")
+    smallest = float(np.finfo(np.float32).tiny)
+    return keras.Model(model.inputs[0], keras.ops.log(keras.ops.maximum(probabilities, smallest)))
+
+
+def holds_statistics(layer: keras.Layer) -> bool:
+    """Whether a preprocessing layer of Keras was adapted to data, or was given their statistics."""
+    if isinstance(layer, layers.Normalization) and layer.input_mean is None:
+        mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
+        return bool(mean.any() or (variance != 1.0).any())
+    if isinstance(layer, layers.Discretization):
+        return layer.bin_boundaries is not None
+    if isinstance(layer, (layers.StringLookup, layers.IntegerLookup, layers.TextVectorization)):
+        return bool(layer.get_vocabulary(include_special_tokens=False))
+    return isinstance(layer, layers.Normalization)
+
+
+def check_model(model: Any, dataset: Dataset, name: str) -> None:
+    """Raises ValueError unless a Keras model maps a data set's raw inputs to a number a class."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"model {name}: expected a Keras model, got {type(model).__name__}")
+    if not (model.built and hasattr(model, "input_shape")):
+        raise ValueError(
+            f"model {name}: expected a Sequential or functional Keras model, got one that does not "
+            f"know its input; begin with keras.Input(dataset.input_shape)"
+        )
+    if wrong := {weight.dtype for weight in model.trainable_weights} - {"float32"}:
+        raise ValueError(
+            f"model {name}: expected weights of float32, got {', '.join(sorted(wrong))}; "
+            f"mixed_float16 and mixed_bfloat16 keep them"
+        )
+    expected_in = (None, *dataset.input_shape)
+    expected_out = (None, dataset.num_classes)
+    if tuple(model.input_shape) != expected_in or tuple(model.output_shape) != expected_out:
+        raise ValueError(
+            f"model {name}: expected {list(expected_in)} to {list(expected_out)} for "
+            f"{dataset.name}, got {list(model.input_shape)} to {list(model.output_shape)}"
+        )
+
+
+def load_keras_file(path: pathlib.Path) -> Any:
+    """Returns the model of a `.keras` file; one that would run code of its own is refused.
+
+    Raises:
+        ValueError: if there is no such model.
+    """
+    try:
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # Keras and zipfile each raise their own kinds
+        raise ValueError(
+            f"{path}: expected a Keras model that needs no code of its own, got "
+            f"{type(error).__name__}"
+        ) from error
+
+
+# Where a model draws at random from: its own generators, or those that a whole process shares.
+
+
+# Draws whose state is no variable of anybody's.
+SHARED_STATE = {
+    "RandomUniform",
+    "RandomUniformInt",
+    "RandomStandardNormal",
+    "TruncatedNormal",
+    "ParameterizedTruncatedNormal",
+    "RandomShuffle",
+    "Multinomial",
+    "RandomGamma",
+    "RandomPoisson",
+    "RandomPoissonV2",
+}
+
+
+def check_draws(model: keras.Model, *, training: bool) -> None:
+    """Checks that what a model computes depends on its inputs and its own variables alone.
+
+    A shared generator, or a variable that Keras does not know, would be the same for all teachers
+    of a process, and can't be exported.
+
+    Args:
+        model: built.
+        training: whether it is called as in training; else as in answering.
+
+    Raises:
+        ValueError: if it reads something else.
+    """
+    signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
+    called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
+    graph = called.get_concrete_function(signature).graph
+    # In the scope of a strategy a variable has a part on each device, which the graph reads.
+    held = [variable.value for variable in model.variables]
+    parts = [part for variable in held for part in getattr(variable, "values", ())]
+    owned = {variable.ref() for variable in (*held, *parts)}
+    others = [variable for variable in graph.variables if variable.ref() not in owned]
+    definition = graph.as_graph_def()
+    functions = [node for function in definition.library.function for node in function.node_def]
+    if others or any(node.op in SHARED_STATE for node in (*definition.node, *functions)):
+        raise ValueError(
+            "model: expected one that reads variables of its own and draws from generators of its "
+            "own alone, got one that shares some with all models of a process; give the layer a "
+            "keras.random.SeedGenerator of its own, and draw with `seed=` it"
+        )
+
+
+LIBRARIES = ("builtins", "keras", "numpy", "pate_tf", "scipy", "sklearn", "tensorflow")
+DEEPEST = 8  # objects within objects; of what lies deeper the class counts
+
+
+def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
+    """Returns a digest of a Keras model, itself or as `catalogue.build` takes it.
+
+    It covers settings and source text, and of the weights those that are not drawn by a seed.
+
+    Raises:
+        ValueError: as `catalogue.build`.
+    """
+    if isinstance(model, keras.Model):
+        parts = [definition_of(model)]
+    else:
+        built = [build(model, dataset, seed=seed) for seed in (0, 1)]
+        weights = zip(*(each.get_weights() for each in built), strict=True)
+        fixed = [first for first, second in weights if np.array_equal(first, second)]
+        parts = [definition_of(built[0]), artifacts.digest_arrays(fixed)]
+        parts += source_of(model) if is_named_function(model) else [model]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def source_of(function: Any, depth: int = 2) -> list[Any]:
+    """Returns name and source text of a user's function or class, and values that it closes over.
+
+    Values that are not plain may be private data, and do not count.
+    """
+    if isinstance(function, str):
+        function = import_function(function, flag="model")
+    name = str(getattr(function, "__qualname__", type(function).__qualname__))
+    module = getattr(function, "__module__", None) or type(function).__module__
+    text = ""
+    # A lambda's text has the rest of its lines in it.
+    if module.partition(".")[0] not in LIBRARIES and not name.endswith("<lambda>"):
+        with contextlib.suppress(OSError, TypeError):  # no text is kept, or it is no function
+            text = inspect.getsource(function)
+    enclosed: list[Any] = []
+    for cell in getattr(function, "__closure__", None) or () if depth else ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        if inspect.isfunction(value):
+            enclosed.append(source_of(value, depth - 1))
+        elif isinstance(value, (bool, int, float, str)):
+            enclosed.append(repr(value))
+    return [f"{module}.{name}", text, enclosed]
+
+
+def definition_of(
+    value: Any,
+    of_array: Callable[[npt.NDArray[Any]], str] = lambda array: f"{array.dtype}{list(array.shape)}",
+    depth: int = DEEPEST,
+) -> Any:
+    """Returns JSON values that say what an object is: its class, and what it holds.
+
+    Addresses, random states and Keras' running numbers of layers do not count.
+
+    Args:
+        value: any object; a Keras layer counts without its weights' values.
+        of_array: what arrays count by; by type and shape, as they may be private.
+        depth: how many objects may lie within it.
+    """
+    if value is None or isinstance(value, (bool, int, float, str, np.generic)):
+        return repr(value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return of_array(value)
+    if isinstance(value, type) or hasattr(value, "__name__"):
+        return source_of(value)
+    if depth == 0:
+        return source_of(type(value))
+    inner = functools.partial(definition_of, of_array=of_array, depth=depth - 1)
+    if isinstance(value, Mapping):
+        return {str(key): inner(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [inner(each) for each in value]
+    if isinstance(value, functools.partial):
+        return inner([value.func, value.args, value.keywords])
+    if isinstance(value, keras.Layer):
+        loss = getattr(value, "loss", None)  # of a compiled model, a function of the user's own
+        return [*_definition_of_layer(value, inner), inner(loss)]
+    held = getattr(value, "__dict__", {})
+    described = {name: inner(each) for name, each in held.items() if name != "random_state"}
+    return {"class": source_of(type(value)), **described}
+
+
+def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> list[Any]:
+    """Returns settings of a layer, shapes of its weights, and the source of all layers within.
+
+    `inner` describes settings that are not JSON values.
+    """
+    parts = [*layer._flatten_layers()]
+    try:
+        text = json.dumps(keras.saving.serialize_keras_object(layer), default=inner)
+    except Exception:  # of any kind, from a class of the user's own
+        text = json.dumps([definition_of(part, depth=1) for part in parts[1:]])
+    names = dict.fromkeys(re.findall(r'"name": "([^"]*)"', text))
+    for number, name in enumerate(names):  # Keras numbers names by what was made before
+        text = text.replace(f'"{name}"', f'"part {number}"')
+    settings = json.loads(
+        text,
+        # The code of a lambda names its file.
+        object_hook=lambda node: "lambda" if node.get("class_name") == "__lambda__" else node,
+    )
+    weights = [f"{weight.dtype} {list(weight.shape)}" for weight in layer.weights]
+    return [settings, weights, [source_of(type(part)) for part in parts]]

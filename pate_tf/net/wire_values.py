@@ -1,0 +1,205 @@
+"""Dataclasses as bytes, and bytes from anybody as checked dataclasses.
+
+A message is a JSON header, which the types of the fields determine, followed by the content of all
+bytes and arrays in their order. A dataclass checks its own values as it is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import io
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.core.artifacts import object_of_pairs
+
+DTYPES: Final = ("|u1", "<u4", "<f4", "<f8", "<i8")
+MOST_AXES: Final = 8
+_LENGTH_BYTES: Final = 8
+_TYPE: Final = "type"  # key of a dataclass' name
+
+
+def encode(message: object) -> bytes:
+    """Returns a message as bytes; `decode` is its inverse.
+
+    Args:
+        message: None, a number, a text, an enum member, bytes, an array of `DTYPES`, or a tuple, a
+            mapping by text or a dataclass of these.
+    """
+    contents: list[bytes] = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, enum.Enum):
+            return value.value
+        if isinstance(value, bytes):
+            contents.append(value)
+            return len(value)
+        if isinstance(value, np.ndarray):
+            little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+            return {
+                "dtype": little.dtype.str,
+                "shape": value.shape,
+                "data": plain(little.tobytes()),
+            }
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields: dict[str, Any] = {_TYPE: type(value).__name__}
+            for name, kind in _field_types(type(value)).items():
+                entry = getattr(value, name)
+                # 1 and 1.0 are the same: what is equal is the same bytes.
+                fields[name] = plain(float(entry) if kind is float else entry)
+            return fields
+        if isinstance(value, Mapping):
+            # Equal mappings are the same bytes, whatever the order of their entries.
+            return {name: plain(value[name]) for name in sorted(value)}
+        if isinstance(value, tuple | list):
+            return [plain(entry) for entry in value]
+        return value
+
+    header = json.dumps(plain(message)).encode()
+    return b"".join([len(header).to_bytes(_LENGTH_BYTES, "big"), header, *contents])
+
+
+def digest(message: object) -> bytes:
+    """Returns what a message is known by: SHA-256 of its bytes, 32 bytes.
+
+    Messages of the same types that differ have different bytes. Where several types are signed or
+    hashed for different ends, a text that names the end is the first of a tuple.
+    """
+    return hashlib.sha256(encode(message)).digest()
+
+
+def decode(kind: Any, content: bytes) -> Any:
+    """Returns the message of a type.
+
+    Args:
+        kind: of the message; of a union's members, dataclasses are told apart by name.
+        content: from anybody.
+
+    Raises:
+        ValueError: if the content is no such message, or a value is out of its range.
+    """
+    body = io.BytesIO(content)
+    length = int.from_bytes(body.read(_LENGTH_BYTES), "big")
+    try:
+        header = json.loads(
+            body.read(min(length, len(content))),
+            parse_constant=_refuse,
+            object_pairs_hook=object_of_pairs,
+        )
+    except (ValueError, RecursionError):
+        _refuse()
+    try:
+        message = _value(kind, header, body)
+    except (RecursionError, OverflowError):
+        _refuse()
+    if body.read(1):
+        _refuse()
+    return message
+
+
+@functools.cache
+def _field_types(kind: type) -> dict[str, Any]:
+    """Returns the types of the fields that a dataclass is made from, by name."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+
+
+def _refuse(what: object = None) -> NoReturn:
+    del what  # never shown: it is the sender's
+    raise ValueError("message: expected one of the protocol, got something else")
+
+
+def _value(kind: Any, value: Any, body: io.BytesIO) -> Any:
+    """Returns the value of a type that a part of a header stands for; raises ValueError."""
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        kind = _member(typing.get_args(kind), value)
+        origin = typing.get_origin(kind)
+    if kind in (None, types.NoneType):
+        return _refuse() if value is not None else None
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, value, body)
+    if origin is np.ndarray:
+        return _array(typing.get_args(kind)[1], value, body)
+    if origin is tuple:
+        return _tuple(typing.get_args(kind), value, body)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, dict):
+            _refuse()
+        of_entries = typing.get_args(kind)[1]
+        return {name: _value(of_entries, entry, body) for name, entry in value.items()}
+    if kind is bytes:
+        return _bytes(value, body)
+    if issubclass(kind, enum.Enum):
+        return kind(value) if value in [member.value for member in kind] else _refuse()
+    if kind is float and type(value) is int:
+        return float(value)
+    return value if type(value) is kind else _refuse()
+
+
+def _member(kinds: tuple[Any, ...], value: Any) -> Any:
+    """Returns the type of a union that a value is of: the dataclass that it names, or the first."""
+    if value is None and types.NoneType in kinds:
+        return None
+    name = value.get(_TYPE) if isinstance(value, dict) else None
+    members = [kind for kind in kinds if kind is not types.NoneType]
+    return next((member for member in members if member.__name__ == name), members[0])
+
+
+def _dataclass(kind: Any, value: Any, body: io.BytesIO) -> Any:
+    """Returns a dataclass with exactly its fields, under its own name."""
+    fields = _field_types(kind)
+    is_whole = isinstance(value, dict) and value.keys() == {_TYPE, *fields}
+    if not is_whole or value[_TYPE] != kind.__name__:
+        _refuse()
+    return kind(**{name: _value(of, value[name], body) for name, of in fields.items()})
+
+
+def _tuple(kinds: tuple[Any, ...], value: Any, body: io.BytesIO) -> tuple[Any, ...]:
+    """Returns a value of each type; any number of the first where an ellipsis is the last."""
+    if not isinstance(value, list):
+        _refuse()
+    if kinds[-1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        _refuse()
+    return tuple(_value(kind, entry, body) for kind, entry in zip(kinds, value, strict=True))
+
+
+def _bytes(length: Any, body: io.BytesIO) -> bytes:
+    """Returns so many bytes of the content."""
+    if type(length) is not int or length < 0:
+        _refuse()
+    content = body.read(length)
+    return content if len(content) == length else _refuse()
+
+
+def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
+    """Returns an array that can't be written, of finite numbers; raises ValueError."""
+    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data"}:
+        _refuse()
+    content = _bytes(value["data"], body)
+    shape = _value(tuple[int, ...], value["shape"], body)
+    scalar = (*typing.get_args(dtype_hint), Any)[0]
+    expected = DTYPES if scalar is Any else (np.dtype(scalar).str,)
+    if value["dtype"] not in expected:
+        raise ValueError(f"array: expected the type {' or '.join(expected)}, got another")
+    dtype = np.dtype(value["dtype"])
+    if not 1 <= len(shape) <= MOST_AXES or min(shape) < 1:
+        raise ValueError(f"array: expected 1 to {MOST_AXES} axes with numbers, got others")
+    if math.prod(shape) * dtype.itemsize != len(content):  # of any size: nothing wraps around
+        raise ValueError("array: expected as many bytes as its shape has, got another number")
+    array = np.frombuffer(content, dtype).reshape(shape)
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("array: expected finite numbers, got NaN or infinite ones")
+    return array

@@ -1,0 +1,344 @@
+"""The plan of feature sums: one mechanism, the representation that suits it, and a forecast."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms import GaussianFeatureSums
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
+from pate_tf.core.checks import IntArray
+from pate_tf.core.public import UNKNOWN, Pool, area_under_curve, cluster_numbers
+from pate_tf.core.reporting import Reporting
+from pate_tf.data.named_function import Named
+from pate_tf.models.encoder import Encoder, record_vectors
+from pate_tf.planning.comparison import TEMPLATES, forecast_of_sums, planned_sums
+from pate_tf.planning.forecast import Forecast, ForecastError
+from pate_tf.planning.release_settings import Known, ReleasePlan, ReleaseSettings
+from pate_tf.postprocessing.label_inference import labels_from_sums, sums_of_pool
+from pate_tf.postprocessing.label_propagation import nearest_centres
+from pate_tf.postprocessing.regression import (
+    Averages,
+    NoisySums,
+    class_probabilities,
+    likeliest_factor,
+    neighbourhood_averages,
+    regress_sums,
+    weights_of_rounds,
+)
+from pate_tf.queries.strategies import QueryConfig
+from pate_tf.release.exact_sums import counts_by_class, residual_sums, sums_by_class, vector_steps
+from pate_tf.release.feature_sums import pool_centres
+from pate_tf.release.noise import SeededNoise, check_drawable
+from pate_tf.representations.catalogue import (
+    check_representation,
+    default_of_sums,
+    encoder_of,
+    is_known,
+    pool_features_by_name,
+)
+from pate_tf.representations.raw import MOST_OF_PAIRS
+
+OF_VOTES = ("num_queries", "strategy", "num_neighbours")  # settings
+
+MOST_LABELED = 3_000  # public samples, in the trial of a representation
+FEWEST_LABELED: Final = 20  # from which on n p (1 - p) reaches 5, and a binomial law is near normal
+FOLDS: Final = 3  # of these
+DRAWS: Final = 3  # of the noise, for each fold
+WITHOUT_NOISE: Final = 10**6  # records whose sums outweigh the noise
+
+
+class SumsOption:
+    """What feature sums would release within an epsilon, and how accurate its labels would be.
+
+    The mechanism is chosen when this is made. What takes longer, `tried` and `plan`, is worked out
+    when it is asked for, once.
+
+    Attributes:
+        planned: the mechanism with what to expect of it, and why its labels would be noise by the
+            number of records alone.
+    """
+
+    def __init__(self, known: Known, settings: ReleaseSettings, reporting: Reporting) -> None:
+        self._known = known
+        self._settings = settings
+        self._reporting = reporting
+        pool = known.pool
+        has_pool = len(pool) > 0
+        target = Target(
+            epsilon=settings.budget.epsilon or 0.0,
+            delta=settings.budget.delta or 0.0,
+            num_queries=1,
+            unit=known.unit,
+        )
+        self._name: Named | None = settings.queries.representation
+        self._seed = settings.queries.seed
+        self._stored = None
+        if known.sums is not None:
+            self._stored = known.sums if known.sums.digest else None
+            self._name, self._seed = known.sums.settle(pool.dataset)
+        has_vectors = known.unit == "record" and has_pool
+        if self._stored is not None:
+            has_vectors = self._stored.has_vectors
+        elif self._name is not None:
+            check_representation(self._name, pool.dataset, has_pool=has_pool)
+        # Whether the representation is none that a person brought.
+        self._is_ours = self._name is None or is_known(self._name)
+        num_rounds = settings.num_rounds
+        if (num_rounds or 1) > 1 and not has_vectors:
+            raise ValueError(
+                f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read "
+                f"vectors of single records, which are stored neither for owners nor by Beam nor "
+                f"without a pool"
+            )
+        if num_rounds is None and not has_vectors:
+            num_rounds = 1
+        resolutions = list[int]()
+        if self._stored is not None:
+            resolutions = list(self._stored.cluster_counts)
+        elif has_pool and known.has_augmentation and self._is_ours:
+            resolutions = cluster_numbers(len(pool), known.num_classes)
+        self.planned = planned_sums(target, known, resolutions, num_rounds)
+        self._mechanism = cast(ReleasesFeatureSums, self.planned.mechanism)
+        # Whether a trial on labeled public samples is possible.
+        has_labels = pool.num_labeled >= FEWEST_LABELED
+        self._can_try = known.num_records is not None and has_labels
+
+    def _by_formula(self, num_features: int) -> Forecast | None:
+        """Returns the forecast by what other data sets had; None where owners are protected."""
+        known = self._known
+        if known.num_records is None:
+            return None
+        forecast = forecast_of_sums(self.planned, known, num_features)
+        noise = self._mechanism.standard_deviation
+        # More noise than the longest sum of a class.
+        if not known.pool and known.num_records / known.num_classes < noise * num_features**0.5:
+            forecast = forecast._replace(is_noise=True)
+        return forecast
+
+    @functools.cached_property
+    def tried(self) -> tuple[Named, Forecast | None, float]:
+        """The representation, the forecast of its labels, and the factor of its logits.
+
+        Of tables bins, raw features and, of narrow tables, pairs label each third of the pool's
+        labeled samples from noisy sums of the others (`trial`). It costs no privacy: labels and,
+        without owners, the number of private records are public. A representation that is named,
+        that of stored sums, and that of texts or images are tried alone. There is no forecast where
+        owners are protected.
+        """
+        pool = self._known.pool
+        reporting = self._reporting
+        name: Named = self._name or default_of_sums(pool.dataset, has_pool=len(pool) > 0)
+        names: tuple[Any, ...] = (name,)
+        if self._can_try and self._name is None and pool.dataset.kind == "tabular":
+            names = ("bins", "raw")
+        encoders: dict[Any, Any] = {}
+        # Of owners no width is needed.
+        if self._stored is not None and not (self._is_ours and self._can_try):
+            encoders[name] = self._stored.encoder  # that of a person, as it was
+        elif self._known.num_records is not None:
+            with reporting.clock("training the representation"):
+                encoders = {each: encoder_of(pool, each, self._seed) for each in names}
+        if not self._can_try:
+            width = int(encoders[name].num_features) if encoders else 1
+            return name, self._by_formula(width), 1.0
+        if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
+            encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
+        with reporting.clock("trying representations on labeled samples of the pool"):
+            if len(encoders) > 1:
+                trials = {each: self._trial(each, encoders[each], 1)[0] for each in encoders}
+                name = max(encoders, key=lambda each: trials[each].accuracy)
+                shown = ", ".join(f"{each} {of.accuracy:.1%}" for each, of in trials.items())
+                reporting.note(f"Representation, by labels of the pool: {shown}.")
+            return name, *self._trial(name, encoders[name], DRAWS)
+
+    def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
+        """Returns what the planned mechanism would give, on labeled samples of the pool."""
+        known = self._known
+        has_views = known.has_augmentation and not encoder.is_frozen
+        views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
+        number = self._mechanism.num_clusters
+        centres = None if number is None else pool_centres(encoder, known.pool)[number]
+        num_records = known.num_records or 0
+        return trial(known.pool, encoder, self._mechanism, num_records, views, num_draws, centres)
+
+    def plan(self) -> ReleasePlan:
+        """Returns the plan of what is released.
+
+        Raises:
+            ForecastError: if labels would be noise, unless that is accepted.
+            ValueError: if settings of votes are given, or the noise can't be drawn.
+        """
+        settings = self._settings
+        pool = self._known.pool
+        given = {field: getattr(settings.queries, field) for field in OF_VOTES}
+        for field, value in {"mechanism": settings.mechanism, **given}.items():
+            if value is not None:
+                raise ValueError(
+                    f"{field}: expected none with method feature_sums, which labels all of the "
+                    f"pool and asks no teacher, got one; method pate takes it"
+                )
+        refusal = self.planned.refusal
+        if not settings.budget.accept_forecast:
+            if refusal and not self._can_try:
+                raise ForecastError(refusal)
+            # Noise is refused before features of images are learned.
+            by_formula = self._by_formula(num_features=1)
+            is_slow = len(pool) > 0 and pool.dataset.kind == "image"
+            if is_slow and by_formula is not None and by_formula.is_noise and not refusal:
+                by_formula.check(pool.majority_share)
+        check_drawable(self._mechanism)
+        name, forecast, logit_factor = self.tried
+        # A function that was given by value has no name that this process could find it by.
+        has_name = self._is_ours or (isinstance(name, str) and ":" in name)
+        words = TEMPLATES.get_template("sums.md").render(
+            epsilon=settings.budget.epsilon,
+            planned=self.planned,
+            known=self._known,
+            forecast=forecast,
+        )
+        reason, description = words.splitlines()
+        return ReleasePlan(
+            mechanism=self._mechanism,
+            queries=QueryConfig(
+                strategy="first",
+                num_queries=len(pool),
+                representation=name if self._stored is None or has_name else None,
+                seed=settings.queries.seed,
+            ),
+            representation=name,
+            forecast=forecast,
+            logit_factor=logit_factor,
+            reason=reason,
+            description=description,
+        )
+
+
+# Trials on labeled public samples: what labels can be expected, before anything is charged.
+
+
+@functools.lru_cache(maxsize=2)
+def accuracy_without_noise(pool: Pool) -> Forecast | None:
+    """Returns the accuracy of a linear model of a pool's labels, on others of them.
+
+    None of images, whose features take long, and of fewer than `FEWEST_LABELED` labels.
+    """
+    if pool.num_labeled < FEWEST_LABELED or pool.dataset.kind == "image":
+        return None
+    encoder = encoder_of(pool, default_of_sums(pool.dataset), 0)
+    return trial(pool, encoder, GaussianFeatureSums(sigma=1.0), WITHOUT_NOISE, num_draws=1)[0]
+
+
+def trial(
+    pool: Pool,
+    encoder: Encoder,
+    mechanism: ReleasesFeatureSums,
+    num_records: int,
+    views: Sequence[Sequence[npt.NDArray[np.floating]]] = (),
+    num_draws: int = DRAWS,
+    centres: npt.NDArray[np.float64] | None = None,
+) -> tuple[Forecast, float]:
+    """Returns what to expect of labels, each fold's from sums of the others.
+
+    The noise is as large beside the sums of the samples as it will be beside those of the private
+    records. It comes from a seed, as labeled samples are public: this is no release.
+
+    Args:
+        pool: public; of its samples with a true label the first `MOST_LABELED` take part.
+        encoder: of their features.
+        mechanism: that will release sums of the private records' vectors.
+        num_records: private records; public.
+        views: of the pool, as of `pool_features_by_name`, where labels follow from neighborhoods.
+        num_draws: of the noise, for each fold.
+        centres: of the clusters, where the mechanism counts records in clusters.
+
+    Returns:
+        The forecast of labels of all of the pool, and the factor of a linear model's logits with
+        which the true labels are likeliest (temperature scaling, https://arxiv.org/abs/1706.04599);
+        1 of neighborhoods.
+    """
+    true_labels = np.asarray(pool.true_labels)
+    rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
+    # After a choice by other numbers of draws, noise that chose nothing.
+    labels = true_labels[rows]
+    noise = SeededNoise(num_draws)
+    num_labels = len(pool)
+    if encoder.is_frozen or pool.dataset.kind == "image":  # all of the pool's are needed anyway
+        features = encoder.features(pool.inputs)[rows]
+    else:
+        features = encoder.features(pool.inputs[rows])
+    averages = list[Averages]()
+    if views and mechanism.num_rounds == 1:
+        of_samples = [[view[rows] for view in each] for each in views]
+        averages = list(neighbourhood_averages(of_samples))
+    # Of images, too, a linear model.
+    pool = Pool(dataclasses.replace(pool.dataset, augmentation="none"), pool.inputs[rows])
+    vectors = record_vectors(features, encoder.scale)
+    steps = vector_steps(vectors)
+    moments = vectors.T @ vectors / len(vectors)
+    num_classes = pool.dataset.num_classes
+    deviation = mechanism.standard_deviation
+    logits = np.empty((num_draws, len(labels), num_classes))
+    released = list[NoisySums]()
+    folds = np.arange(len(labels)) % FOLDS
+    cells = list(itertools.product(range(num_draws), range(FOLDS)))
+    of_others = list[IntArray]()
+    for fold in range(FOLDS):
+        others = vectors[folds != fold]
+        if centres is None:
+            of_others.append(sums_by_class(others, labels[folds != fold], num_classes=num_classes))
+        else:
+            of_others.append(
+                counts_by_class(
+                    nearest_centres(others[:, :-1], centres),
+                    labels[folds != fold],
+                    num_clusters=len(centres),
+                    num_classes=num_classes,
+                )
+            )
+    noisy = list[IntArray]()
+    for _, fold in cells:
+        is_other = folds != fold
+        exact = of_others[fold]
+        values = np.empty((0, *exact.shape), np.int64)
+        while len(values) < mechanism.num_rounds:
+            if len(values):
+                weights = weights_of_rounds(values, moments, num_records, deviation)
+                exact = residual_sums(steps[is_other], labels[is_other], weights)
+            # Each sample stands for as many private records.
+            drawn = mechanism.draw_sums(exact * num_records // is_other.sum(), noise)
+            values = np.concatenate([values, drawn[None]])
+        noisy.append(values)
+    for (draw, fold), values in zip(cells, noisy, strict=True):
+        if averages:
+            released.append(sums_of_pool(vectors, values[0] / LATTICE, deviation, centres))
+            continue
+        _, model = labels_from_sums(
+            pool,
+            vectors,
+            values,
+            deviation,
+            moments=moments,
+            num_records=num_records,
+            is_frozen=encoder.is_frozen,
+        )
+        logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)
+    if averages:
+        for (draw, fold), regression in zip(cells, regress_sums(averages, *released), strict=True):
+            logits[draw, folds == fold] = class_probabilities(regression)[folds == fold]
+    forecast = Forecast.measured(logits.argmax(axis=2), labels, num_labels, folds)
+    # Scores of different models are not compared.
+    areas = [area_under_curve(logits[draw, folds == n], labels[folds == n]) for draw, n in cells]
+    measured = [area for area in areas if area is not None]
+    if measured:
+        forecast = forecast._replace(auc=float(np.mean(measured)))
+    if averages:
+        return forecast, 1.0
+    return forecast, likeliest_factor(logits, np.eye(num_classes)[labels])

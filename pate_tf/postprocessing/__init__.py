@@ -1,0 +1,1 @@
+"""What is computed from released numbers alone: labels, weights. No private value is seen here."""

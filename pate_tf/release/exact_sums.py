@@ -1,0 +1,209 @@
+"""Exact sums of what private records add, in whole numbers. SENSITIVE: nothing here has noise.
+
+How a record is counted depends on no other record, and sums do not depend on the order of records.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special
+
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms.charged_once import BELOW, MOMENT_WEIGHT, RESIDUAL_NORM
+from pate_tf.core.checks import IntArray
+
+OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
+VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
+PART_STEPS = 2**10  # of both factors of a record's part, whose product has steps of 1 / LATTICE
+ROWS = 4_096  # records at a time
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
+    """Returns vectors in whole steps of `OWNER_STEP`, int64; numbers beyond 8 or NaN are 0."""
+    is_usable = np.abs(vectors) <= 8.0
+    return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
+
+
+def sums_by_class(
+    vectors: npt.NDArray[np.float64],
+    labels: IntArray,
+    *,
+    num_classes: int,
+    owners: npt.NDArray[np.generic] | None = None,
+) -> IntArray:
+    """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
+
+    Each record adds its vector in the column of its class, or each owner adds vectors of an L2 norm
+    of at most 1 together: longer ones are shortened. All is truncated toward zero to whole steps
+    of 1 / LATTICE, so sums do not depend on the order of records. The norm is verified in whole
+    numbers: what is longer, or not finite, counts as zero.
+
+    Args:
+        vectors: of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each of an
+            L2 norm of at most 1.
+        labels: `[num_records]`.
+        num_classes: number of classes.
+        owners: whose each record is, `[num_records]`; all records of an owner must be here. None
+            where single records are protected.
+
+    Returns:
+        In steps of 1 / LATTICE.
+    """
+    if owners is None:
+        return _verified(vectors, np.arange(len(labels)), labels, num_classes)
+    _, owner = np.unique(owners, return_inverse=True)
+    pairs, place = np.unique(owner * num_classes + labels, return_inverse=True)
+    totals = np.zeros((len(pairs), vectors.shape[1]), np.int64)
+    np.add.at(totals, place, owner_steps(vectors))
+    return sums_of_owners(
+        totals, pairs // num_classes, pairs % num_classes, num_classes=num_classes
+    )
+
+
+def counts_by_class(
+    clusters: npt.NDArray[np.integer], labels: IntArray, *, num_clusters: int, num_classes: int
+) -> IntArray:
+    """Returns how many records of each class are in each cluster, in steps of 1 / LATTICE.
+
+    Args:
+        clusters: of the records, from 0, `[num_records]`. SENSITIVE.
+        labels: `[num_records]`. SENSITIVE.
+        num_clusters: number of rows.
+        num_classes: number of columns.
+    """
+    counts = np.zeros((num_clusters, num_classes), np.int64)
+    np.add.at(counts, (clusters, labels), LATTICE)
+    return counts
+
+
+def sums_of_owners(
+    totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
+) -> IntArray:
+    """Returns sums of vectors by class, where each owner adds a norm of at most 1. SENSITIVE.
+
+    Args:
+        totals: sums of `owner_steps` of an owner's records of one class, `[num_pairs,
+            num_features + 1]`.
+        owners: a number for the owner of each pair, `[num_pairs]`.
+        classes: of each pair, `[num_pairs]`, ascending for each owner; no pair is there twice.
+        num_classes: number of classes.
+
+    Returns:
+        As `sums_by_class`.
+    """
+    together = totals * OWNER_STEP
+    norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
+    shortened = together / np.maximum(norms, 1.0)[owners, None]
+    return _verified(shortened, owners, classes, num_classes)
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def _verified(
+    vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
+) -> IntArray:
+    """Returns sums by class of units' vectors that are together of a norm of at most 1."""
+    steps = np.trunc(vectors * (LATTICE * BELOW))
+    # Whole numbers of at most 2^20, whose squares int64 adds up exactly. NaN compares as false.
+    is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
+    squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
+    total = np.zeros(unit.max(initial=-1) + 1, np.int64)
+    np.add.at(total, unit, np.where(is_short, squares, LATTICE**2 + 1))
+    steps[total[unit] > LATTICE**2] = 0.0
+    # Sums of fewer than 2^33 records are whole numbers that float64 holds, in whatever order.
+    return (steps.T @ np.eye(num_classes)[classes]).astype(np.int64)
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def moments_by_class(
+    vectors: npt.NDArray[np.float64],
+    labels: IntArray,
+    *,
+    num_classes: int,
+    owners: npt.NDArray[np.generic] | None = None,
+) -> IntArray:
+    """Returns sums by class beside second moments, `[width, num_classes + width]`. SENSITIVE.
+
+    A record adds the outer product of its vector v and (its class's one-hot vector, w v), w being
+    `MOMENT_WEIGHT`, divided by sqrt(1 + w^2). Both factors are truncated toward zero to whole
+    steps, and what is negative counts as 0. So the norm of their product is verified exactly, and
+    sums do not depend on the order of records. An owner's tables are added up, and shortened to a
+    norm of 1 together. What is longer, or not finite, counts as zero.
+
+    Args:
+        vectors: of `models.encoder.record_vectors`, `[num_records, width]`.
+        labels: `[num_records]`.
+        num_classes: number of classes.
+        owners: whose each record is, `[num_records]`; all records of an owner must be here. None
+            where single records are protected.
+
+    Returns:
+        In steps of 1 / LATTICE.
+    """
+    norm = math.hypot(1.0, MOMENT_WEIGHT)
+    targets = np.hstack([np.eye(num_classes)[labels], MOMENT_WEIGHT * vectors]) / norm
+    factors = [
+        np.trunc(np.maximum(factor, 0.0) * (PART_STEPS * BELOW)) for factor in (vectors, targets)
+    ]
+    squares = math.prod(np.square(factor).sum(axis=1) for factor in factors)
+    is_short = squares <= LATTICE**2  # NaN compares as false
+    first, second = (np.where(is_short[:, None], factor, 0.0) for factor in factors)
+    if owners is None:  # whole numbers that float64 holds, as are their sums
+        return (first.T @ second).astype(np.int64)
+    total = np.zeros((first.shape[1], second.shape[1]))
+    _, owner = np.unique(owners, return_inverse=True)
+    order = np.argsort(owner, kind="stable")
+    ends = np.cumsum(np.bincount(owner))[:-1]
+    for rows in np.split(order, ends):
+        table = first[rows].T @ second[rows]
+        table /= max(1.0, np.sqrt(np.square(table).sum()) / (LATTICE * BELOW))
+        table = np.trunc(table)
+        total += np.where(np.square(table).sum() <= LATTICE**2, table, 0.0)
+    return total.astype(np.int64)
+
+
+# Rounds of residual sums (docs/proofs/theory.md, Proposition D10).
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def vector_steps(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
+    """Returns vectors truncated to whole steps of 1 / VECTOR_STEPS; those not finite are 0."""
+    is_short = np.square(vectors).sum(axis=1) <= 1.0 + 1e-9
+    steps = np.trunc(np.where(is_short[:, None], vectors, 0.0) * VECTOR_STEPS)
+    return np.asarray(steps, np.int16)
+
+
+def residual_sums(
+    vectors: npt.NDArray[np.int16], labels: IntArray, weights: npt.NDArray[np.float64]
+) -> IntArray:
+    """Returns the sum of what a linear model misses of records, `[width, num_classes]`. SENSITIVE.
+
+    A record adds the outer product of its vector and its class's one-hot vector less the model's
+    probabilities, clipped to an L2 norm of `RESIDUAL_NORM` and divided by it. Both factors are
+    whole numbers of steps, so that the norm of their product is verified exactly, and sums are
+    exact.
+
+    Args:
+        vectors: of `vector_steps`, `[num_records, width]`.
+        labels: `[num_records]`.
+        weights: of `weights_of_rounds`.
+
+    Returns:
+        In steps of 1 / LATTICE.
+    """
+    num_classes = weights.shape[1]
+    total = np.zeros(weights.shape)
+    for start in range(0, len(labels), ROWS):
+        some = vectors[start : start + ROWS] / VECTOR_STEPS
+        missed = np.eye(num_classes)[labels[start : start + ROWS]]
+        missed -= scipy.special.softmax(some @ weights, axis=1)
+        some = np.rint(some * PART_STEPS)
+        lengths = np.linalg.norm(some, axis=1) / PART_STEPS
+        missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
+        missed = np.trunc(missed * (PART_STEPS * BELOW))
+        # Whole numbers that float64 holds, as are their sums; NaN compares as false.
+        squares = np.square(some).sum(axis=1) * np.square(missed).sum(axis=1)
+        missed[~(squares <= LATTICE**2)] = 0.0
+        total += some.T @ missed
+    return total.astype(np.int64)

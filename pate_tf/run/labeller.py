@@ -1,0 +1,626 @@
+"""Releases labels of a public pool from teachers or feature sums, within one lasting budget."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy.typing as npt
+
+from pate_tf.accounting.charge import PlannedRelease, ReleasedLabels, check_recordable
+from pate_tf.accounting.composition import Charge
+from pate_tf.accounting.conversions import LATTICE, check_delta, default_delta
+from pate_tf.accounting.mechanisms import LaplaceClusterCounts, Mechanism
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
+from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
+from pate_tf.core.public import Pool
+from pate_tf.core.reporting import QUIET, Reporting, reporting
+from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts
+from pate_tf.core.source import PrivateSource
+from pate_tf.data.named_function import name_of
+from pate_tf.ledger import Ledger, LedgerError, Spending
+from pate_tf.ledger.ledger_file import DATABASE
+from pate_tf.planning.choose import check_answers, choose
+from pate_tf.planning.forecast import HELPS
+from pate_tf.planning.release_settings import (
+    AUTO,
+    DEFAULT_MARGIN,
+    FEATURE_SUMS,
+    PATE,
+    Budget,
+    Electorate,
+    Known,
+    ReleasePlan,
+    ReleaseSettings,
+)
+from pate_tf.postprocessing import label_inference
+from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
+from pate_tf.queries.labels import Labels
+from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
+from pate_tf.release.feature_sums import FeatureSums, of_other_data
+from pate_tf.release.noise import SeededNoise, SystemNoise
+from pate_tf.release.noisy_sums import (
+    EstimatedAccuracy,
+    estimate_accuracy,
+    release_sums,
+    released_with,
+)
+from pate_tf.release.votes import VOTES, release_votes
+from pate_tf.representations import catalogue
+from pate_tf.statement.labels_statement import LabelsStatement
+from pate_tf.statement.publishing import Published, publish_model
+from pate_tf.students.student_kinds.linear_head import LinearHead
+
+if TYPE_CHECKING:
+    from pate_tf.teachers.teacher_set import Teachers
+    from pate_tf.teachers.voters import Voter
+
+
+def delta_of(
+    budget: Budget, directories: Sequence[pathlib.Path], num_records: int | None, unit: str
+) -> float:
+    """Returns the delta of a run: the one that was given, that of its ledger, or the default.
+
+    Args:
+        budget: of the run.
+        directories: where its ledger may lie.
+        num_records: private records; None where their number is private.
+        unit: what is protected.
+
+    Raises:
+        ValueError: if it is above one over the number of records.
+    """
+    delta = budget.delta
+    for directory in directories if delta is None else ():
+        folder = directory / artifacts.SENSITIVE
+        if delta is None and (folder / DATABASE).exists():
+            # One that can't be read is refused, or gone on with, where it is opened.
+            with contextlib.suppress(LedgerError), Ledger.read(folder) as existing:
+                delta = existing.delta
+    delta = default_delta(num_records) if delta is None else delta
+    check_delta(delta, num_records, unit)
+    return delta
+
+
+class Labeller:
+    """Charges noisy labels, then draws them: the only way from votes or sums to public labels.
+
+    >>> import pate_tf
+    >>> with pate_tf.Labeller(teachers, epsilon=20.0, delta=1e-5) as labeller:
+    ...     labels = labeller.label(data.pool)
+    >>> labels.save(folder / "labels")
+    >>> labels.cost.epsilon <= 20.0
+    True
+
+    `pate_tf.Teachers` answer queries; from `pate_tf.FeatureSums`, which need an `epsilon`, labels
+    of the whole pool are worked out. With `epsilon`, mechanism, noise and number of queries are
+    planned from public values (`pate_tf.plan`); `print(labeller.plan(data.pool))` shows the
+    comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`, costs
+    what it costs.
+
+    What was charged stands in a ledger below their directory, for good: a second `Labeller` goes on
+    with what is left, in this process or another. What was released once is returned again without
+    a charge.
+
+    The guarantee is differential privacy at (epsilon, delta) for every record, or owner, of the
+    private data, whatever the data; `pate_tf.ledger.Ledger` says under which assumptions.
+
+    Attributes:
+        source: the teachers, or the feature sums.
+    """
+
+    def __init__(
+        self,
+        source: Teachers | FeatureSums,
+        mechanism: Mechanism | type[Mechanism] | None = None,
+        *,
+        delta: float | None = None,
+        epsilon: float | None = None,
+        epsilon_budget: float | None = None,
+        margin: float = DEFAULT_MARGIN,
+        num_rounds: int | None = None,
+        replace_budget: bool = False,
+        acknowledge_reset: bool = False,
+        planned_release: PlannedRelease | None = None,
+        insecure_seed: int | None = None,
+        accept_forecast: bool = False,
+        verbose: bool | Reporting = False,
+    ) -> None:
+        """Opens the ledger of the source, which the first call creates.
+
+        Args:
+            source: trained teachers, teachers from elsewhere with a directory, or fitted feature
+                sums.
+            mechanism: one with its noise; or, with `epsilon`, the class to find the noise of. None
+                for the best one within `epsilon`.
+            delta: the delta that all epsilons hold at, at most one over the number of records; 0
+                for pure differential privacy. Fixed for these teachers by the first call. Default:
+                what was fixed, at first a tenth of one over that number, or less, up to 1e-5.
+            epsilon: what the labels of one call of `label` may cost; another call costs more.
+            epsilon_budget: what everything released from these teachers may ever cost; fixed by the
+                first call that gives one. Default: no limit; what is spent is recorded.
+            margin: as of `pate_tf.plan`.
+            num_rounds: of feature sums: how many rounds are released within `epsilon`, each later
+                one of what a linear model of the earlier ones misses. Default: planned from
+                epsilon and the number of records.
+            replace_budget: puts `epsilon_budget` and `delta` in the place of those that were fixed.
+                It weakens what was promised, and every later statement says so.
+            acknowledge_reset: goes on although an earlier ledger of these teachers, or rows of this
+                one, are gone. What is known of their cost is charged again, and the ledger and
+                every later statement say so.
+            planned_release: how the data-dependent cost will be released, if ever; fixed by the
+                first call, before there are votes. Default: a sanitised epsilon.
+            insecure_seed: for tests alone: noise from this seed, which can be subtracted again.
+                Nothing of these teachers is private from then on, and every statement says so.
+            accept_forecast: goes on where labels within `epsilon` are not expected to be more often
+                correct than the pool's most frequent class, or than guesses. Otherwise `plan` and
+                `label` raise `pate_tf.ForecastError`, and nothing is charged.
+            verbose: whether progress bars are shown.
+
+        Raises:
+            ValueError: if the source is not fitted or has no directory, neither or both of an
+                epsilon and a mechanism with noise are given, or a number is out of range.
+            LedgerError: if the ledger is damaged, belongs to other teachers or other numbers, or is
+                not the one that was here.
+        """
+        if not hasattr(source, "identified"):
+            raise ValueError(
+                f"source: expected pate_tf.Teachers or FeatureSums, got {type(source).__name__}; "
+                f"Teachers.from_votes and from_models take others"
+            )
+        budget = Budget(
+            epsilon=epsilon,
+            delta=delta,
+            epsilon_budget=epsilon_budget,
+            replace_budget=replace_budget,
+            acknowledge_reset=acknowledge_reset,
+            planned=planned_release,
+            insecure_seed=insecure_seed,
+            accept_forecast=accept_forecast,
+        )
+        settings = ReleaseSettings(
+            budget=budget,
+            method=PATE if source.num_teachers else FEATURE_SUMS,
+            mechanism=mechanism,
+            margin=margin,
+            num_rounds=num_rounds,
+        )
+        self._take(source, settings, reporting(verbose))
+        self.open()
+
+    @classmethod
+    def from_settings(
+        cls,
+        source: Teachers | Voter | FeatureSums,
+        settings: ReleaseSettings,
+        *,
+        directory: pathlib.Path | None = None,
+        charged_to: PrivateSource | None = None,
+        student_runs: Sequence[pathlib.Path] = (),
+        reporting: Reporting = QUIET,
+    ) -> Self:
+        """Takes what flags say; no ledger is there before `open`, or the begin of `with`.
+
+        Args:
+            source: as above.
+            settings: which labels `label` releases by default, and for how much.
+            directory: run folder of the source, where it has none.
+            charged_to: named data source; None for that of the records.
+            student_runs: run folders that students go to, besides the source's own.
+            reporting: how progress is shown.
+        """
+        labeller = cls.__new__(cls)
+        labeller._take(
+            source, settings, reporting, directory, charged_to, student_runs=student_runs
+        )
+        return labeller
+
+    def _take(
+        self,
+        source: Any,
+        settings: ReleaseSettings,
+        reporting: Reporting,
+        directory: pathlib.Path | None = None,
+        charged_to: PrivateSource | None = None,
+        student_runs: Sequence[pathlib.Path] = (),
+    ) -> None:
+        self.source = source
+        self._identified = getattr(source, "identified", source)  # raises before `fit`
+        directory = directory or source.directory
+        if directory is None:
+            raise ValueError(
+                "directory: expected the folder of the one ledger that these teachers ever have, "
+                "got none: give Teachers.from_votes or from_models a directory"
+            )
+        mechanism = settings.mechanism
+        identified = self._identified
+        if mechanism is not None and not isinstance(mechanism, type):
+            check_mechanism(mechanism)
+            check_recordable(mechanism)
+        method = "feature_sums" if identified.num_teachers is None else "pate"
+        if settings.method not in (AUTO, method):
+            raise ValueError(
+                f"method: expected {method} for what labels come from, got {settings.method}: pate "
+                f"asks teachers, feature_sums asks none"
+            )
+        self._settings = dataclasses.replace(settings, method=method)
+        self._reporting = reporting
+        seed = settings.budget.insecure_seed
+        self._noise = SystemNoise if seed is None else functools.partial(SeededNoise, seed)
+        self._folder = artifacts.RunDirectory(directory).sensitive
+        self._charged_to = charged_to
+        self._student_runs = student_runs
+        self._ledger: Ledger | None = None
+        number = identified.num_records if identified.unit == "record" else None  # else private
+        self._num_records = number
+        self.delta = delta_of(settings.budget, [directory], number, identified.unit)
+        if settings.budget.epsilon is None:
+            check_answers(cast(Mechanism, mechanism), self.delta)
+
+    def open(self) -> Self:
+        """Opens the ledger, which the first call creates; returns self.
+
+        Raises:
+            ValueError: if a budget is to be replaced by none or by less than was spent, or the
+                folder can't be written.
+            LedgerError: if the ledger is damaged, belongs to others or has other numbers, or is not
+                the one that was here.
+        """
+        if self._ledger is None:
+            self._ledger = self._opened(self._settings.budget)
+            # A ledger is replaced, or gone on with, once.
+            budget = dataclasses.replace(
+                self._settings.budget, replace_budget=False, acknowledge_reset=False
+            )
+            self._settings = dataclasses.replace(self._settings, budget=budget)
+        return self
+
+    def _opened(self, budget: Budget) -> Ledger:
+        for place in (self._folder, self._folder / VOTES):
+            artifacts.check_can_hold_files(place)
+        facts: dict[str, Any] = {
+            "ensemble_digest": self._identified.digest,
+            "source": self._charged_to or self._identified.source,
+            "unit": self._identified.unit,
+            "student_runs": self._student_runs,
+            "acknowledge_reset": budget.acknowledge_reset,
+            "planned_release": budget.planned,
+        }
+        epsilon_budget = budget.epsilon_budget
+        if not budget.replace_budget or not (self._folder / DATABASE).exists():
+            return Ledger.open(
+                self._folder, delta=self.delta, epsilon_budget=epsilon_budget, **facts
+            )
+        if epsilon_budget is None:
+            raise ValueError("replace_budget: expected a new epsilon_budget with it, got none")
+        with Ledger.read(self._folder) as existing:
+            delta = existing.delta
+            epsilon = existing.epsilon_budget
+        ledger = Ledger.open(self._folder, delta=delta, epsilon_budget=epsilon, **facts)
+        try:
+            ledger.raise_budget(epsilon_budget=epsilon_budget, delta=self.delta)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
+        """Returns what `label` would release with the same arguments; nothing is charged.
+
+        Raises:
+            ForecastError: if the labels are not expected to be worth their cost.
+            ValueError: if something does not fit.
+        """
+        if not isinstance(pool, Pool):
+            raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
+        source = self._identified.for_pool(pool)
+        settings = self._settings
+        if source.dataset != pool.dataset:
+            raise of_other_data(source, pool)
+        choices["num_queries"] = num_queries
+        changes = {name: value for name, value in choices.items() if value is not None}
+        queries = dataclasses.replace(settings.queries, **changes)
+        known = Known.of(
+            pool,
+            unit=source.unit,
+            num_records=self._num_records,
+            voters=None if isinstance(source, FeatureSums) else Electorate.of(source),
+            sums=source if isinstance(source, FeatureSums) else None,
+        )
+        budget = dataclasses.replace(settings.budget, delta=self.delta)
+        settings = dataclasses.replace(settings, budget=budget, queries=queries)
+        return choose(known, settings, self._reporting)
+
+    def label(
+        self,
+        pool: Pool,
+        num_queries: int | None = None,
+        *,
+        strategy: str | None = None,
+        seed: int | None = None,
+        num_neighbours: int | None = None,
+    ) -> Labels:
+        """Chooses queries of a pool, charges those without an answer, and returns noisy labels.
+
+        Args:
+            pool: `data.pool`.
+            num_queries: how many of its inputs the teachers label. Default: planned within
+                `epsilon`, else 100.
+            strategy: how they are chosen, a name in `pate_tf.queries.strategies`. Default: the
+                planned or the mechanism's own.
+            seed: of the choice, by default 0. Another seed asks other queries, which are charged.
+            num_neighbours: with "medoids" or "diverse", how many nearest neighbors are asked with
+                a query; each teacher votes once for all. Default: up to 20 with a stability gate on
+                images, else 0.
+
+        Where no query gets a label, as with a gate that stays shut, there is a warning that says
+        what to do; what was charged stays charged.
+
+        Raises:
+            ForecastError: if the labels are not expected to be worth their cost, unless
+                `accept_forecast`; nothing was charged then.
+            ValueError: if something does not fit; nothing was charged then.
+            BudgetExceeded: if the queries do not all fit into what is left; then none is charged,
+                and the message says how many would fit.
+            LedgerError: if the ledger can't be used.
+        """
+        plan = self.plan(
+            pool, num_queries, strategy=strategy, seed=seed, num_neighbours=num_neighbours
+        )
+        return self.release(plan, pool)
+
+    def release(self, plan: ReleasePlan, pool: Pool) -> Labels:
+        """Charges what a plan says, and returns its labels; see `label`.
+
+        What was released before is returned again from the ledger and not charged.
+        """
+        ledger = self._ledger
+        reporting = self._reporting
+        if ledger is None:
+            raise ValueError("labeller: expected an open one, got one that was closed")
+        source = self._identified.for_pool(pool)
+        queries = plan.queries
+        compares_inputs = STRATEGIES[queries.strategy].infer is not None
+        if compares_inputs or (isinstance(source, FeatureSums) and not source.is_frozen):
+            with reporting.clock("training the representation"):
+                catalogue.encoder_of(pool, queries.representation, queries.seed)
+        if isinstance(source, FeatureSums):
+            labels = self._label_by_sums(plan, pool, source, ledger)
+        else:
+            name = source.representation
+            if source.encoder_weights and name is not None and not catalogue.is_known(name):
+                # A student would contain what the frozen encoder is now, and its statement name
+                # what it was when teachers learned from it.
+                known = [source.encoder_weights]
+                with contextlib.suppress(ValueError):  # without it a student takes raw inputs
+                    known.append(tuple(catalogue.encoder_of(pool, name).learnt))
+                # The last three follow from the pool, which may be another.
+                if len({artifacts.digest_arrays(weights[:-3]) for weights in known}) > 1:
+                    raise ValueError(
+                        f"representation: {name_of(name)} has changed since teachers learned from "
+                        f"it; restore it, or train teachers anew"
+                    )
+            number = queries.num_neighbours
+            if number is None:
+                # Where one query decides about all, agreement is worth more than that each label is
+                # right for its own input.
+                is_useful = plan.mechanism.charged_per_batch and compares_inputs
+                is_useful = is_useful and source.covers_pool
+                number = (
+                    label_inference.default_number(pool, queries.num_queries) if is_useful else 0
+                )
+            labels = self._label_by_votes(plan, pool, source, number, ledger)
+        if not len(labels.released.labels) and pool:
+            reporting.warn(
+                f"labels: none of {labels.released.num_queries} queries got one, and "
+                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
+            )
+        labels = dataclasses.replace(
+            labels, representation=source.representation, forecast=plan.forecast
+        )
+        return dataclasses.replace(labels, seal=ledger.recognise(labels.record()), labeller=self)
+
+    def _label_by_votes(
+        self, plan: ReleasePlan, pool: Pool, teachers: Voter, num_neighbours: int, ledger: Ledger
+    ) -> Labels:
+        import tensorflow as tf
+
+        from pate_tf.release.vote_aggregation import aggregation_of
+
+        queries = plan.queries
+        mechanism = plan.mechanism
+        reporting = self._reporting
+        num_classes = pool.dataset.num_classes
+        aggregation = aggregation_of(num_classes)
+
+        def neighbours_of(indices: IntArray) -> IntArray | None:
+            if not num_neighbours:
+                return None
+            return label_inference.nearest(
+                pool, indices, num_neighbours, queries.seed, representation=queries.representation
+            )
+
+        with reporting.progress_bar(
+            desc="asking teachers", total=queries.num_queries, unit="query"
+        ) as bar:
+
+            def voter(inputs: npt.NDArray[Any]) -> VoteCounts:
+                return teachers.counts(inputs, bar.update)
+
+            def answers(indices: IntArray) -> ReleasedLabels:
+                noise = self._noise()
+                noise.noisy_winners = lambda counts, drawn: aggregation.noisy_winners(
+                    tf.constant(counts), tf.constant(drawn)
+                ).numpy()
+                return release_votes(
+                    asked_inputs(pool, indices, neighbours_of(indices)),
+                    mechanism,
+                    voter=voter,
+                    ledger=ledger,
+                    noise=noise,
+                    num_classes=num_classes,
+                    unit=teachers.unit,
+                    query_indices=indices,
+                )
+
+            labels = ask_once(
+                queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
+            )
+        neighbours = neighbours_of(labels.queries)
+        return dataclasses.replace(labels, neighbours=neighbours, choice=plan.reason)
+
+    def _label_by_sums(
+        self, plan: ReleasePlan, pool: Pool, sums: FeatureSums, ledger: Ledger
+    ) -> Labels:
+        mechanism = cast(ReleasesFeatureSums, plan.mechanism)
+        vectors = sums.vectors(pool.inputs)
+        number = mechanism.num_clusters
+        deviation = mechanism.standard_deviation
+        table = sums.sums if number is None else sums.cluster_counts[number]
+        moments = None
+        next_sums = None
+        if number is None and sums.has_vectors:
+            moments = sums.moments  # before anything is charged
+        if mechanism.num_rounds > 1:
+            next_sums = functools.partial(sums.residuals, noise=deviation)
+        with self._reporting.clock("releasing sums"):
+            released = release_sums(
+                table,
+                mechanism,
+                ledger=ledger,
+                noise=self._noise(),
+                unit=sums.unit,
+                next_sums=next_sums,
+            )
+        with self._reporting.clock("inferring labels of the pool"):
+            labels, weights = labels_from_sums(
+                pool,
+                vectors,
+                released.values.reshape(mechanism.num_rounds, *table.values.shape),
+                deviation,
+                centres=None if number is None else sums.summands.centres[number],
+                moments=moments,
+                num_records=sums.num_records if sums.unit == "record" else None,
+                groups=sums.summands.groups,
+                representation=plan.queries.representation,
+                seed=plan.queries.seed,
+                is_frozen=sums.is_frozen,
+            )
+        linear_head = None
+        if weights is not None:
+            scale = sums.summands.scale
+            weights = plan.logit_factor * weights
+            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
+            linear_head.is_frozen = sums.is_frozen
+        width = len(sums.sums.values)
+        num_classes = pool.dataset.num_classes
+        of_classes = released.values[: width if number is None else number, :num_classes]
+        exceeds_noise = exceed_noise(of_classes / LATTICE, mechanism)
+        if not exceeds_noise:
+            self._reporting.warn(
+                f"The released sums differ between classes by no more than noise does, so the "
+                f"student is not expected to be better than a guess. {HELPS}"
+            )
+        return released_with(
+            labels,
+            pool,
+            released,
+            choice=plan.reason,
+            linear_head=linear_head,
+            exceeds_noise=exceeds_noise,
+        )
+
+    def estimate_accuracy(
+        self,
+        predictions: IntArray,
+        held_back: PrivateExamples,
+        epsilon: float,
+        *,
+        student_digest: str,
+    ) -> EstimatedAccuracy:
+        """Charges an estimate of a student's accuracy on records that nothing was learned from.
+
+        Args:
+            predictions: the student's, of each record, `[num_records]`.
+            held_back: of `Data.hold_back`, whose other part the source is of.
+            epsilon: what it may cost, in addition.
+            student_digest: of the student's weights, for which the estimate is charged once.
+
+        Raises:
+            BudgetExceeded: if it does not fit into what is left.
+        """
+
+        def release(exact: IntArray, mechanism: LaplaceClusterCounts) -> IntArray:
+            with self.ledger() as ledger:
+                return release_sums(
+                    SumsByClass(exact),
+                    mechanism,
+                    ledger=ledger,
+                    noise=self._noise(),
+                    unit=self._identified.unit,
+                    about=f"answers to held-back records of {student_digest}",
+                ).values
+
+        return estimate_accuracy(
+            predictions == held_back.labels, held_back.owners, epsilon, release
+        )
+
+    def publish(self, model: Any, labels: Labels, **options: Any) -> Published[LabelsStatement]:
+        """Exports a student's model, and states what its labels cost; see `Student.publish`."""
+        with self.ledger() as ledger:
+            source = self.source.for_pool(labels.pool)
+            return publish_model(model, labels, teachers=source, ledger=ledger, **options)
+
+    @contextlib.contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        """Gives the open ledger; once this is closed, the ledger opened anew for a moment."""
+        if self._ledger is not None:
+            yield self._ledger
+            return
+        with self._opened(self._settings.budget) as ledger:
+            yield ledger
+
+    def spent(self) -> Spending:
+        """Returns what everything released from these teachers costs: `epsilon`, `num_queries`."""
+        with self.ledger() as ledger:
+            return ledger.spent()
+
+    @property
+    def remaining(self) -> float | None:
+        """The budget less what was spent; None without a budget. `affordable` says what fits."""
+        with self.ledger() as ledger:
+            return ledger.remaining()
+
+    def affordable(self, charge: Charge | None = None) -> int | None:
+        """Returns how many more queries fit into the budget; None without a budget.
+
+        Args:
+            charge: of what mechanism; default this labeller's own, if it was given with its noise.
+        """
+        wanted = charge or self._settings.mechanism
+        if wanted is None or isinstance(wanted, type):
+            raise ValueError("charge: expected a mechanism with its noise, got none")
+        with self.ledger() as ledger:
+            return ledger.affordable(wanted)
+
+    def close(self, *exception: object) -> None:
+        """Closes the ledger. What was spent can be read still, and labels published."""
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    __enter__ = open
+    __exit__ = close
+
+    def __repr__(self) -> str:
+        mechanism = self._settings.mechanism
+        epsilon = self._settings.budget.epsilon
+        what = f"epsilon {epsilon}"
+        if mechanism is not None and not isinstance(mechanism, type):
+            what = mechanism.summary()
+        return f"Labeller({self.source!r}, {what})"

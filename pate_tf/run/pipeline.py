@@ -1,0 +1,385 @@
+"""The only way from data to a published student.
+
+`run` has a plan chosen from public values (`pate_tf.planning`), and `execute` does what it says:
+check everything, fit, charge, draw, save, learn, estimate, publish. Commands, `pate_tf.fit`,
+`PateClassifier` and the coordinator of silos differ in where labels come from, and in nothing else.
+
+Where each step happens, for one data holder:
+
+- method, mechanism and its noise are chosen: `planning/choose.py`;
+- labels are charged and drawn: `Labeller.release` (`run/labeller.py`) calls `release/votes.py` or
+  `release/noisy_sums.py`. Both write the charge with `Ledger.debit` (`ledger/privacy_ledger.py`)
+  before they draw noise; mechanisms compose the draws of `release/noise.py`;
+- labels of the whole pool follow from what was released (pseudo-labels):
+  `postprocessing/label_inference.py`, called by the labeller. It is free;
+- the student learns: `Student.fit` (`run/student.py`) calls a kind of `students/student_kinds`;
+- the statement is written: `Student.publish` calls `statement/publishing.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from pate_tf.accounting.charge import Cost
+from pate_tf.core import artifacts
+from pate_tf.core.public import Pool, PublicExamples, PublicSplit
+from pate_tf.core.reporting import QUIET, Reporting, RunReport
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import PrivateSource
+from pate_tf.data.data_source import DataSource
+from pate_tf.data.loaded_data import Data
+from pate_tf.models.ridge import RIDGE
+from pate_tf.planning.choose import choose
+from pate_tf.planning.release_settings import (
+    FEATURE_SUMS,
+    Electorate,
+    Known,
+    Output,
+    ReleasePlan,
+    ReleaseSettings,
+    RunSettings,
+)
+from pate_tf.queries.labels import Labels
+from pate_tf.release.feature_sums import FeatureSums, default_folder
+from pate_tf.run.labeller import Labeller, delta_of
+from pate_tf.run.student import REPORT, Student, student_report
+
+if TYPE_CHECKING:
+    from pate_tf.teachers.teacher_set import Teachers
+    from pate_tf.teachers.voters import Voter
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunData:
+    """What a run reads.
+
+    Attributes:
+        public: the pool, and held-out samples that measure the student.
+        private: records to learn from; None where teachers or sums are stored. SENSITIVE.
+        held_back: records that measure the student for a charge; None without. SENSITIVE.
+        origin: flags that name the data, for the run folder.
+        named_source: data source that releases are charged to; None for that of the records.
+    """
+
+    public: PublicSplit
+    private: PrivateExamples | None = None
+    held_back: PrivateExamples | None = None
+    origin: DataSource | None = None
+    named_source: PrivateSource | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneHolder:
+    """Labels of one data holder's teachers or feature sums.
+
+    Attributes:
+        source: of the labels.
+        settings: of the release.
+        directory: run folder of the source, where its ledger lies.
+        student_runs: run folders that students go to, besides that one.
+        reporting: how progress is shown.
+    """
+
+    source: Any
+    settings: ReleaseSettings
+    directory: pathlib.Path
+    student_runs: Sequence[pathlib.Path] = ()
+    charged_to: PrivateSource | None = None
+    reporting: Reporting = QUIET
+
+    def fit(self, data: RunData) -> None:
+        """Trains the teachers, or sums the features."""
+        if data.private is None:
+            return
+        facts: dict[str, Any] = {}
+        if isinstance(self.source, FeatureSums):
+            facts["flags"] = data.origin and data.origin.flags
+        elif data.origin is not None:
+            facts = {"data_source": data.origin, "reporting": self.reporting}
+        self.source.fit(data.private, data.public.pool, **facts)
+
+    def labels(self, plan: ReleasePlan, pool: Pool) -> Labels:
+        """Charges the ledger, and draws the plan's mechanism."""
+        labeller = Labeller.from_settings(
+            self.source,
+            self.settings,
+            directory=self.directory,
+            charged_to=self.charged_to,
+            student_runs=self.student_runs,
+            reporting=self.reporting,
+        )
+        with labeller:
+            return labeller.release(plan, pool)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fitted:
+    """What a run returns.
+
+    >>> import pate_tf
+    >>> data = pate_tf.Data.load("digits")
+    >>> sums = pate_tf.FeatureSums(directory=folder / "fitted", representation="raw")
+    >>> fitted = pate_tf.fit(
+    ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums,
+    ...     student=pate_tf.Student("supervised", steps=20))
+    >>> fitted.student.predict(data.held_out).shape, fitted.cost.unit
+    ((197,), 'record')
+
+    Attributes:
+        student: public: a classifier that learned from the labels and the public pool alone;
+            `fitted.student.publish()` exports it with its privacy statement.
+        labels: public: the noisy labels, with what they cost.
+        plan: public: what was released, and why.
+        source: SENSITIVE: the teachers, or the feature sums, that the labels come from; None in an
+            object that was pickled, which holds public values alone.
+        published: public: the exported student and its statement; None if it was not published.
+    """
+
+    student: Student
+    labels: Labels
+    plan: ReleasePlan
+    source: Teachers | Voter | FeatureSums | None
+    published: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "source": None}
+
+    @property
+    def cost(self) -> Cost:
+        """What the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`."""
+        return self.labels.cost
+
+    def predict(self, inputs: Any) -> npt.NDArray[Any]:
+        """Returns the student's classes of inputs, as `Student.predict`."""
+        return self.student.predict(inputs)
+
+    def predict_proba(self, inputs: Any) -> npt.NDArray[Any]:
+        """Returns the student's probabilities of classes, as `Student.predict_proba`."""
+        return self.student.predict_proba(inputs)
+
+    def evaluate(
+        self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
+    ) -> float | None:
+        """Returns the student's accuracy, as `Student.evaluate`."""
+        return self.student.evaluate(inputs, labels)
+
+    def publish(self, folder: Any = None, **options: Any) -> Any:
+        """Publishes the student, as `Student.publish`."""
+        return self.student.publish(folder, **options)
+
+    def report(self, folder: pathlib.Path) -> RunReport:
+        """Writes what a run made below `sensitive/`, and returns it for people and programs."""
+        report = student_report(self.published, self.student)
+        forecast = self.plan.forecast
+        values = {
+            **report.values,
+            "forecast": None if forecast is None else list(forecast[:2]),
+            "folder": str(folder),
+        }
+        target = artifacts.RunDirectory(folder).sensitive / REPORT
+        artifacts.write_json(target, values, private=True)
+        return RunReport(values=values, rows=report.rows)
+
+    def __repr__(self) -> str:
+        return f"Fitted({self.student!r}, {self.labels!r})"
+
+
+def run(
+    data: RunData,
+    settings: RunSettings,
+    *,
+    source: Teachers | Voter | FeatureSums | None = None,
+    source_folder: pathlib.Path | None = None,
+    student: Student | None = None,
+    reporting: Reporting = QUIET,
+) -> tuple[Fitted, pathlib.Path]:
+    """Chooses a plan by public values, executes it, and returns what came of it.
+
+    What was charged stands in the run's ledger; the same run again costs nothing more.
+
+    Args:
+        data: that the run reads.
+        settings: what the person decided.
+        source: teachers or feature sums, fitted or not. Default: what the plan needs.
+        source_folder: run folder of a source that has none.
+        student: with settings of its own. Default: of `settings.student`.
+        reporting: how progress is shown.
+
+    Returns:
+        The student, the labels and the plan; and the run folder.
+
+    Raises:
+        ForecastError: if labels are not expected to be worth their cost, unless that is accepted;
+            nothing was charged then.
+        ValueError: if something does not fit; nothing was charged then.
+        LedgerError: if the ledger can't be used.
+    """
+    pool = data.public.pool
+    release = settings.release
+    output = settings.output
+    if release.budget.evaluate_epsilon is not None and data.held_back is None:
+        data = held_apart(data)
+    learner = student or Student.from_settings(settings.student, reporting=reporting)
+    are_sums = release.method == FEATURE_SUMS or isinstance(source, FeatureSums)
+    released = None if output.folder is None else output.folder / artifacts.RELEASED
+    # Before a trial, which takes longer.
+    learner.check(pool, released, export_formats=output.export_formats, labels_whole_pool=are_sums)
+    known, delta = known_of(data, release, source, source_folder or output.folder, reporting)
+    budget = dataclasses.replace(release.budget, delta=delta)
+    release = dataclasses.replace(release, budget=budget)
+    plan = choose(known, release, reporting)
+    for line in plan.notes(pool.majority_share):
+        reporting.note(line)
+    if plan.method == FEATURE_SUMS and known.sums is not None:
+        source = known.sums
+        source.settle(pool.dataset, plan.representation)
+    elif source is None and plan.voters is not None:
+        from pate_tf.teachers.teacher_set import Teachers
+
+        name = f"{data.public.dataset.name}-{plan.voters.num_teachers}"
+        source = Teachers(
+            RIDGE,  # in closed form, on a representation: it needs few records
+            num_teachers=plan.voters.num_teachers,
+            directory=output.folder or pathlib.Path("runs") / name,
+            representation=release.queries.representation,
+            seed=release.queries.seed,
+            verbose=reporting.verbose,
+        )
+    origin = source_folder or getattr(source, "directory", None)
+    if origin is None:
+        raise ValueError(
+            "directory: expected the folder of the one ledger that these teachers ever have, got "
+            "none: give Teachers.from_votes or from_models a directory"
+        )
+    folder = output.folder or origin
+    giver = OneHolder(
+        source=source,
+        settings=dataclasses.replace(release, method=plan.method),
+        directory=origin,
+        student_runs=[folder],
+        charged_to=data.named_source,
+        reporting=reporting,
+    )
+    if student is None:
+        learner = Student.from_settings(
+            settings.student,
+            directory=folder / artifacts.RELEASED,
+            reporting=reporting,
+            is_locked=True,
+        )
+    fitted = execute(
+        plan, data, giver, learner, output, folder=folder, is_published=settings.is_published
+    )
+    return fitted, folder
+
+
+def held_apart(data: RunData) -> RunData:
+    """Returns the data with a tenth of the private records held back for an estimate."""
+    if data.private is None:
+        raise ValueError(
+            "evaluate_epsilon: it needs private records that nothing was learned from, and "
+            "teachers or sums are stored here; use `pate run`, or name the records again"
+        )
+    rest, held_back = Data(private=data.private, public=data.public).hold_back()
+    return dataclasses.replace(data, private=rest.private, held_back=held_back)
+
+
+def execute(
+    plan: ReleasePlan,
+    data: RunData,
+    giver: Any,
+    student: Student,
+    output: Output,
+    *,
+    folder: pathlib.Path,
+    is_published: bool = True,
+) -> Fitted:
+    """Does what a plan says; everything that can fail is checked before the charge.
+
+    Args:
+        plan: what is released.
+        data: that the run reads.
+        giver: where labels come from: `fit` prepares it without a charge, `labels` charges what
+            the plan says, draws the noise and returns labels.
+        student: that learns from them.
+        output: what is left where.
+        folder: of the run; public files land below its `released/`.
+        is_published: whether the student is exported with its statement.
+    """
+    pool = data.public.pool
+    released = folder / artifacts.RELEASED
+    student.check(
+        pool,
+        released,
+        export_formats=output.export_formats,
+        labels_whole_pool=plan.method == FEATURE_SUMS,
+    )
+    giver.fit(data)
+    published = None
+    with contextlib.ExitStack() as stack:
+        if is_published or output.save_labels:
+            # A second command is refused before it is charged.
+            stack.enter_context(artifacts.only_writer(released))
+        # Charged, drawn, and inferred for the whole pool.
+        labels = giver.labels(plan, pool)
+        if output.save_labels:
+            labels.save(released)
+        student.fit(pool, labels, held_out=data.public.held_out, fits=plan.student)
+        if data.held_back is not None and plan.evaluate_epsilon is not None:
+            student.estimate_accuracy(data.held_back, plan.evaluate_epsilon)
+        if is_published:
+            published = student.publish(
+                released,
+                evaluate_on=data.public,
+                export_formats=output.export_formats,
+                holder=output.holder,
+                purpose=output.purpose,
+                run_name=output.run_name,
+            )
+    return Fitted(student, labels, plan, getattr(giver, "source", None), published)
+
+
+def known_of(
+    data: RunData,
+    settings: ReleaseSettings,
+    source: Any,
+    folder: pathlib.Path | None,
+    reporting: Reporting,
+) -> tuple[Known, float]:
+    """Returns what is publicly known of a run's data and of what labels come from; and delta."""
+    pool = data.public.pool
+    private = data.private
+    voters = None
+    sums = source if isinstance(source, FeatureSums) else None
+    if source is None:
+        sums = FeatureSums(
+            directory=folder,
+            representation=settings.queries.representation,
+            seed=settings.queries.seed,
+            verbose=reporting,
+        )
+    elif sums is None and getattr(source, "is_fitted", True):
+        voters = Electorate.of(getattr(source, "identified", source).for_pool(pool))
+    elif sums is None and private is not None:
+        _, model, representation, number = source.chosen(private, pool)
+        voters = Electorate(num_teachers=number, model=model, representation=representation)
+    if private is not None:
+        unit = "record" if private.owners is None else "owner"
+        number = private.public_size
+    else:
+        fitted = getattr(source, "identified", source)
+        unit = fitted.unit
+        number = fitted.num_records if unit == "record" else None
+    name = pool.dataset.name
+    folders = [folder] if folder else [default_folder(name)]
+    if folder is None and (own := getattr(source, "directory", None)) is not None:
+        folders = [own]
+    delta = delta_of(settings.budget, folders, number, unit)
+    known = Known.of(pool, unit=unit, num_records=number, voters=voters, sums=sums)
+    return known, delta

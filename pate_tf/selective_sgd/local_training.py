@@ -1,0 +1,530 @@
+"""Models, participants, and rounds in which they download, train on their records, and upload.
+
+All participants of a process share one traced graph. On CPUs one participant after another beats
+several at once for convolutions.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pate_tf.accounting.conversions import check_delta
+from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data.named_function import Named
+from pate_tf.models import architectures
+from pate_tf.release.noise import NoiseSource, SystemNoise
+from pate_tf.selective_sgd.run_state import DurableRun, LedgerFacts
+from pate_tf.selective_sgd.server import FloatArray, Parameters, ParameterServer, Upload
+from pate_tf.selective_sgd.training_settings import LATTICE, TrainingSettings, noise_scale
+
+if TYPE_CHECKING:
+    from pate_tf.selective_sgd.network import RemoteServer
+
+
+class FlatView:
+    """The parameters of a model as a vector float32 `[num_parameters]`.
+
+    Args:
+        model: from raw inputs to logits.
+
+    Raises:
+        ValueError: if the model has nothing to train, or variables that are not trained, such as
+            statistics of batch normalization.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        if model.non_trainable_variables:
+            raise ValueError(
+                "model: expected one that treats records apart and holds trained parameters alone, "
+                "without batch normalization and dropout, got another"
+            )
+        if not model.trainable_variables:
+            raise ValueError("model: expected parameters to train, got none")
+        self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
+        self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self.num_parameters = sum(self._sizes)
+
+    def parameters(self) -> FloatArray:
+        """Returns the parameters that the model holds now."""
+        values = [variable.numpy().ravel() for variable in self.model.trainable_variables]
+        return np.concatenate(values)
+
+    def assign(self, parameters: FloatArray) -> keras.Model:
+        """Puts parameters into the model; returns it."""
+        pieces = self.pieces(tf.constant(parameters))
+        for variable, piece in zip(self.model.trainable_variables, pieces, strict=True):
+            variable.assign(piece)
+        return self.model
+
+    def pieces(self, flat: tf.Tensor) -> list[tf.Tensor]:
+        """Returns a vector as the model's tensors, in its order."""
+        parts = tf.split(flat, self._sizes)
+        return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def loss_and_gradient(
+        self, pieces: Sequence[tf.Tensor], inputs: tf.Tensor, labels: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the mean loss in training, and its gradient float32 `[num_parameters]`.
+
+        Args:
+            pieces: parameters, in the model's order.
+            inputs: float32 `[batch, *input_shape]`.
+            labels: int64 `[batch]`.
+        """
+        with tf.GradientTape() as tape:
+            tape.watch(pieces)
+            logits, _, regularization = self.model.stateless_call(
+                pieces, [], inputs, training=True, return_losses=True
+            )
+            losses = keras.losses.sparse_categorical_crossentropy(
+                labels, tf.cast(logits, tf.float32), from_logits=True
+            )
+            loss = tf.reduce_mean(losses)
+            for penalty in regularization:
+                loss += tf.cast(penalty, loss.dtype)
+        unconnected = tf.UnconnectedGradients.ZERO
+        gradients = tape.gradient(loss, pieces, unconnected_gradients=unconnected)
+        # Gradients of embeddings are made dense.
+        flat = [tf.reshape(tf.convert_to_tensor(gradient), [-1]) for gradient in gradients]
+        return loss, tf.concat(flat, 0)
+
+
+def build(name: Named | None, dataset: Dataset, *, seed: int) -> keras.Model:
+    """Returns a model from raw inputs to logits.
+
+    Args:
+        name: "linear", or another that `models.catalogue.build` takes. Default: "cnn" for images,
+            else "mlp".
+        dataset: the data it is for.
+        seed: of the initial parameters.
+    """
+    builder = name or architectures.default_model(dataset)
+    return architectures.build(linear if builder == "linear" else builder, dataset, seed=seed)
+
+
+def linear(dataset: Dataset) -> keras.Model:
+    """One layer: few parameters, which noise harms least. It begins at zero."""
+    low, high = (np.asarray(values, np.float64) for values in dataset.value_range)
+    scale = 2.0 / (high - low)
+    return keras.Sequential(
+        [
+            keras.Input(dataset.input_shape),
+            keras.layers.Rescaling(scale.tolist(), offset=(-1.0 - low * scale).tolist()),
+            keras.layers.Flatten(),
+            keras.layers.Dense(dataset.num_classes, kernel_initializer="zeros"),
+        ]
+    )
+
+
+def private_shards(
+    private: PrivateExamples, num_participants: int, *, seed: int
+) -> list[PrivateExamples]:
+    """SENSITIVE: returns disjoint shards of a data set's records, one for each participant.
+
+    A record's shard depends on its position and public numbers alone.
+    """
+    order = np.random.default_rng(seed).permutation(len(private))
+    return [
+        PrivateExamples(private.dataset, private.inputs[rows], private.labels[rows])
+        for rows in map(np.sort, np.array_split(order, num_participants))
+    ]
+
+
+SHUFFLE = 3  # the third number of the seed that orders records
+
+
+def largest(changes: FloatArray, number: int) -> IntArray:
+    """Returns the indices of the largest changes in absolute value, ascending, `[number]`.
+
+    They depend on private records: without noise on them they protect no one.
+    """
+    if number >= len(changes):
+        return np.arange(len(changes))
+    return np.sort(np.argpartition(-np.abs(changes), number - 1)[:number])
+
+
+class Participants:
+    """SENSITIVE: records of participants, and what they upload of them.
+
+    Without noise nothing here is private: uploads tell about the records they come from, also where
+    few are selected.
+
+    Args:
+        settings: of the run.
+        model: a Keras model from raw inputs to logits.
+        records: by the participant's number, from 0.
+
+    Raises:
+        ValueError: if model and records do not fit.
+    """
+
+    def __init__(
+        self, settings: TrainingSettings, model: keras.Model, records: Mapping[int, PrivateExamples]
+    ) -> None:
+        if not all(map(len, records.values())):
+            raise ValueError("records: expected some of every participant, got one without any")
+        self.settings = settings
+        self.records = records
+        self.view = FlatView(model)
+        self._local_sgd = tf.function(self._run, autograph=False, reduce_retracing=True)
+
+    def upload(
+        self, participant: int, round_number: int, parameters: Parameters
+    ) -> tuple[Upload, float]:
+        """Trains on what was downloaded; returns the upload, and the mean local loss.
+
+        Raises:
+            ValueError: if the loss or the parameters are not finite.
+        """
+        indices, values, loss = self._selected(participant, round_number, parameters.values)
+        upload = Upload(
+            participant=participant,
+            round=round_number,
+            version=parameters.version,
+            indices=indices,
+            values=values,
+        )
+        return upload, loss
+
+    def _selected(
+        self, participant: int, round_number: int, parameters: FloatArray
+    ) -> tuple[IntArray, FloatArray, float]:
+        """Returns the indices and values of an upload, and the mean local loss."""
+        change, loss = self.change(participant, round_number, parameters)
+        indices = largest(change, self.settings.num_uploaded(self.view.num_parameters))
+        values = change[indices]
+        gamma = self.settings.gamma
+        if gamma is not None:
+            values = np.clip(values, np.float32(-gamma), np.float32(gamma))
+        return indices, values, loss
+
+    def change(
+        self, participant: int, round_number: int, parameters: FloatArray
+    ) -> tuple[FloatArray, float]:
+        """Returns how a local epoch of SGD changes the parameters, and the mean loss.
+
+        Raises:
+            ValueError: if they are not finite.
+        """
+        shard = self.records[participant]
+        generator = np.random.default_rng([self.settings.seed, round_number, SHUFFLE, participant])
+        order = generator.permutation(len(shard))
+        rate = np.float32(self.settings.learning_rate_at(round_number))
+        change, loss = self._local_sgd(parameters, shard.inputs, shard.labels, order, rate)
+        changes = np.asarray(change.numpy())
+        with np.errstate(over="ignore"):
+            if not np.isfinite([loss.numpy(), np.abs(parameters + changes).max()]).all():
+                raise ValueError(
+                    "participants: expected a finite loss, got NaN or infinity; try a lower "
+                    "learning_rate"
+                )
+        return changes, float(loss)
+
+    def _run(
+        self,
+        parameters: tf.Tensor,
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+        order: tf.Tensor,
+        learning_rate: tf.Tensor,
+    ) -> Any:
+        """Moves the change since the download, not the parameters.
+
+        So one step uploads -learning_rate * gradient to the last bit, not a difference of two
+        roundings.
+        """
+        size = self.settings.batch_size
+        num_steps = (tf.size(order) + size - 1) // size
+
+        def body(step: tf.Tensor, change: tf.Tensor, total: tf.Tensor) -> Any:
+            batch = order[step * size : (step + 1) * size]
+            records = tf.cast(tf.gather(inputs, batch), tf.float32)
+            loss, gradient = self.view.loss_and_gradient(
+                self.view.pieces(parameters + change), records, tf.gather(labels, batch)
+            )
+            return step + 1, change - learning_rate * gradient, total + loss
+
+        _, change, total = tf.while_loop(
+            lambda step, *_: step < num_steps,
+            body,
+            (tf.constant(0), tf.zeros_like(parameters), tf.constant(0.0)),
+        )
+        return change, total / tf.cast(num_steps, tf.float32)
+
+
+# Noise: what leaves a participant was charged, and costs what was charged.
+
+NUMBERS_AT_ONCE = 2**25  # of gradients of single records
+MOST_RECORDS = 1024
+# Below one by more than the rounding of lengths in float64.
+JUST_BELOW = 1.0 - 1e-9
+# Which branch a record takes would decide which records are computed together.
+PARTS_BATCHES = "DynamicPartition"
+CHOICE = 5  # the third number of the seed that chooses parameters
+TWO_TO_64 = 2.0**64
+
+
+class RecordGradients:
+    """Sums over records of gradients clipped to a length.
+
+    Guarantee. The sum is that of a vector of each record that was drawn, to the last bit. The
+    vector holds whole numbers, has length at most `LATTICE`, and depends on that record, its place
+    among its participant's records and public values alone, not on which others are drawn:
+
+    - A record is always computed at the same place of a batch of the same size; both follow from
+      its place among the records and from how many there are, which is public. Other places hold
+      other records, or a fixed input. The last bits of a row of a matrix product depend on the
+      size of the batch and the row's place in it, and at a threshold of the model they decide on
+      the whole gradient; they do not depend on what other rows hold.
+    - Gradients are scaled in float64 and cut off toward zero, which makes no vector longer, and
+      whole numbers are added exactly.
+    - The vector is zero if the gradient is not finite, or if an operation of the model fails.
+
+    Args:
+        view: of the model, which must treat records apart: no branches that depend on a record.
+        shards: records of participants; all have the same batch size.
+
+    Raises:
+        ValueError: if the model does not treat records apart, or takes no records of the data set.
+    """
+
+    def __init__(self, view: FlatView, shards: Mapping[int, PrivateExamples]) -> None:
+        self._view = view
+        self._shards = shards
+        most = int(np.clip(NUMBERS_AT_ONCE // view.num_parameters, 2, MOST_RECORDS))
+        self._num_places = min(most - 1, max(map(len, shards.values())))
+        # Place 0 never holds a record: an operation that fails for the fixed input does so in
+        # every batch.
+        size = self._num_places + 1
+        dataset = next(iter(shards.values())).dataset
+        fixed = np.broadcast_to(np.asarray(dataset.value_range[0]), dataset.input_shape)
+        self._fixed = np.stack([fixed.astype(np.float32)] * size)
+        self._graph = tf.function(
+            self._run,
+            autograph=False,
+            input_signature=[
+                tf.TensorSpec([view.num_parameters], tf.float32),
+                tf.TensorSpec(self._fixed.shape, tf.float32),
+                tf.TensorSpec([size], tf.int64),
+                tf.TensorSpec([size], tf.bool),
+                tf.TensorSpec([None], tf.int64),
+                tf.TensorSpec([], tf.float64),
+            ],
+        )
+        # Traced, and run without any record.
+        graph = self._graph.get_concrete_function().graph.as_graph_def()
+        functions = [function.node_def for function in graph.library.function]
+        if any(node.op == PARTS_BATCHES for nodes in (graph.node, *functions) for node in nodes):
+            raise ValueError(
+                "model: expected one that treats records apart, without branches that depend on "
+                "them, as noise is added for single records; got one with such branches"
+            )
+        none = np.zeros(len(self._fixed), np.int64)
+        try:
+            self._graph(view.parameters(), self._fixed, none, none > 0, none[:1], np.float64(1))
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(
+                "model: expected one that takes inputs of the data set, got one that fails for "
+                f"the lowest value of its range: {str(error).splitlines()[0]}"
+            ) from error
+
+    def clipped_sum(
+        self,
+        participant: int,
+        drawn: IntArray,
+        parameters: FloatArray,
+        *,
+        indices: IntArray,
+        clip: float,
+    ) -> IntArray:
+        """SENSITIVE: returns the sum, int64 `[num_indices]`, in steps of clip / LATTICE.
+
+        Args:
+            participant: whose records.
+            drawn: which of them, each once, int64 `[num_drawn]`.
+            parameters: float32 `[num_parameters]`.
+            indices: of the parameters that are uploaded.
+            clip: the length that a record's gradient on these parameters is clipped to.
+        """
+        shard = self._shards[participant]
+
+        def sum_of(rows: IntArray) -> IntArray:
+            """Returns the sum over records of different places."""
+            places = 1 + rows % self._num_places
+            inputs = self._fixed.copy()
+            inputs[places] = shard.inputs[rows]
+            labels = np.zeros(len(self._fixed), np.int64)
+            labels[places] = shard.labels[rows]
+            is_drawn = np.zeros(len(self._fixed), np.bool_)
+            is_drawn[places] = True
+            try:
+                total = self._graph(parameters, inputs, labels, is_drawn, indices, np.float64(clip))
+                return np.asarray(total.numpy())
+            except tf.errors.InvalidArgumentError:
+                # An operation fails for one of the records, which must not stop the others.
+                total = np.zeros(len(indices), np.int64)
+                for row in rows[:, np.newaxis] if len(rows) > 1 else ():
+                    total += sum_of(row)
+                return total
+
+        # Records of the same place are computed one after another, each in a batch of its own.
+        total = np.zeros(len(indices), np.int64)
+        for start in range(0, len(shard), self._num_places):
+            is_here = (drawn >= start) & (drawn < start + self._num_places)
+            total += sum_of(drawn[is_here])
+        return total
+
+    def _run(
+        self,
+        parameters: tf.Tensor,
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+        is_drawn: tf.Tensor,
+        indices: tf.Tensor,
+        clip: tf.Tensor,
+    ) -> tf.Tensor:
+        pieces = self._view.pieces(parameters)
+
+        def gradient(record: Any) -> tf.Tensor:
+            single, label = record
+            _, flat = self._view.loss_and_gradient(pieces, single[tf.newaxis], label[tf.newaxis])
+            return tf.gather(flat, indices)
+
+        gradients = tf.cast(tf.vectorized_map(gradient, (inputs, labels)), tf.float64)
+        lengths = tf.sqrt(tf.reduce_sum(gradients**2, axis=1, keepdims=True))
+        steps = LATTICE * JUST_BELOW / tf.maximum(lengths, clip)
+        # Cut off toward zero. A gradient that is not finite would poison the sum.
+        is_counted = is_drawn[:, tf.newaxis] & tf.math.is_finite(lengths)
+        whole = tf.cast(tf.where(is_counted, gradients * steps, 0.0), tf.int64)
+        return tf.reduce_sum(whole, axis=0)
+
+
+class NoisyParticipants(Participants):
+    """SENSITIVE: participants, each of which adds Gaussian noise of its own to what it uploads.
+
+    Guarantee. What participant i uploads in all rounds is differentially private as its ledger
+    says, against replacement of one of its records, toward all others, the server included
+    (docs/proofs/selective_sgd.md, Theorems F1 to F3). Which parameters are uploaded is chosen by
+    the public seed. Which records are drawn stays secret. Nothing that private records decide stops
+    a run or shows in whether there is an upload: a record whose gradient is not finite, or for
+    which an operation of the model fails, adds nothing.
+
+    Args:
+        settings: of the run.
+        model: a Keras model from raw inputs to logits.
+        records: by the participant's number, from 0.
+        run: charges all rounds, once everything else fits; nothing is drawn before.
+        noise: draws records and noise. Default: the operating system's entropy.
+        declare: called with what the ledger says then.
+
+    Raises:
+        ValueError: if something does not fit; nothing was charged then.
+    """
+
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        model: keras.Model,
+        records: Mapping[int, PrivateExamples],
+        *,
+        run: DurableRun | None,
+        noise: NoiseSource | None = None,
+        declare: Callable[[LedgerFacts], object] = lambda facts: None,
+    ) -> None:
+        super().__init__(settings, model, records)
+        charge = settings.charge()
+        if charge is None or run is None:
+            raise ValueError("directory: expected one with privacy, for the ledger, got none")
+        check_delta(settings.delta, sum(map(len, records.values())), settings.privacy)
+        self._noise = noise or SystemNoise()
+        self._scale = noise_scale(charge)
+        self._gradients = RecordGradients(self.view, records)
+        declare(run.charge(charge, secure_noise=self._noise.is_secure))
+
+    def _selected(
+        self, participant: int, round_number: int, parameters: FloatArray
+    ) -> tuple[IntArray, FloatArray, float]:
+        """Returns what is uploaded, noisy; the loss is NaN, as records are protected."""
+        settings = self.settings
+        num_parameters = self.view.num_parameters
+        generator = np.random.default_rng([settings.seed, round_number, CHOICE])
+        chosen = generator.permutation(num_parameters)[: settings.num_uploaded(num_parameters)]
+        indices = np.sort(chosen)
+        # The number of a participant's records is public; the size of a draw is not used.
+        number = len(self.records[participant])
+        drawn = np.arange(number)
+        if settings.sampling_rate < 1.0:
+            below = np.uint64(min(int(settings.sampling_rate * TWO_TO_64), 2**64 - 1))
+            drawn = np.flatnonzero(self._noise.words(number) < below)
+        exact = self._gradients.clipped_sum(
+            participant, drawn, parameters, indices=indices, clip=settings.clip
+        )
+        step = settings.clip / LATTICE
+        step *= -settings.learning_rate_at(round_number) / (settings.sampling_rate * number)
+        noisy = exact + self._noise.gaussian_integers(self._scale, len(indices))
+        return indices, (noisy * step).astype(np.float32), math.nan
+
+
+def participants_of(
+    settings: TrainingSettings,
+    model: keras.Model,
+    records: Mapping[int, PrivateExamples],
+    **options: Any,
+) -> Participants:
+    """Returns participants, noisy ones with privacy; arguments and errors as theirs."""
+    if settings.is_noisy:
+        return NoisyParticipants(settings, model, records, **options)
+    return Participants(settings, model, records)
+
+
+@dataclasses.dataclass(repr=False, eq=False)
+class SharedTraining:
+    """SENSITIVE: rounds of participants, which train on what a server has.
+
+    Attributes:
+        participants: those of this process.
+        server: of all participants.
+        round: the round that comes next, from 0.
+    """
+
+    participants: Participants
+    server: "ParameterServer | RemoteServer"
+    round: int = 0
+    _downloaded: dict[int, Parameters] = dataclasses.field(default_factory=dict, init=False)
+
+    def run_round(self) -> float:
+        """Lets every participant take its turn; returns the mean local loss. SENSITIVE.
+
+        Raises:
+            ValueError: if an upload was refused or, without noise, a loss is not finite.
+        """
+        participants = self.participants
+        settings = participants.settings
+        # A participant trains while the others of this process upload.
+        is_stale = settings.protocol == "asynchronous" and len(participants.records) > 1
+        if is_stale and not self._downloaded:
+            self._downloaded = {each: self._pull(each, self.round) for each in participants.records}
+        losses = []
+        for each in participants.records:
+            parameters = self._downloaded.pop(each, None) or self._pull(each, self.round)
+            upload, loss = participants.upload(each, self.round, parameters)
+            self.server.push(upload)
+            losses.append(loss)
+            if is_stale and self.round + 1 < settings.rounds:
+                self._downloaded[each] = self._pull(each, self.round + 1)
+        self.round += 1
+        return float(np.mean(losses))
+
+    def _pull(self, participant: int, round_number: int) -> Parameters:
+        parameters = self.server.pull(participant, round_number)
+        if parameters is None:
+            raise ValueError(f"participant {participant}: expected its turn, it has not come")
+        return parameters

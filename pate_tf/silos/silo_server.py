@@ -1,0 +1,273 @@
+"""A whole silo, and a whole aggregator: a folder, and work for a coordinator."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pate_tf.accounting.local import SecureFeatureSums
+from pate_tf.core import artifacts
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.reporting import QUIET
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.settings import Settings, setting
+from pate_tf.core.source import PrivateSource
+from pate_tf.data.data_source import DataSource
+from pate_tf.data.loaded_data import read_records
+from pate_tf.data.named_function import call_function, is_named_function
+from pate_tf.models.forest import RANDOM_FOREST
+from pate_tf.net.credentials import TlsFiles
+from pate_tf.silos.roster import METHODS, JointMethod, Policy, SiloRoster
+from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
+
+POLICY = "policy.toml"
+KEYS = "keys.json"
+JOURNAL = "journal"
+ENDED = "ended"
+DIGITS = 16  # of a digest, for people
+OVER = "the run is over"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiloRun(DataSource, JointMethod):
+    """What a silo needs to work."""
+
+    restated: ClassVar = {
+        "method": {
+            "group": "",
+            "help": "pate: a teacher votes on public queries. feature_sums: no teacher is trained; "
+            "features of --data are summed by class, and shared with noise.",
+        },
+        "representation": {
+            "help": "With feature_sums: what maps a record to features, as the coordinator has it; "
+            "from public samples in --data_dir. Default: that of the data set."
+        },
+    }
+    folder: pathlib.Path = setting(
+        flag="silo_dir", help="Folder of the silo: policy.toml, sensitive ledger and teacher."
+    )
+    certificates: pathlib.Path = setting(
+        pathlib.Path("certificates"),
+        help="Folder with authority.pem, and NAME.pem and NAME.key of the silo.",
+    )
+    roster: pathlib.Path | None = setting(
+        None, help="The roster with the aggregators' keys, for secure aggregation."
+    )
+    acknowledge_reset: bool = setting(
+        False,
+        flag="reset_account_i_understand",
+        help="Continue although an earlier ledger of this silo, or later rows of it, are gone. "
+        "Their known cost is charged again, and the ledger says so forever.",
+    )
+    records: pathlib.Path | None = setting(
+        None,
+        flag="data",
+        help="A .npz file of inputs and labels; with owners of each record, if the policy protects "
+        "owners. Or --private=FILE --schema=FILE, or two folders of images.",
+    )
+    teacher: str | None = setting(
+        None,
+        help="A trained teacher: a SavedModel's folder, a .keras file, or module:function, whose "
+        "function takes the Dataset and returns one: a classifier of scikit-learn, a Keras model, "
+        "or a function from inputs to labels. Default: one is trained on --data.",
+    )
+    model: str = setting(
+        RANDOM_FOREST, help="What is trained: any model of train_teachers.py, or module:function."
+    )
+    encoder: pathlib.Path | None = setting(
+        None,
+        help="With feature_sums, instead: the coordinator's encoder, released/encoder.npz of its "
+        "TRAIN_DIR; weights alone, no code.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AggregatorRun(Settings):
+    """What an aggregator needs to work."""
+
+    folder: pathlib.Path = setting(
+        flag="aggregator_dir",
+        help="Folder of the aggregator: its keys and its journal; never restored from a copy.",
+    )
+    name: str | None = setting(
+        None, help="Makes keys for an aggregator of this name, prints them and ends."
+    )
+    roster: pathlib.Path = setting(
+        pathlib.Path("roster.toml"), help="The roster with the keys of silos and aggregators."
+    )
+    coordinator: str = setting("localhost:7000", help="Address of the coordinator, HOST:PORT.")
+    certificates: pathlib.Path = setting(
+        pathlib.Path("certificates"),
+        help="Folder with authority.pem, and NAME.pem and NAME.key of this aggregator.",
+    )
+
+
+def serve(run: SiloRun, *, on_event: Callable[[str], None] = lambda event: None) -> None:
+    """Works until the coordinator says that the run is over, which a file of the folder notes.
+
+    Raises:
+        ValueError: if policy, teacher and roster do not fit each other.
+        PermissionError: if the coordinator doesn't know the silo.
+        LedgerError: if the ledger can't be used.
+        OSError: if a file can't be read.
+    """
+    from pate_tf.silos.protocol import Keys  # needs cryptography
+    from pate_tf.silos.transport import TaskConnection  # needs grpcio
+
+    policy = Policy.read(run.folder / POLICY)
+    are_sums = run.method == "feature_sums"
+    if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
+        other = METHODS[not are_sums]
+        raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
+    (run.folder / ENDED).unlink(missing_ok=True)
+    files = TlsFiles.of(run.certificates, policy.silo)
+    folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
+    roster = None if run.roster is None else SiloRoster.read(run.roster)
+    source = run.named_source
+    keys = None
+    if source is None and run.records is not None:
+        source = PrivateSource.of_file(run.records)
+    elif source is None and run.files is not None and run.files.private is not None:
+        source = PrivateSource.of_file(run.files.private, run.files.name)
+    content: SiloTeacher | SiloSums
+    if are_sums:
+        keys = Keys.load_or_create(folder / KEYS, policy.silo)
+        if roster is None or keys.identity not in roster.identities:
+            raise ValueError(
+                f"roster: expected {policy.silo} in {run.roster} with the keys of its folder, got "
+                "none"
+            )
+        content = make_sums(run)
+        on_event(f"{policy.silo}: feature sums of encoder {content.encoder_digest[:DIGITS]}")
+    else:
+        content = make_teacher(run, folder)
+        on_event(f"{policy.silo}: the teacher is ready")
+    with (
+        TaskConnection(policy.coordinator, files=files) as connection,
+        Silo(
+            policy,
+            content,
+            folder=folder,
+            roster=roster,
+            keys=keys,
+            source=source,
+            acknowledge_reset=run.acknowledge_reset,
+        ) as silo,
+    ):
+        on_event(f"{silo.name} dials {policy.coordinator}")
+        connection.serve(silo.result, on_event=lambda event: on_event(f"{silo.name}: {event}"))
+        artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
+        on_event(f"{silo.name}: {OVER}")
+
+
+def make_sums(run: SiloRun) -> SiloSums:
+    """SENSITIVE: returns the silo's feature sums.
+
+    Raises:
+        ValueError: if there are no records, or they do not fit the data set or encoder.
+        OSError: if a file can't be read.
+    """
+    examples, public = _examples(run)
+    from pate_tf.release.feature_sums import Summands, sums_of_records
+    from pate_tf.representations import catalogue as representations
+
+    dataset = examples.dataset
+    no_pool = None
+    if run.encoder is not None:
+        encoder = representations.load_encoder(run.encoder, dataset)
+    else:
+        public = run.load_public(QUIET) if public is None else public
+        pool = public.split(dataset.pool_size).pool
+        no_pool = None if pool else pool
+        name = run.representation or representations.default_of_sums(dataset, has_pool=bool(pool))
+        encoder = representations.encoder_of(pool, name, 0)
+    return SiloSums(
+        values=sums_of_records(examples, encoder, Summands.of(encoder, no_pool)),
+        encoder_digest=encoder.digest,
+        unit="record" if examples.owners is None else "owner",
+        num_records=len(examples),
+    )
+
+
+def make_teacher(run: SiloRun, folder: pathlib.Path) -> SiloTeacher:
+    """SENSITIVE: returns the silo's teacher; one that was trained before is taken up again.
+
+    Args:
+        run: which one.
+        folder: sensitive; what is trained is stored there.
+
+    Raises:
+        ValueError: if there is neither a teacher nor records, or they do not fit the data set.
+        OSError: if a file can't be read.
+    """
+    model: Any
+    if run.teacher is None:
+        examples, public = _examples(run)
+        from pate_tf.teachers.teacher_set import Teachers
+
+        dataset = examples.dataset
+        public = run.load_public(QUIET) if public is None else public
+        pool = public.split(dataset.pool_size).pool if len(public) else None
+        teachers = Teachers(run.model, num_teachers=1, directory=folder / "teacher")
+        teachers.fit(examples, pool)
+        model = lambda queries: teachers.votes(queries)[0]  # noqa: E731
+    else:
+        dataset = run.load_dataset()
+        if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
+            model = call_function(run.teacher, dataset, flag="teacher", is_private=True)
+        else:
+            from pate_tf.teachers.foreign import load_model
+
+            model = pathlib.Path(run.teacher)
+            load_model(model)  # one that can't be read would vote for one class all the time
+    return SiloTeacher(
+        model,
+        num_classes=dataset.num_classes,
+        input_shape=dataset.input_shape,
+        input_type=dataset.input_type,
+    )
+
+
+def _examples(run: SiloRun) -> tuple[PrivateExamples, PublicExamples | None]:
+    """Returns the silo's records, and the public samples that were read for them, if some were."""
+    if run.files is not None:
+        public = run.files.load_public()
+        return run.files.load_private(public), public
+    if run.records is None:
+        raise ValueError("data: expected a .npz file of the silo's records, or `private`, got none")
+    return read_records(run.records, run.load_dataset()), None
+
+
+def serve_aggregator(
+    run: AggregatorRun, *, on_event: Callable[[str], None] = lambda event: None
+) -> None:
+    """Works until the coordinator says that the run is over.
+
+    Raises:
+        ValueError: if the aggregator is not on the roster.
+        PermissionError: if the coordinator doesn't know it.
+        LedgerError: if its journal can't be used.
+        OSError: if a file can't be read.
+    """
+    from pate_tf.silos.aggregator import Aggregator  # needs cryptography
+    from pate_tf.silos.protocol import Keys
+    from pate_tf.silos.transport import TaskConnection, task_result  # needs grpcio
+
+    path = run.folder / KEYS
+    if not path.exists():
+        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
+    keys = Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
+    roster = SiloRoster.read(run.roster)
+    name = keys.identity.name
+    if keys.identity not in roster.aggregators:
+        raise ValueError(f"roster: expected {name} in {run.roster} with the keys of its folder")
+    with (
+        Aggregator(keys, run.folder / JOURNAL) as aggregator,
+        TaskConnection(
+            run.coordinator, files=TlsFiles.of(run.certificates, name), is_aggregator=True
+        ) as connection,
+    ):
+        on_event(f"{name} dials {run.coordinator}")
+        connection.serve(functools.partial(task_result, aggregator, roster), on_event=on_event)
+        on_event(f"{name}: {OVER}")

@@ -1,0 +1,179 @@
+"""A Keras model that must agree with itself on changed images of the pool.
+
+For images that may be changed without changing their label, FixMatch (Sohn et al. 2020, arXiv
+2001.07685): a confident answer on a weakly changed image is the label of a strongly changed one.
+The answer is that of the averaged weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which err
+less and cost no gradient.
+
+The released labels are partly wrong, hence the generalized cross-entropy (Zhang and Sabuncu 2018,
+arXiv 1805.07836), which gives up a label that the rest of the data contradicts. It begins as
+cross-entropy: given up too early, right labels of a class take the class with them. Labels with
+weights keep cross-entropy: the weights state their confidence.
+"""
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.data import preprocessing
+from pate_tf.models import architectures
+from pate_tf.students import student_training
+from pate_tf.students.student_kinds import FitOptions, StudentConfig, StudentKind
+from pate_tf.students.student_training import (
+    AveragedStudent,
+    Batch,
+    augment_strongly,
+    replica_share,
+    step_seeds,
+)
+
+UNLABELLED_A_LABEL = 2  # unlabeled inputs in a batch for each labeled one
+CONFIDENT = 0.95
+ROBUSTNESS = 0.7  # q of the generalized cross-entropy: 0 is cross-entropy, 1 the absolute error
+SMALLEST_ROBUSTNESS = 1e-3  # where the formula for q is cross-entropy to three digits
+WARM_UP_SHARE = 1 / 3  # of the steps, in which q grows to its full size
+
+
+class ConsistencyStudent(AveragedStudent):
+    """A classifier with a loss on labels and one on agreement with itself.
+
+    A batch is a dictionary: `labelled` float32 `[batch, *input_shape]` raw, `labels` int64
+    `[batch]` or weights float32 `[batch, num_classes]`, `unlabelled` float32 `[unlabelled_batch,
+    *input_shape]`, and of the same shape `changed`: the same images strongly changed.
+    """
+
+    averaged_steps = 200
+
+    def __init__(
+        self, classifier: keras.Model, dataset: Dataset, *, warm_up_steps: int, **kwargs: Any
+    ) -> None:
+        """Takes over a classifier without batch statistics.
+
+        `warm_up_steps` are those until the loss on labels has its full robustness.
+        """
+        super().__init__(classifier, dataset, **kwargs)
+        self.warm_up_steps = warm_up_steps
+
+    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+        """One step on the losses of labels and of agreement, and on regularizers of the model."""
+        weights = self.classifier.trainable_weights
+        labels = data["labels"]
+        inputs = [data["labelled"], data["changed"]]
+        sizes = [tf.shape(part)[0] for part in inputs]
+        # Weights state their confidence; robust to them, a student would give up all that are not
+        # close to 1, and end below its labels.
+        share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
+        robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * share
+        averaged = self.averaged_logits(data["unlabelled"])
+        with tf.GradientTape() as tape:
+            logits = tf.cast(self.classifier(tf.concat(inputs, 0), training=True), tf.float32)
+            labelled_logits, other_logits = tf.split(logits, sizes)
+            labelled_loss = generalized_cross_entropy(
+                labels, labelled_logits, robustness=robustness
+            )
+            agreement = agreement_loss(averaged, other_logits)
+            regularizers = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
+            loss = labelled_loss + agreement + regularizers
+            replica_loss = replica_share(loss)
+        gradients = tape.gradient(replica_loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return self.step_end(loss, labelled_loss, agreement)
+
+
+def generalized_cross_entropy(
+    labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
+) -> tf.Tensor:
+    """Mean of (1 - p^q) / q, p being the probability of the label, q the robustness from 0 to 1.
+
+    Labels are int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then it
+    is the mean over classes of the loss of each.
+    """
+    q = tf.maximum(robustness, SMALLEST_ROBUSTNESS)
+    if labels.dtype.is_floating:
+        losses = -tf.math.expm1(q * tf.nn.log_softmax(logits)) / q
+        return tf.reduce_mean(tf.reduce_sum(labels * losses, axis=1))
+    log_likelihood = -tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    return tf.reduce_mean(-tf.math.expm1(q * log_likelihood) / q)
+
+
+def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of logits on changed images with the confident answers on the images.
+
+    Both are `[batch, num_classes]`; no gradient flows into the latter.
+    """
+    probabilities = tf.stop_gradient(tf.nn.softmax(logits))
+    is_confident = tf.cast(tf.reduce_max(probabilities, axis=1) >= CONFIDENT, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.argmax(probabilities, axis=1), changed_logits
+    )
+    return tf.reduce_mean(is_confident * losses)
+
+
+def check_model(model: keras.Model) -> None:
+    """Raises ValueError if a model has batch statistics: changed inputs would bend them."""
+    for layer in getattr(model, "layers", []):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            raise ValueError(
+                f"student consistency: expected a model without batch statistics, got "
+                f"{layer.name} in it; take GroupNormalization"
+            )
+        check_model(layer)
+
+
+def fit(
+    config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
+) -> keras.Model:
+    """Trains a Keras model on labels and the whole pool; raises as `StudentKind.train`."""
+    dataset = pool.dataset
+    classifier = student_training.network_of(config, dataset)
+    check_model(classifier)
+    student = ConsistencyStudent(
+        classifier, dataset, warm_up_steps=math.ceil(WARM_UP_SHARE * config.max_steps)
+    )
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
+    student.compile(optimizer=keras.optimizers.Adam(schedule))
+    student.optimizer.build(classifier.trainable_weights)
+
+    def change(step: tf.Tensor, inputs: tf.Tensor, labels: tf.Tensor, others: tf.Tensor) -> Batch:
+        labelled_seed, weak_seed, strong_seed = step_seeds(config.seed, step, 3)
+        return {
+            "labelled": preprocessing.augment(inputs, dataset, labelled_seed),
+            "labels": labels,
+            "unlabelled": preprocessing.augment(others, dataset, weak_seed),
+            "changed": augment_strongly(others, dataset, strong_seed),
+        }
+
+    return student.train_on_pool(
+        change,
+        config,
+        released,
+        pool,
+        options,
+        num_unlabelled=UNLABELLED_A_LABEL * config.batch_size,
+    )
+
+
+def check(config: StudentConfig, dataset: Dataset) -> None:
+    """Raises ValueError unless inputs can be changed and the model has no batch statistics."""
+    if dataset.augmentation == "none":
+        raise ValueError(
+            f"student consistency: expected images whose augmentation says what keeps a label, got "
+            f"none for {dataset.name}; take student supervised"
+        )
+    model = student_training.network_of(config, dataset)
+    check_model(model)
+    architectures.check_draws(model, training=False)
+
+
+KIND = StudentKind(
+    name="consistency",
+    fit=fit,
+    check=check,
+    # The architecture that it was tuned with.
+    default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
+    max_steps=2_000,
+)

@@ -1,0 +1,150 @@
+"""The encoder of feature sums with the linear model that the released sums give; no training."""
+
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.data.preprocessing import load_graph
+from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
+from pate_tf.students.student_kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
+
+EPS = float(np.finfo(np.float32).eps)
+PENALTIES = np.geomspace(1e-3, 1e3, 13)  # over the squared norm of a vector
+
+
+class LinearHead(tf.Module):
+    """Features of raw inputs, clipped as those of records are, times weights: logits.
+
+    Attributes:
+        is_frozen: whether a person brought the encoder, trained on other data.
+    """
+
+    is_frozen = False
+
+    def __init__(
+        self,
+        encoder: Any,
+        dataset: Dataset,
+        scale: npt.NDArray[np.float64],
+        weights: npt.NDArray[np.float64],
+    ) -> None:
+        """Joins a loaded encoder and weights.
+
+        Args:
+            encoder: a SavedModel with the signature "features", and what was learned as `learnt`.
+            dataset: whose inputs it takes.
+            scale: of the features, `[num_features]`.
+            weights: `[num_features + 1, num_classes]`; the last row is that of the constant.
+        """
+        super().__init__()
+        self._dataset = dataset
+        self._encoder = encoder
+        self._learnt = list(encoder.learnt)
+        self._encode = encoder.signatures["features"]
+        self._scale = tf.Variable(scale.astype(np.float32), trainable=False)
+        self._weights = tf.Variable(weights.astype(np.float32), trainable=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with tempfile.TemporaryDirectory() as folder:
+            tf.saved_model.save(self._encoder, folder, signatures=self._encoder.signatures)
+            root = pathlib.Path(folder)
+            paths = filter(pathlib.Path.is_file, root.rglob("*"))
+            files = {str(path.relative_to(root)): path.read_bytes() for path in paths}
+        return _restored, (files, self._dataset, self._scale.numpy(), self._weights.numpy())
+
+    def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns logits float32 `[batch, num_classes]`.
+
+        Args:
+            inputs: float32 `[batch, *input_shape]`, finite.
+            training: taken so that it is called as a Keras model is.
+        """
+        del training
+        raw = {self._dataset.input_name: tf.cast(inputs, self._dataset.input_type)}
+        scaled = self._encode(**raw)["features"] * self._scale
+        norms = tf.norm(scaled, axis=1, keepdims=True)
+        features = tf.math.divide_no_nan(scaled, norms) * (1.0 - CONSTANT_SHARE) ** 0.5
+        constant = tf.where(norms > 0.0, CONSTANT, 0.0)
+        return tf.matmul(tf.concat([features, constant], axis=1), self._weights)
+
+
+def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
+    """Returns a linear head from the files of its encoder's SavedModel, and what else it takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return LinearHead(load_graph(folder), *facts)
+
+
+def weights_of_labels(
+    vectors: npt.NDArray[np.float64], targets: npt.NDArray[Any]
+) -> npt.NDArray[np.float64]:
+    """Returns linear functions of the least squared error to labels, `[width, num_classes]`.
+
+    The penalty is the one with the least error on each label left out. The functions are scaled as
+    those of linear discriminant analysis, so that their softmax is a probability.
+
+    Args:
+        vectors: of `record_vectors`, of the labeled inputs, `[num_labels, width]`.
+        targets: of each the probability of each class, `[num_labels, num_classes]`.
+    """
+    vectors = vectors[:, :-1]
+    mean = vectors.mean(axis=0)
+    shares = targets.mean(axis=0)
+    left, roots, right = np.linalg.svd(vectors - mean, full_matrices=False)
+    along = left.T @ (targets - shares)
+    best = np.inf
+    for penalty in PENALTIES:
+        kept = roots**2 / (roots**2 + penalty)
+        own_part = left**2 @ kept + 1.0 / len(targets)  # of a label in what is expected there
+        misses = targets - shares - left @ (kept[:, None] * along)
+        error = float(np.square(misses / np.maximum(1.0 - own_part, EPS)[:, None]).mean())
+        if error < best:
+            best = error
+            weights = right.T @ ((roots / (roots**2 + penalty))[:, None] * along)
+    factor = (1.0 - 1.0 / targets.shape[1]) / max(best, EPS)
+    return factor * np.vstack([weights, (shares - mean @ weights) / CONSTANT])
+
+
+def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:
+    """Returns the linear model that came with the labels, `StudentConfig.linear_head`.
+
+    Raises:
+        ValueError: if none came.
+    """
+    del released, pool, options
+    if not isinstance(config.linear_head, LinearHead):
+        raise ValueError(
+            "student linear_head: expected labels that feature sums of single records just gave, "
+            "got others, which have no linear model"
+        )
+    return config.linear_head
+
+
+def check(config: StudentConfig, dataset: Dataset) -> None:
+    """Raises ValueError if a model was named: it is that of the sums."""
+    del dataset
+    if config.model != LINEAR_HEAD:
+        raise ValueError(
+            f"model: expected none for student linear_head, whose encoder is that of the feature "
+            f"sums, got {config.model!r}"
+        )
+
+
+KIND = StudentKind(
+    name=LINEAR_HEAD,
+    fit=fit,
+    check=check,
+    default_model=lambda dataset: LINEAR_HEAD,
+    has_steps=False,
+    can_convert=False,
+)

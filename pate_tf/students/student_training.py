@@ -1,0 +1,556 @@
+"""How every Keras student is trained: by `fit`, resumed after a stop, stopped at a NaN."""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from scipy.stats import binomtest
+
+from pate_tf.core import artifacts, tensorboard
+from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import (
+    UNKNOWN,
+    Pool,
+    PoolLabels,
+    PublicExamples,
+    PublicSplit,
+    area_under_curve,
+)
+from pate_tf.data import preprocessing
+from pate_tf.data.named_function import name_of
+from pate_tf.models import architectures
+from pate_tf.models.architectures import model_definition
+from pate_tf.students.student_kinds import FitOptions, StudentConfig
+
+Batch = dict[str, tf.Tensor]
+StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
+FloatArray = npt.NDArray[np.float64]
+
+BATCH = 500  # inputs; larger batches fall out of the cache and take longer an input
+
+
+class ShuffledItems:
+    """Arrays whose rows are drawn without replacement, in a new order in every pass.
+
+    Args:
+        *arrays: `[num_items, ...]` each.
+        batch_size: rows a step.
+        seed: fixes the orders.
+    """
+
+    def __init__(self, *arrays: npt.NDArray, batch_size: int, seed: int) -> None:
+        self._tensors = [tf.constant(array) for array in arrays]
+        self._num_items = len(arrays[0])
+        self._batch_size = batch_size
+        self._seed = seed
+
+    def at(self, step: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the rows of a step (int64 scalar, from 0), `[batch_size, ...]` of each array."""
+        positions = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
+        passes = positions // self._num_items
+        seeds = tf.fill([self._batch_size], tf.constant(self._seed, tf.int64))
+        rows = tf.raw_ops.RandomIndexShuffle(
+            index=positions % self._num_items,
+            seed=tf.stack([seeds, passes, tf.zeros_like(passes)], axis=1),
+            max_index=tf.constant(self._num_items - 1, tf.int64),
+        )
+        return [tf.gather(tensor, rows) for tensor in self._tensors]
+
+
+def step_seeds(seed: int, step: tf.Tensor, number: int) -> list[tf.Tensor]:
+    """Returns independent seeds int64 `[2]` for the draws of one step."""
+    return tf.unstack(tf.random.split(tf.stack([tf.constant(seed, tf.int64), step]), number))
+
+
+def derived_seeds(seed: int, number: int) -> list[int]:
+    """Returns seeds for the parts of one student, such as the layers of a network."""
+    drawn = np.random.SeedSequence(seed).generate_state(number)
+    return [int(value) for value in drawn % 2**31]
+
+
+def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) -> FloatArray:
+    """Returns a model's outputs `[num_inputs, ...]` for raw inputs, at least one."""
+    parts = [
+        keras.ops.convert_to_numpy(
+            model(tf.constant(inputs[start : start + BATCH], tf.float32), training=False)
+        )
+        for start in range(0, len(inputs), BATCH)
+    ]
+    return np.concatenate(parts).astype(np.float64)
+
+
+# Strong changes of an image: what a student must see through to agree with its own labels.
+
+
+def pixel_range(dataset: Dataset) -> tuple[float, float]:
+    """Returns the lowest and highest value of a pixel; ValueError if pixels have several."""
+    low, high = dataset.value_range
+    if isinstance(low, tuple) or isinstance(high, tuple):
+        raise ValueError(f"value_range of {dataset.name}: expected one for all pixels, got several")
+    return low, high
+
+
+MAX_CUTOUT = 1 / 2  # of the side
+MAX_CONTRAST = 0.5
+# Of colors, as Chen et al. 2020 ("SimCLR", appendix B.9) have them for small images; not tuned.
+COLOUR_JITTER = 0.4  # of brightness, contrast and saturation
+MAX_HUE = 0.1  # of the circle
+GREY_SHARE = 0.2
+
+
+def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
+    """Returns images after two rounds of the usual changes, a change of contrast, and a cutout.
+
+    Colors change too where there are three channels. Otherwise copies of an image are
+    distinguished from others by their colors alone, and nothing else of them is learned.
+
+    Args:
+        images: float32 `[batch, height, width, channels]`, raw.
+        dataset: says which changes keep a label.
+        seed: int64 `[2]`; the same seed gives the same changes.
+    """
+    first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
+    changed = preprocessing.augment(preprocessing.augment(images, dataset, first), dataset, second)
+    low, high = pixel_range(dataset)
+    if dataset.has_colours:
+        unit = (changed - low) / (high - low)
+        colour_seed = tf.random.fold_in(seed, 4)
+        changed = low + (high - low) * _with_other_colours(unit, colour_seed)
+    contrast = tf.random.stateless_uniform(
+        [tf.shape(images)[0], 1, 1, 1], contrast_seed, 1.0 - MAX_CONTRAST, 1.0
+    )
+    changed = low + (changed - low) * contrast
+    # A square of random side and place is filled in each image (DeVries and Taylor 2017).
+    height, width = changed.shape[1:3]
+    draws = tf.random.stateless_uniform([tf.shape(changed)[0], 3], cutout_seed)
+    reach = draws[:, :1] * MAX_CUTOUT / 2
+    inside_rows = tf.abs((tf.range(height, dtype=tf.float32) + 0.5) / height - draws[:, 1:2])
+    inside_columns = tf.abs((tf.range(width, dtype=tf.float32) + 0.5) / width - draws[:, 2:])
+    cut = (inside_rows < reach)[:, :, None] & (inside_columns < reach)[:, None, :]
+    return tf.where(cut[..., None], low, changed)
+
+
+def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Changes brightness, contrast, saturation and hue; takes the color from one in five.
+
+    Args:
+        images: `[batch, height, width, 3]`, from 0 to 1.
+        seed: as of `augment_strongly`.
+    """
+    draws = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 5], seed, -1.0, 1.0)
+    brightness, contrast, saturation, hue, grey = tf.split(draws, 5, axis=-1)
+    bright = tf.clip_by_value(images * (1.0 + COLOUR_JITTER * brightness), 0.0, 1.0)
+    mean = tf.reduce_mean(bright, axis=[1, 2, 3], keepdims=True)
+    changed = tf.clip_by_value(mean + (bright - mean) * (1.0 + COLOUR_JITTER * contrast), 0.0, 1.0)
+    greys = tf.reduce_mean(changed, axis=-1, keepdims=True)
+    is_grey = grey < 2.0 * GREY_SHARE - 1.0
+    colours = (changed - greys) * tf.where(is_grey, 0.0, 1.0 + COLOUR_JITTER * saturation)
+    # Turned about the axis of grays, (1, 1, 1): the cross product with it is a difference.
+    angle = 2.0 * math.pi * MAX_HUE * hue
+    across = (tf.roll(colours, 1, axis=-1) - tf.roll(colours, -1, axis=-1)) / math.sqrt(3.0)
+    return tf.clip_by_value(greys + tf.cos(angle) * colours + tf.sin(angle) * across, 0.0, 1.0)
+
+
+WARM_UP = 10
+
+
+class AveragedStudent(keras.Model):
+    """A classifier in training, with the exponential average of its trained weights.
+
+    A subclass trains `classifier` in its `train_step` and returns `step_end` of its losses.
+    Evaluation and what is exported use the average.
+
+    Attributes:
+        averaged_steps: how many steps the average reaches back at the most; until then, about a
+            tenth of those so far.
+        losses_shown: names of the losses that `train_step` returns.
+    """
+
+    averaged_steps = 1_000
+    losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
+
+    def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
+        """Takes over a classifier from raw inputs to logits; `kwargs` are of `keras.Model`."""
+        super().__init__(**kwargs)
+        self.dataset = dataset
+        self.classifier = classifier
+        self.trackers = [keras.metrics.Mean(name) for name in self.losses_shown]
+        zeros = {"initializer": "zeros", "trainable": False}
+        self.average_age = self.add_weight(
+            name="average_age", aggregation="only_first_replica", **zeros
+        )
+        self.averages = [
+            self.add_weight(
+                shape=weight.shape, name=f"average_{index}", aggregation="mean", **zeros
+            )
+            for index, weight in enumerate(classifier.trainable_weights)
+        ]
+        self.built = True
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns the logits `[batch, num_classes]` of the weights in training, not averaged."""
+        return tf.cast(self.classifier(inputs, training=training), tf.float32)
+
+    def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Moves the average toward the updated weights; returns the means of `losses_shown`."""
+        age = self.average_age + 0.0
+        share = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
+        for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
+            average.assign(share * average + (1.0 - share) * weight)
+        self.average_age.assign(age + 1.0)
+        for tracker, value in zip(self.trackers, losses, strict=True):
+            tracker.update_state(value)
+        return {tracker.name: tracker.result() for tracker in self.trackers}
+
+    def averaged_logits(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns the logits `[batch, num_classes]` of the averaged weights."""
+        logits, _ = self.classifier.stateless_call(
+            self.averages, self.classifier.non_trainable_variables, inputs, training=training
+        )
+        return tf.cast(logits, tf.float32)
+
+    def train_on_pool(
+        self,
+        change: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], Batch],
+        config: StudentConfig,
+        released: PoolLabels,
+        pool: Pool,
+        options: FitOptions,
+        *,
+        num_unlabelled: int,
+        **of_fit: Any,
+    ) -> keras.Model:
+        """Trains on labels of some of the pool and on all of it; returns the averaged classifier.
+
+        Args:
+            change: makes what `train_step` takes, from a step, labeled inputs float32, their labels
+                or weights, and `num_unlabelled` others.
+            config: how it is trained.
+            released: labels of some of the pool.
+            pool: public inputs.
+            options: what is stored and shown.
+            num_unlabelled: unlabeled inputs in a batch.
+            **of_fit: further arguments of `fit_student`.
+        """
+        *_, order_seed, labels_seed = derived_seeds(config.seed, 4)
+        unlabelled = ShuffledItems(pool.inputs, batch_size=num_unlabelled, seed=order_seed)
+        labelled = ShuffledItems(
+            pool.inputs[released.query_indices],
+            released.targets,
+            batch_size=config.batch_size,
+            seed=labels_seed,
+        )
+
+        def batch_at(step: tf.Tensor) -> Batch:
+            inputs, labels = labelled.at(step)
+            (others,) = unlabelled.at(step)
+            return change(step, tf.cast(inputs, tf.float32), labels, tf.cast(others, tf.float32))
+
+        fit_student(self, batch_at, config, released, pool, options, **of_fit)
+        averaged = keras.models.clone_model(self.classifier)
+        averaged.set_weights(self.classifier.get_weights())
+        for weight, average in zip(averaged.trainable_weights, self.averages, strict=True):
+            weight.assign(average)
+        return averaged
+
+
+def replica_share(loss: tf.Tensor) -> tf.Tensor:
+    """A replica's share of a loss: optimizers add up the gradients of all replicas."""
+    return loss / tf.distribute.get_strategy().num_replicas_in_sync
+
+
+# Twice as many with a full stop set; of a small one inputs come more often. Chosen by labels of
+# public pools, never by held-out samples (docs/how-to/choose_student.md).
+STEPS_AN_EPOCH = 50
+UNFINISHED = "unfinished_student"
+# Stabilizing predictions (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
+# figures: training ends once successive models agree on unlabeled inputs, the stop set, by a mean
+# Cohen's kappa of 0.99 over three pairs. The stop set is public: the rule sees no private record,
+# and no true label.
+STABLE_KAPPA = 0.99
+PAIRS = 3
+STOP_SET_SIZE = 2_000
+
+
+def are_stable(predictions: IntArray) -> bool:
+    """Whether the predictions of successive models, `[PAIRS + 1, num_inputs]`, agree."""
+    kappas = list[float]()
+    for earlier, later in itertools.pairwise(predictions):
+        agreement = float((earlier == later).mean())
+        by_chance = sum(
+            (earlier == label).mean() * (later == label).mean() for label in np.unique(later)
+        )
+        kappas.append(1.0 if agreement == 1.0 else (agreement - by_chance) / (1.0 - by_chance))
+    return float(np.mean(kappas)) >= STABLE_KAPPA
+
+
+def averaged_or_own(student: keras.Model) -> Callable[..., tf.Tensor]:
+    """Returns what a student answers with: the logits of its averaged weights, if it has any."""
+    return student.averaged_logits if isinstance(student, AveragedStudent) else student
+
+
+class TrainingDivergedError(ValueError):
+    """A loss or a weight became NaN or infinite."""
+
+
+class Backup(keras.callbacks.Callback):
+    """Stores the state after each epoch in one file, whole or not at all, as long as it is finite.
+
+    Raises:
+        TrainingDivergedError: at the end of an epoch with a loss or weight that is not.
+    """
+
+    def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
+        """Takes the `.npz` file, None to store nothing, and all Keras variables of one run."""
+        super().__init__()
+        self._path = path
+        self._state = state
+
+    def restore(self) -> int:
+        """Loads what a stopped run left; returns how many epochs it had done."""
+        if self._path is None or not self._path.exists():
+            return 0
+        arrays = artifacts.read_arrays(self._path)
+        for index, variable in enumerate(self._state):
+            variable.assign(arrays[str(index)])
+        return int(arrays["epochs"])
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        """Checks the epoch's losses and all weights, and replaces the state that was stored."""
+        values = {name: np.asarray(value) for name, value in (logs or {}).items()}
+        values |= {weight.path: keras.ops.convert_to_numpy(weight) for weight in self.model.weights}
+        bad = [name for name, value in values.items() if not np.isfinite(value).all()]
+        if bad:
+            where = f"; the last good weights are in {self._path}" if self._path else ""
+            raise TrainingDivergedError(
+                f"student: expected finite numbers, got NaN or infinity in {bad[0]} in epoch "
+                f"{epoch + 1}{where}; try a smaller learning rate"
+            )
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {
+            str(index): keras.ops.convert_to_numpy(variable)
+            for index, variable in enumerate(self._state)
+        }
+        # Private, as it is deleted before anything is published: not sealed after each epoch.
+        arrays["epochs"] = np.array(epoch + 1)
+        artifacts.write_arrays(self._path, arrays, private=True)
+
+
+def logs_of(folder: pathlib.Path) -> pathlib.Path:
+    """Where TensorBoard finds the logs of the version that a student in a folder is next."""
+    return folder / "logs" / "student" / str(artifacts.next_version(folder / "student"))
+
+
+def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
+    """Returns the network that training begins with."""
+    network = architectures.build(config.model, dataset, seed=config.seed)
+    if architectures.ends_in_softmax(network):  # a compiled model, which is compiled anew
+        network = architectures.with_logits(network)
+    return network
+
+
+def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
+    """Identifies a run by all that its result depends on, as 16 hexadecimal digits."""
+    definition = None
+    with contextlib.suppress(ValueError):  # of networks that are a kind's own
+        definition = model_definition(config.model, pool.dataset)
+    arrays = [released.query_indices, released.labels, pool.inputs]
+    arrays += [] if released.weights is None else [released.weights]
+    parts = [
+        repr(dataclasses.replace(config, model=name_of(config.model))),
+        definition,
+        artifacts.digest_arrays(arrays),
+        pool.dataset.to_dict(),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def fit_student(
+    student: keras.Model,
+    batch_at: StepBatch,
+    config: StudentConfig,
+    released: PoolLabels,
+    pool: Pool,
+    options: FitOptions,
+    *,
+    optimizers: Sequence[Any] = (),
+    stops_early: bool = True,
+) -> None:
+    """Trains a compiled student until its predictions are stable, in epochs of 50 or 100 steps.
+
+    It takes about `config.max_steps` steps at most.
+
+    Args:
+        student: compiled, its optimizers built.
+        batch_at: from a step, int64 scalar, to what the student's `train_step` takes.
+        config: how it is trained.
+        released: labels of some of the pool.
+        pool: public inputs; a stopped run of the same `run_digest` goes on from its last epoch.
+        options: below its folder go logs, and the state of the last epoch until the run is
+            complete.
+        optimizers: further ones than the student's, whose state belongs to the run.
+        stops_early: whether predictions of the pool's first `STOP_SET_SIZE` inputs are compared;
+            else all steps are done.
+
+    Raises:
+        TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
+            good epoch stays in the folder.
+    """
+    inputs = pool.inputs[: STOP_SET_SIZE if stops_early else 1]
+    number = len(inputs)
+    # Of the last epochs, a row each; part of the state. Before training no two agree.
+    predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
+
+    def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        del epoch, logs
+        bar.update(steps_an_epoch)
+        if stops_early:
+            latest = outputs(averaged_or_own(student), inputs).argmax(axis=1)
+            predictions.assign(np.vstack([predictions.numpy()[1:], latest]))
+            student.stop_training = are_stable(predictions.numpy())
+
+    is_full = number == STOP_SET_SIZE
+    num_epochs = max(1, round(config.max_steps / ((1 + is_full) * STEPS_AN_EPOCH)))
+    steps_an_epoch = -(-config.max_steps // num_epochs)
+    name = f"{run_digest(config, released, pool)}.npz"
+    path = options.folder and options.folder / UNFINISHED / name
+    state = [each for optimizer in (student.optimizer, *optimizers) for each in optimizer.variables]
+    backup = Backup(path, [*student.variables, *state, predictions])
+    stopping = keras.callbacks.LambdaCallback(on_epoch_end=stop_if_stable)
+    callbacks = [stopping, backup, *options.callbacks]
+    if options.folder:
+        callbacks.append(keras.callbacks.TensorBoard(str(logs_of(options.folder))))
+    first_epoch = backup.restore()
+    if are_stable(predictions.numpy()):  # it was stopped after its last epoch
+        num_epochs = first_epoch
+    total = num_epochs * steps_an_epoch
+    done = first_epoch * steps_an_epoch
+    steps = {"total": total, "initial": done, "unit": "step"}
+    with options.progress_bar(desc="training the student, at most", **steps) as bar:
+        student.fit(
+            tf.data.Dataset.range(done, total)
+            .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
+            .prefetch(tf.data.AUTOTUNE),
+            initial_epoch=first_epoch,
+            epochs=num_epochs,
+            steps_per_epoch=steps_an_epoch,
+            callbacks=callbacks,
+            shuffle=False,  # the batches are shuffled already, by the seed
+            verbose=0,
+        )
+    if path is not None:  # the run is complete
+        path.unlink(missing_ok=True)
+        if not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+
+# How good a student is on public samples that it got no label for.
+
+
+def measure(
+    labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
+) -> dict[str, Any]:
+    """Compares labels `[num_samples]` with true ones, and their probabilities; JSON values.
+
+    Args:
+        labels: what a student answered.
+        truth: true labels, `[num_samples]`, at least one.
+        probabilities: of the classes, `[num_samples, num_classes]`.
+
+    Returns:
+        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; `recall` of each class,
+        None for one without samples, and their mean `balanced_accuracy`; `auc`, as of
+        `area_under_curve`; `majority_accuracy` of the
+        most frequent class; and the expected `calibration_error`: over bins of confidence a tenth
+        wide, the mean difference of confidence and accuracy by the number of samples (Guo et al.
+        2017, https://arxiv.org/abs/1706.04599).
+    """
+    is_correct = labels == truth
+    interval = binomtest(int(is_correct.sum()), len(truth)).proportion_ci(method="wilson")
+    recall = [
+        float(is_correct[truth == label].mean()) if (truth == label).any() else None
+        for label in range(probabilities.shape[1])
+    ]
+    confidence = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    places = np.minimum((confidence * 10).astype(np.int64), 9)
+    gaps = np.bincount(places, confidence - is_correct)
+    return {
+        "num_evaluated": len(truth),
+        "accuracy": float(is_correct.mean()),
+        "accuracy_interval": [float(interval.low), float(interval.high)],
+        "majority_accuracy": float(np.bincount(truth).max() / len(truth)),
+        "balanced_accuracy": float(np.mean([share for share in recall if share is not None])),
+        "recall": recall,
+        "auc": area_under_curve(probabilities, truth),
+        "calibration_error": float(np.abs(gaps).sum() / len(truth)),
+    }
+
+
+def recall_in_words(recall: float | None) -> str:
+    """Returns a class's recall in per cent; that there was no sample of it, for None."""
+    return "no sample" if recall is None else f"{recall:.1%}"
+
+
+def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
+    """Returns the accuracy of labels of the pool; None if no true label of them is known."""
+    if public.pool.true_labels is None:
+        return None
+    truth = public.pool.true_labels[labels.query_indices]
+    is_known = truth != UNKNOWN
+    return float((labels.labels == truth)[is_known].mean()) if is_known.any() else None
+
+
+NUM_SAMPLES = 1_000
+
+
+class HeldOutAccuracy(keras.callbacks.Callback):
+    """Writes the held-out accuracy after every epoch.
+
+    The true labels are public and serve TensorBoard alone: a student comes out the same with and
+    without it.
+    """
+
+    def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
+        """Takes held-out samples with labels, of which the first 1,000 count, and the logs."""
+        super().__init__()
+        self._inputs = samples.inputs[:NUM_SAMPLES]
+        self._labels = np.asarray(samples.labels)[:NUM_SAMPLES]
+        self._writer = tf.summary.create_file_writer(str(logs / "held_out"))
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        """Writes the accuracy."""
+        del logs
+        predictions = outputs(averaged_or_own(self.model), self._inputs).argmax(axis=1)
+        with self._writer.as_default(step=epoch):
+            # Keras' own name for the accuracy in training, so that both share a chart.
+            tensorboard.scalar("epoch_accuracy", (predictions == self._labels).mean())
+        self._writer.flush()
+
+
+def constant_model(labels: PoolLabels, dataset: Dataset) -> keras.Model:
+    """Returns a model whose logits `[batch, num_classes]` are the same for every raw input.
+
+    Probabilities are the classes' shares among the labels, or in their weights, with one label more
+    of each class.
+    """
+    is_soft = labels.weights is not None
+    targets = labels.targets if is_soft else np.eye(dataset.num_classes)[labels.labels]
+    shares = targets.sum(axis=0, dtype=np.float64) + 1.0
+    inputs = keras.Input(dataset.input_shape)
+    last = keras.layers.Dense(dataset.num_classes, kernel_initializer="zeros")
+    model = keras.Model(inputs, last(keras.layers.Flatten()(inputs)))
+    last.bias.assign(np.log(shares / shares.sum()))
+    return model

@@ -1,0 +1,188 @@
+"""Classifiers of scikit-learn: fitted in processes side by side, one file, asked in threads.
+
+Fitting a small classifier is mostly Python, which threads can't share; asking one is compiled code,
+which they can.
+"""
+
+import collections
+import concurrent.futures
+import multiprocessing
+import os
+import pathlib
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing import connection
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.core import artifacts, checks
+from pate_tf.core.sensitive import Votes
+from pate_tf.models import estimators, forest
+from pate_tf.teachers.teacher_kinds import TeacherKind, TrainedTeacher, TrainedTeachers, TrainingJob
+from pate_tf.teachers.teacher_settings import TeacherConfig
+from pate_tf.teachers.voters import Ensemble, Progress
+
+FILE = "classifiers.npz"
+AHEAD = 4  # arguments handed out for each process, so that none waits
+ENCODER = "encoder"  # folder of a SavedModel, of classifiers on features
+
+Result = TypeVar("Result")
+
+
+class ClassifierEnsemble(Ensemble):
+    """SENSITIVE: an ensemble of scikit-learn's classifiers, loaded to be asked for votes."""
+
+    def __init__(self, folder: pathlib.Path, config: TeacherConfig) -> None:
+        """Loads what `Classifiers.save` wrote.
+
+        Raises:
+            ValueError: if it does not hold classifiers, or their encoder is missing.
+        """
+        arrays = artifacts.read_arrays(folder / FILE)
+        parts: list[list[npt.NDArray[Any]]] = [[] for _ in range(config.num_teachers)]
+        for name, array in arrays.items():  # in the order that they were written in
+            parts[int(name.partition("/")[0])].append(array)
+        self._classifiers = [estimators.from_arrays(of_teacher) for of_teacher in parts]
+        learnt = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+        self._encoder: Any = None
+        if config.representation is not None:
+            # Processes that train start without TensorFlow.
+            from pate_tf.models.encoder import SavedEncoder
+
+            self._encoder = SavedEncoder(folder / ENCODER, config.dataset)
+            learnt += self._encoder.digest
+            self.encoder_digest = self._encoder.digest
+            self.encoder_weights = tuple(self._encoder.loaded.learnt)
+        super().__init__(config, learnt)
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress = lambda count: None) -> Votes:
+        """See `Voter.votes`."""
+        checks.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
+        rows = inputs if self._encoder is None else self._encoder.features(inputs)
+        with (
+            warnings.catch_warnings(),
+            concurrent.futures.ThreadPoolExecutor(num_cores()) as threads,
+        ):
+            warnings.simplefilter("ignore")  # what they are about can follow from records
+            labels = list(threads.map(lambda fitted: fitted.predict(rows), self._classifiers))
+        progress(len(inputs))
+        return Votes(np.stack(labels), self.dataset.num_classes)
+
+
+class Classifiers(TeacherKind):
+    """Random forests, and unfitted classifiers of scikit-learn that a function returns."""
+
+    name = "scikit_learn"
+    features = "optional"
+    load = ClassifierEnsemble
+
+    def takes(self, built: Any) -> bool:
+        """See `TeacherKind.takes`."""
+        return estimators.is_storable_classifier(built)
+
+    def check(self, job: TrainingJob) -> None:
+        """See `TeacherKind.check`."""
+        estimators.check_learns(job.config.model, job.learns_on)
+
+    def definition(self, job: TrainingJob) -> dict[str, Any]:
+        """See `TeacherKind.definition`."""
+        from pate_tf.models.architectures import definition_of
+
+        estimator = definition_of(forest.unfitted(job.config.model, job.learns_on))
+        parts = {f"estimator {name}": value for name, value in estimator.items()}
+        return {**super().definition(job), **parts}
+
+    def train(self, job: TrainingJob, teachers: Sequence[int]) -> TrainedTeachers:
+        """See `TeacherKind.train`. The result does not depend on the number of processes.
+
+        Other processes than this one fit only a model that they can import.
+        """
+        config = job.config
+        arguments = (
+            (
+                config.model,
+                job.learns_on,
+                inputs,
+                labels,
+                int(np.random.SeedSequence([config.seed, teacher]).generate_state(1)[0]),
+            )
+            for teacher, inputs, labels in job.shards(teachers)
+        )
+        num_processes = min(job.num_processes or num_cores(), len(teachers))
+        fitted = in_order(estimators.fit, arguments, num_processes=num_processes)
+        for teacher in sorted(teachers):
+            yield teacher, TrainedTeacher(next(fitted))
+
+    def save(
+        self, folder: pathlib.Path, job: TrainingJob, teachers: Sequence[TrainedTeacher]
+    ) -> None:
+        """See `TeacherKind.save`."""
+        arrays = {
+            f"{place}/{part}": array
+            for place, teacher in enumerate(teachers)
+            for part, array in enumerate(teacher.arrays)
+        }
+        artifacts.write_arrays(folder / FILE, arrays, private=True)
+        if job.encoder is not None:
+            from pate_tf.models.encoder import save_encoder
+
+            save_encoder(folder / ENCODER, job.encoder)
+
+
+def num_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    function: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], *, num_processes: int
+) -> Iterator[Result]:
+    """Yields `function(*arguments)` for each, in their order.
+
+    Arguments are taken one after another as results are, so that few are in memory at a time. The
+    processes end with the caller's, also when it is killed.
+
+    Args:
+        function: of a module that starts quickly, since every process imports it.
+        arguments: what to call it with.
+        num_processes: 1 for the caller's alone.
+    """
+    if num_processes == 1:
+        for each in arguments:
+            yield function(*each)
+        return
+    processes = concurrent.futures.ProcessPoolExecutor(
+        num_processes,
+        mp_context=multiprocessing.get_context("spawn"),  # TensorFlow does not survive a fork
+        initializer=_leave_with_parent,
+    )
+    waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
+    try:
+        for each in arguments:
+            waiting.append(processes.submit(function, *each))
+            if len(waiting) == AHEAD * num_processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        processes.shutdown(cancel_futures=True)
+
+
+def _leave_with_parent() -> None:
+    """Ends this process when its parent was killed; Ctrl-C is for the parent to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+SCIKIT_LEARN = Classifiers()

@@ -1,0 +1,255 @@
+"""What was accepted wrongly once, or charged first, or told too late, too long or not at all."""
+
+import shutil
+from functools import partial
+
+import bad_folders
+import pytest
+from refused_runs import ANALYSIS, STUDENT, TEACHERS, Case, problems
+from script_processes import run_script
+
+from pate_tf.core import artifacts
+from pate_tf.ledger import Ledger
+
+MINE = "functions_for_tests"
+TEACH = ("--nb_teachers=12", "--max_steps=5", "--train_dir=new")
+OWN = ("--nb_teachers=4", "--max_steps=5", "--train_dir=new")
+ASK = ("--teachers_dir=run", "--queries=10", "--max_steps=5", "--lap_scale=5")
+LITTLE = (*ASK, "--model=mlp", "--query_strategy=first")
+VOTES = ("--counts_file=votes.npy", "--output_dir=new")
+LONG = "x" * 6000
+
+
+def teach(*flags, **more):
+    return Case(script=TEACHERS, flags=(*TEACH, *flags), **more)
+
+
+def own(function, *flags, **more):
+    return Case(script=TEACHERS, flags=(*OWN, f"--dataset={MINE}:{function}", *flags), **more)
+
+
+def ask(*flags, **more):
+    return Case(script=STUDENT, flags=(*ASK, *flags), **more)
+
+
+def analyse(*flags, **more):
+    return Case(script=ANALYSIS, flags=(*VOTES, *flags), **{"prepare": bad_folders.votes, **more})
+
+
+OF_DATA = [
+    own("with_nan", told="expected finite numbers"),
+    own("differing", told="value_range is"),
+    own("bad_labels", told="labels from -1 to 1"),
+    own("no_private_labels", told="expected labels of the private records"),
+    own("raises", told="raised KeyError ("),
+    own("tiny_images", told="model: expected images of at least 6 x 6, got 4 x 4; mlp"),
+    teach("--dataset=", told="dataset: expected one of"),
+    ask("--dataset=", told="dataset: expected one of"),
+    teach(f"--dataset={LONG}", told="dataset: expected"),
+]
+OF_MODELS = [
+    own("good", f"--model={MINE}:model_raises", told="model: functions_for_tests:model_raises"),
+    own("good", f"--model={MINE}:model_is_unbuilt", told="does not know its input"),
+    own("good", f"--model={MINE}:model_of_other_classes", told="[None, 7]"),
+    own("good", f"--model={MINE}:model_of_other_inputs", told="[None, 5]"),
+    ask(f"--model={MINE}:model_raises", told="raised KeyError"),
+]
+OF_NUMBERS = [
+    ask("--sigma=100", told="sigma: expected --lap_scale"),
+    ask("--mechanism=gaussian_noisy_max", told="lap_scale: expected --sigma for gaussian"),
+    ask("--mechanism=permute_and_flip", "--sigma_threshold=9", told="expected --lap_scale for"),
+    ask("--mechanism=confident_gaussian_noisy_max", told="lap_scale: expected --threshold and"),
+    ask("--target_epsilon=1", told="lap_scale: expected without --epsilon"),
+    Case(
+        script=STUDENT,
+        flags=("--teachers_dir=run", "--target_epsilon=0.01"),
+        told="forecast: expected labels that are worth their cost",
+    ),
+    ask("--delta=1e-2", told="delta: expected at most one over the number of records"),
+    ask("--nb_teachers=11", told="nb_teachers: "),
+    ask("--stdnt_share=597", told="stdnt_share: expected"),
+    ask("--stdnt_share=9", told="queries: expected from 1 to the pool's 9"),
+    ask("--model=nosuch", told="model: expected one of", code=2),
+    ask("--new_budget_i_understand", "--epsilon_budget=1", told="got no --delta"),
+    teach("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
+    ask("--learning_rate=5", told="learning_rate: expected in (0, 1]"),
+    *(
+        teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")
+        for number in (10**9, 2**63, 2**64 + 1)
+    ),
+    *(
+        call(f"--max_steps={number}", told="max_steps: expected in [1, ")
+        for call in (teach, ask)
+        for number in (2**62, 2**63 + 1)
+    ),
+    *(
+        call(f"--batch_size={10**9}", told="batch_size: expected in [1, 65536]")
+        for call in (teach, ask)
+    ),
+    *(
+        ask(f"--representation={name}", told="representation: expected with strategy diverse or")
+        for name in ("nosuch", "raw")
+    ),
+    ask("--query_strategy=medoids", "--representation=nosuch", told="representation: expected one"),
+    ask("--queries=100000000000", told="queries: expected from 1 to the pool's 400"),
+    ask("--lap_scale=1e-300", told="1/gamma: expected a scale from 2**-30 to 2**30 votes"),
+    ask("--lap_scale=1e300", told="1/gamma: expected a scale from 2**-30 to 2**30 votes"),
+    analyse("--moments=100000", told="moments: expected in [1, 4096]"),
+    analyse("--nb_labels=1000000", told="nb_labels: expected a whole number from 1 to 100000"),
+    analyse("--release=", told="release=: value should be one of", code=2),
+]
+OF_FLAGS = [
+    *(teach(flag, code=2) for flag in ("--nosuch=1", "--nb_teachers=0", "--learning_rate=nan")),
+    *(teach(flag, code=2) for flag in ("--batch_size=-1", "--seed=2147483648", "digits")),
+    *(ask(f"--{name}=0", code=2) for name in ("lap_scale", "epsilon_budget", "queries", "nosuch")),
+    *(ask(f"--mechanism={name}", code=2) for name in ("plurality", "toy_noisy_max")),
+    ask("--query_strategy=by_true_label", code=2),
+]
+OF_PLACES = [
+    *(
+        Case(
+            script=TEACHERS,
+            flags=("--nb_teachers=12", "--max_steps=5", f"--train_dir={place}"),
+            prepare=prepare,
+            told=told,
+        )
+        for place, prepare, told in (
+            ("linked", bad_folders.link_sensitive_to_released, "outside of every folder called"),
+            ("linked", bad_folders.link_released_to_sensitive, "is no link to sensitive/"),
+            ("a/released", None, "outside of every folder called released"),
+            ("a/released/b", None, "outside of every folder called released"),
+            ("loop", bad_folders.loop_of_links, "loop"),
+            ("text/run", partial(bad_folders.files, names=["text"]), "can be written"),
+            ("/proc/nosuch", None, "can be written"),
+            ("/dev/null/run", None, "can be written"),
+        )
+    ),
+    # Where others should be, nothing is made.
+    Case(
+        script=STUDENT,
+        flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
+        told="expected a run folder with a trained ensemble, got nosuch; run",
+    ),
+    teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
+    teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),
+    *(
+        ask(
+            f"--train_dir={folder}",
+            prepare=partial(bad_folders.files, names=[f"{folder}/{name}"]),
+            told=told,
+        )
+        for folder in ("other", "run")
+        for name, told in (
+            ("released", "can be written"),
+            ("released/student", "can be written"),
+            ("released/logs", "can be written"),
+            ("released/logs/student", "can be written"),
+            ("released/unfinished_student", "can be written"),
+            ("released/labels.npz/in_the_way", "expected a file or nothing"),
+            ("released/labels.json/in_the_way", "expected a file or nothing"),
+            ("released/privacy_statement.md/in_the_way", "expected a file or nothing"),
+            ("released/privacy_statement.json/in_the_way", "expected a file or nothing"),
+        )
+    ),
+]
+
+OF_LEDGERS = [
+    ask("--train_dir=/proc/nosuch", told="can be written"),
+    ask("--train_dir=other/released", told="outside of every folder called released"),
+    *(
+        ask(prepare=partial(bad_folders.files, names=[f"run/sensitive/{name}"]), told=told)
+        for name, told in (
+            ("votes", "run/sensitive/votes: expected a folder that can be written"),
+            ("ledger.sqlite3/in_the_way", "the ledger can't be used"),
+            ("ledger.head.json/in_the_way", "expected a ledger, got no such file"),
+        )
+    ),
+    Case(
+        script=STUDENT,
+        flags=(
+            *("--teachers_dir=run", "--queries=20", "--max_steps=5", "--lap_scale=5"),
+            *("--epsilon_budget=0.01", "--delta=1e-5", "--new_budget_i_understand"),
+        ),
+        prepare=bad_folders.with_labels,
+        told="epsilon_budget: expected at least what this ensemble has spent",
+    ),
+    Case(
+        script=ANALYSIS,
+        flags=("--ledger=text",),
+        prepare=partial(bad_folders.files, names=["text"]),
+        told="ledger: expected a file ledger.sqlite3 or the folder that holds one, got text",
+    ),
+    Case(
+        script=ANALYSIS,
+        flags=("--ledger=other",),
+        prepare=partial(bad_folders.files, names=["other/ledger.sqlite3"]),
+        told="other/ledger.sqlite3",
+    ),
+    analyse(
+        prepare=partial(bad_folders.votes_and_files, names=["new/released"]),
+        told="new/released: expected a folder that can be written",
+    ),
+]
+OF_THE_FIRST_RELEASE = [
+    *(
+        Case(script=script, flags=(f"--{flag}=1",), code=2, told="docs/how-to/first_release.md")
+        for script, flag in (
+            *((TEACHERS, flag) for flag in ("epochs_per_decay", "dropout_seed")),
+            (TEACHERS, "log_device_placement"),
+            (ANALYSIS, "too_small"),
+            (STUDENT, "teachers_max_steps"),
+            (STUDENT, "nb_labels"),
+        )
+    )
+]
+GROUPS = {
+    "data": OF_DATA,
+    "models": OF_MODELS,
+    "numbers": OF_NUMBERS,
+    "flags": OF_FLAGS,
+    "places": OF_PLACES,
+    "ledgers": OF_LEDGERS,
+    "first_release": OF_THE_FIRST_RELEASE,
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_it_is_refused_in_one_line_with_nothing_written_or_charged(trained, tmp_path, group):
+    assert problems(GROUPS[group], tmp_path, trained=trained[0]) == []
+
+
+def test_what_failed_after_charging_is_free_the_next_time(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    failing = run_script(STUDENT, *LITTLE, folder=tmp_path, setup=_fail_to_export)
+    assert failing.code == 1
+    assert failing.err.splitlines()[-1] == "error: no space left"
+    with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
+        spent = ledger.spent().epsilon
+        assert spent > 0.0
+    ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
+    assert ended.code == 0, ended.err
+    with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
+        assert ledger.spent().epsilon == spent
+
+
+def _fail_to_export():
+    from pate_tf.statement import publishing
+
+    def export_student(*arguments, **options):
+        raise OSError("no space left")
+
+    assert callable(publishing.export_student)
+    publishing.export_student = export_student
+
+
+def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    with artifacts.only_writer(tmp_path / "run" / "released"):
+        ended = run_script(STUDENT, *LITTLE, folder=tmp_path)
+    assert ended.code == 1
+    assert "expected no other process at work there" in ended.err
+    assert not list((tmp_path / "run" / "sensitive").glob("ledger*"))  # nothing was charged
+    with artifacts.only_writer(tmp_path / "run" / "sensitive" / "teachers"):
+        ended = run_script(TEACHERS, *TEACH[:2], "--train_dir=run", folder=tmp_path)
+    assert "teachers: expected no other process at work there" in ended.err
+    assert run_script(STUDENT, *LITTLE, folder=tmp_path).code == 0

@@ -1,0 +1,142 @@
+"""Nothing that is released, charged or warned of tells whether data sets share a record."""
+
+import dataclasses
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import pate_tf
+from pate_tf.ledger import LedgerWarning, SensitiveWarning
+from pate_tf.ledger.rollback_guard import SAME_RECORDS
+
+GENERATOR = np.random.default_rng(0)
+RECORDS = GENERATOR.uniform(size=(2, 400, 4)).astype(np.float32)
+LABELS = GENERATOR.integers(0, 2, (2, 400))
+POOL = GENERATOR.uniform(size=(120, 4))
+PUBLIC = (  # of a statement, but for digests with fresh randomness
+    *("epsilon", "epsilon_ledger", "epsilon_source", "delta_source", "num_ledgers"),
+    *("num_other_units", "ledger_rows", "source_name", "ledger_was_reset"),
+)
+
+
+def release(folder, inputs, labels, *, name):
+    """Publishes a student of feature sums; returns what its statement and all warnings say."""
+    data = pate_tf.Data.from_arrays(
+        *(inputs, labels, POOL), num_classes=2, value_range=(0, 1), name=name
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sums = pate_tf.FeatureSums(directory=folder, representation="raw")
+        fitted = pate_tf.fit(
+            data,
+            method="feature_sums",
+            epsilon=1.0,
+            delta=1e-6,
+            source=sums,
+            student=pate_tf.Student("supervised", steps=5),
+        )
+        fitted.student.publish()
+    fields = json.loads((folder / "released" / "privacy_statement.json").read_text())
+    # Other warnings follow from released noise, which differs from run to run.
+    public = [one for one in caught if issubclass(one.category, LedgerWarning)]
+    told = [str(one.message).replace(str(folder.parent), "") for one in public]
+    stated = {key: fields[key] for key in PUBLIC}
+    return {**stated, "row": fields["ledger_head"][0], "told": told}
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Gives a place on a machine of its own, whose registry knows nothing yet."""
+
+    def new(name):
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {name}"))
+        return tmp_path / name
+
+    return new
+
+
+@pytest.mark.parametrize("name", ["patients", None])
+def test_a_second_release_is_stated_alike_whether_or_not_a_label_changed(machine, name):
+    """Two monthly runs: of the same records, or of records with one label flipped."""
+    inputs, labels = RECORDS[0], LABELS[0]
+    flipped = labels.copy()
+    flipped[77] = 1 - flipped[77]
+    stated = []
+    for world, second in (("same", labels), ("flipped", flipped)):
+        place = machine(world)
+        release(place / "january", inputs, labels, name=name)
+        stated.append(release(place / "february", inputs, second, name=name))
+    assert stated[0] == stated[1]
+    if name is None:  # each run folder is a source of its own, whose statement claims no more
+        assert (stated[0]["source_name"], stated[0]["num_ledgers"]) == (None, 1)
+    else:
+        assert stated[0]["epsilon_ledger"] <= 1.0 < stated[0]["epsilon_source"]
+        assert stated[0]["num_ledgers"] == 2
+
+
+def test_a_statement_does_not_tell_of_a_record_that_another_source_has(machine):
+    """B, and its neighbor that has each record of A in turn as its first: stated alike."""
+    neighbour = RECORDS[1].copy(), LABELS[1].copy()
+    stated = []
+    for world, place_in_a in (("apart", None), ("one shared", 3), ("another", 200)):
+        inputs, labels = neighbour[0].copy(), neighbour[1].copy()
+        if place_in_a is not None:
+            inputs[0], labels[0] = RECORDS[0][place_in_a], LABELS[0][place_in_a]
+        place = machine(world)
+        release(place / "a", RECORDS[0], LABELS[0], name="a")
+        stated.append(release(place / "b", inputs, labels, name="b"))
+    assert stated[0] == stated[1] == stated[2]
+    assert stated[0]["num_ledgers"] == 1
+
+
+@pytest.mark.parametrize("kind", ["sums", "teachers"])
+def test_the_holder_alone_is_told_of_the_same_records_under_two_names(machine, kind):
+    """In another order, too; that nothing released depends on it is shown above."""
+    place = machine("one")
+    for name, order in (("patients", 1), ("clients", -1)):
+        data = pate_tf.Data.from_arrays(
+            *(RECORDS[0][::order], LABELS[0][::order], POOL),
+            num_classes=2,
+            value_range=(0, 1),
+            name=name,
+        )
+        source = pate_tf.FeatureSums(directory=place / name, representation="raw")
+        if kind == "teachers":
+            source = pate_tf.Teachers("ridge", num_teachers=5, directory=place / name)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            source.fit(data.private, data.pool)
+        told = [str(each.message) for each in caught if each.category is SensitiveWarning]
+        assert len(told) == (name == "clients")
+    assert "another source, name patients" in told[0]
+    assert (place / "clients" / "sensitive" / SAME_RECORDS).stat().st_mode & 0o777 == 0o600
+    assert not (place / "patients" / "sensitive" / SAME_RECORDS).exists()
+
+
+def test_what_is_released_of_merged_sums_is_charged_to_the_source_of_each_part(machine):
+    place = machine("merged")
+    release(place / "a", RECORDS[0], LABELS[0], name="January")
+    pool, parts = None, []
+    for number, month in enumerate((" january", "February")):
+        data = pate_tf.Data.from_arrays(
+            *(RECORDS[number], LABELS[number], POOL), num_classes=2, value_range=(0, 1), name=month
+        )
+        # The public side is equal, names included, as that of files with one schema is.
+        dataset = dataclasses.replace(data.dataset, name="visits")
+        private = dataclasses.replace(data.private, dataset=dataset)
+        pool, part = dataclasses.replace(data.pool, dataset=dataset), place / f"part {number}"
+        parts.append(part)
+        pate_tf.FeatureSums(directory=part, representation="raw").fit(private, pool)
+    merged = pate_tf.FeatureSums.merge(parts, directory=place / "all")
+    with pate_tf.Labeller(merged, epsilon=1.0, delta=1e-6, accept_forecast=True) as labeller:
+        labels = labeller.label(pool)
+    student = pate_tf.Student("supervised", steps=5).fit(pool, labels)
+    statement = student.publish(place / "all" / "released").statement
+    assert statement.source_name == " january, February"
+    assert statement.num_ledgers == 2 and statement.epsilon_source > 1.0
+    # January's next release adds up with both; with that of February's, one.
+    for month, number in (("JANUARY", 3), ("february", 2)):
+        stated = release(place / month, RECORDS[0], LABELS[0], name=month)
+        assert stated["num_ledgers"] == number

@@ -1,0 +1,181 @@
+"""Counts learned from together, held against slow twins."""
+
+import numpy as np
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.models.encoder import record_vectors
+from pate_tf.postprocessing import label_propagation, regression
+
+of = regression.NoisySums.of_features
+
+
+def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes: int = 3):
+    """Inputs about one center a class, some of them asked, and counts with noise."""
+    random = np.random.default_rng(seed)
+    truth = np.arange(num_inputs) % num_classes
+    centres = 4.0 * np.eye(num_classes, num_features)
+    features = centres[truth] + random.normal(size=(num_inputs, num_features))
+    queries = random.permutation(num_inputs)[:40]
+    counts = 100.0 * np.eye(num_classes)[truth[queries]] + random.normal(
+        0.0, 60.0, (40, num_classes)
+    )
+    return features, truth, queries, counts
+
+
+def slowly_scaled(features):
+    """A feature at a time."""
+    columns = []
+    mean = np.mean([column.var() for column in features.T])
+    for column in features.T:
+        columns.append((column - column.mean()) / np.sqrt(column.var() + mean))
+    actual = np.stack(columns, axis=1)
+    return actual / np.sqrt((actual**2).sum(axis=1).mean())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**20), st.floats(1.0, 300.0), st.integers(0, 1))
+def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise, place):
+    features, _, queries, counts = problem(seed)
+    rows = slowly_scaled(features)
+    np.testing.assert_allclose(regression.standardised(features), rows, atol=1e-5)
+    measurements = [(counts - counts.mean(), noise), (counts, 2.0 * noise)]
+    estimates = regression.regress(rows, rows[queries], measurements)[place]
+    residuals, noise = measurements[place]
+    kernel = rows @ rows.T
+
+    def covariance(amplitude):
+        prior = (amplitude * noise) ** 2 * kernel[np.ix_(queries, queries)]
+        return prior + noise**2 * np.eye(len(queries))
+
+    def evidence(amplitude):
+        law = scipy.stats.multivariate_normal(np.zeros(len(queries)), covariance(amplitude))
+        return sum(law.logpdf(column) for column in residuals.T)
+
+    best = max(regression.AMPLITUDES, key=evidence)
+    across = (best * noise) ** 2 * kernel[:, queries]
+    solved = np.linalg.solve(covariance(best), across.T)
+    np.testing.assert_allclose(estimates.means, solved.T @ residuals, rtol=1e-5, atol=1e-4)
+    left = (best * noise) ** 2 * np.diag(kernel) - (across * solved.T).sum(axis=1)
+    np.testing.assert_allclose(estimates.deviations**2, left, rtol=1e-3, atol=1e-5 * noise**2)
+
+
+def test_a_probability_is_the_share_of_draws_in_which_a_class_leads():
+    means = np.array([[10.0, 9.0, 2.0], [0.0, 0.0, 0.0], [5.0, -90.0, 5.5]])
+    deviations = np.array([1.0, 3.0, 0.5])
+    probabilities = regression.class_probabilities(
+        regression.Regression(means=means, deviations=deviations, evidence=0.0)
+    )
+    draws = np.random.default_rng(0).normal(means, deviations[:, None], (200_000, 3, 3))
+    shares = np.stack([(draws.argmax(axis=2) == one).mean(axis=0) for one in range(3)], axis=1)
+    np.testing.assert_allclose(probabilities, shares, atol=0.005)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def test_of_two_representations_counts_say_which_one_they_follow():
+    features, truth, queries, counts = problem(7, num_inputs=300)
+    other = np.random.default_rng(8).normal(size=features.shape)
+    estimates = regression.regress_counts(
+        regression.neighbourhood_averages([[features], [other]]), queries, counts, 60.0
+    )
+    assert (estimates.means.argmax(axis=1) == truth).mean() > 0.9
+    alone = regression.regress_counts(
+        regression.neighbourhood_averages([[other]]), queries, counts, 60.0
+    )
+    assert (alone.means.argmax(axis=1) == truth).mean() < 0.6
+
+
+def test_a_neighbourhood_average_is_a_mean():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(50, 3)).astype(np.float32)
+    graph = label_propagation.neighbour_graph([features])
+    same = regression.neighbourhood_average(graph, np.ones((50, 2), np.float32))
+    np.testing.assert_allclose(same, 1.0, rtol=1e-5)
+    inverse = np.linalg.inv(np.eye(50) - regression.FROM_NEIGHBOURS * graph.toarray())
+    slow = inverse @ features / inverse.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(regression.neighbourhood_average(graph, features), slow, atol=1e-4)
+    # Blocks of features are averaged as all of them are together, to the last bit.
+    many = random.normal(size=(50, 2 * regression.COLUMNS + 5)).astype(np.float32)
+    share = {"from_neighbours": regression.FROM_NEIGHBOURS}
+    weights = label_propagation.propagate(graph, np.ones((50, 1), np.float32), **share)
+    together = label_propagation.propagate(graph, many, **share) / weights
+    assert (regression.neighbourhood_average(graph, many) == together).all()
+
+
+def sums_problem(seed, shares=(0.5, 0.3, 0.2), num_records=3_000):
+    """Records and a pool about one center a class; the sums of the records' vectors by class."""
+    random = np.random.default_rng(seed)
+    centres = 5.0 * np.eye(3, 6)
+
+    def drawn(number):
+        truth = random.choice(3, number, p=shares)
+        return truth, (centres[truth] + random.normal(size=(number, 6))).astype(np.float32)
+
+    labels, records = drawn(num_records)
+    truth, pool = drawn(400)
+    sums = record_vectors(records, None).T @ np.eye(3)[labels]
+    return truth, pool, record_vectors(pool, None), sums
+
+
+def alone(features):
+    rows = regression.standardised(features)
+    return rows, rows
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**20), st.floats(1.0, 40.0))
+def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
+    """A twin in function space: sums are means of the probabilities of all inputs, and noise."""
+    _, pool, vectors, sums = sums_problem(seed)
+    sums = sums + np.random.default_rng(seed).normal(0.0, noise, sums.shape)
+    noisy = of(vectors, sums, noise)
+    (estimates,) = regression.regress_sums([alone(pool)], noisy)
+    noise = noisy.deviation
+    rows = regression.standardised(pool).astype(np.float64)
+    numbers = np.maximum(sums[-1] / vectors[0, -1], 0.0)
+    shares = numbers / numbers.sum()
+    weights = numbers.sum() * vectors[:, :-1].T / len(pool)  # of each input's probability
+    residuals = sums[:-1] - weights @ np.tile(shares, (len(pool), 1))
+    unit = np.sqrt(np.square(weights @ rows).sum(axis=1).mean())
+    kernel = rows @ rows.T
+
+    def covariance(amplitude):
+        prior = (amplitude * noise / unit) ** 2 * weights @ kernel @ weights.T
+        return prior + noise**2 * np.eye(len(weights))
+
+    def evidence(amplitude):
+        law = scipy.stats.multivariate_normal(np.zeros(len(weights)), covariance(amplitude))
+        return sum(law.logpdf(column) for column in residuals.T)
+
+    best = max(regression.AMPLITUDES, key=evidence)
+    across = (best * noise / unit) ** 2 * kernel @ weights.T
+    slow = shares + across @ np.linalg.solve(covariance(best), residuals)
+    np.testing.assert_allclose(estimates.means, slow, rtol=1e-3, atol=1e-4)
+
+
+def test_sums_scatter_by_noise_and_by_which_inputs_were_drawn():
+    """Of many pools and records, values lie as far from what the pool's truth makes them."""
+    actual, said = [], []
+    for seed in range(60):
+        truth, pool, vectors, sums = sums_problem(seed)
+        noisy = of(vectors, sums + np.random.default_rng(seed).normal(0.0, 2.0, sums.shape), 2.0)
+        expected = noisy.vectors.T @ np.eye(3)[truth] * (noisy.num_records / len(pool))
+        actual.append(np.square(noisy.values - expected)[:-1].mean())
+        said.append(noisy.deviation**2)
+    assert 0.5 < np.mean(actual) / np.mean(said) < 2.0  # 60 pools: chance moves it by a tenth
+    assert np.mean(actual) > 2.0 * 2.0**2  # noise alone is not half of it
+
+
+def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
+    _, pool, vectors, sums = sums_problem(2, (0.8, 0.1, 0.1))
+    loud = np.zeros_like(sums)
+    loud[-1] = sums[-1]
+    silent = np.zeros_like(sums)
+    estimates, nothing = regression.regress_sums(
+        [alone(pool)], of(vectors, loud, 1e3), of(vectors, silent, 1e3)
+    )
+    np.testing.assert_allclose(estimates.means, np.tile([0.8, 0.1, 0.1], (400, 1)), atol=0.05)
+    assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
+    weights = regression.labels_of(regression.class_probabilities(nothing)).weights
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)

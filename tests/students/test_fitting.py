@@ -1,0 +1,40 @@
+"""The student that fits is known before labels are: by public values alone."""
+
+import dataclasses
+
+import pytest
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.data import datasets
+from pate_tf.students.student_kinds import fitting
+
+DIGITS = datasets.load_public("digits").dataset
+PLAIN = dataclasses.replace(DIGITS, augmentation="none")
+TABLE = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(3,),
+    num_classes=2,
+    value_range=(0.0, 1.0),
+    pool_size=10,
+)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "facts", "expected"),
+    [
+        (DIGITS, {}, "consistency"),
+        (PLAIN, {}, "supervised"),
+        (TABLE, {}, "supervised"),
+        (TABLE, {"of_sums": True}, "linear_head"),
+        (DIGITS, {"of_sums": True}, "consistency"),
+        (DIGITS, {"of_sums": True, "num_rounds": 16}, "linear_head"),
+        (DIGITS, {"of_sums": True, "label_accuracy": 0.4}, "linear_head"),
+        (DIGITS, {"of_sums": True, "label_accuracy": 0.6}, "consistency"),
+        (DIGITS, {"of_sums": True, "has_pool": False}, "linear_head"),
+        (DIGITS, {"is_frozen": True}, "linear_head"),
+    ],
+)
+def test_the_student_that_fits(dataset, facts, expected):
+    kind, why = fitting(dataset, **facts)
+    assert kind == expected and why
