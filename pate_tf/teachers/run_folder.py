@@ -201,8 +201,8 @@ def described_run(train_dir: pathlib.Path | None) -> RunDescription | None:
         return RunDescription(**stored)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} was written by another version or changed: choose another folder with "
-            f"--train_dir, and keep this one, as it has the ledger"
+            f"{path} was changed, or another version wrote it: choose another folder for this "
+            f"run, and keep the old one, because it holds the ledger"
         ) from error
 
 
