@@ -1,17 +1,23 @@
 """What is publicly known of a data set."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.checks import IntArray, frozen_view, one_of, whole, whole_numbers
+from pate_tf.core.checks import frozen_view, one_of, whole, whole_numbers
 
 # The first by default.
 INPUT_TYPES = {"image": ("uint8", "float32"), "tabular": ("float32",), "text": ("float32",)}
 LONGEST_NAME = 200
+CLASS: Final = "class"
+NUMBER: Final = "number"
+SEVERAL_LABELS: Final = "labels"
+TARGETS: Final = (CLASS, NUMBER, SEVERAL_LABELS)
+UNKNOWN: Final = -1  # the sign of scikit-learn for "no label"
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
 LARGEST_CHARACTER = float(0x10FFFF)
@@ -38,8 +44,15 @@ class Dataset:
         value_range: lowest and highest value that an input can hold, from public metadata, never
             measured on private records; for tabular data also a tuple of lows and one of highs, one
             a feature. Keras models scale it to [0, 1]; forests take raw values.
-        num_classes: number of classes, at least 2.
-        class_names: a name for each class, or empty.
+        target: what a record is labeled with, and a student predicts: one "class" (default), a
+            "number", or several "labels", any number of which hold.
+        target_range: lowest and highest value of a number, from public knowledge: values outside
+            are clipped. None of other targets.
+        max_labels: how many labels of a record count in full; more of them weigh less together.
+            0 of other targets.
+        num_classes: number of classes, or of labels, at least 2; 2 of a number, whose lowest and
+            highest value stand for two classes.
+        class_names: a name for each class or label, or empty.
         augmentation: what leaves a label unchanged: "none", "shift" (small ones; the default of
             images), "affine" (shifts, rotations, scaling and shear, all small) or "flip" (shifts
             and horizontal mirroring).
@@ -61,6 +74,9 @@ class Dataset:
     value_range: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]]
     num_classes: int
     class_names: tuple[str, ...] = ()
+    target: str = CLASS
+    target_range: tuple[float, float] | None = None
+    max_labels: int = 0
     augmentation: str = ""
     pool_size: int
     input_type: str = ""
@@ -90,6 +106,28 @@ class Dataset:
         one_of(tuple(BACKGROUNDS), background=self.background)
         one_of(types, input_type=self.input_type)
         one_of(augmentations, augmentation=self.augmentation)
+        one_of(TARGETS, target=self.target)
+        if self.target == SEVERAL_LABELS and not self.max_labels:
+            object.__setattr__(self, "max_labels", self.num_classes)
+        most = self.num_classes if self.target == SEVERAL_LABELS else 0
+        if not 0 <= self.max_labels <= most:
+            raise ValueError(
+                f"max_labels: expected at most {most} for target {self.target}, got "
+                f"{self.max_labels}"
+            )
+        if (self.target_range is not None) != (self.target == NUMBER):
+            raise ValueError(
+                f"target_range: expected the lowest and highest value of a number, and none for "
+                f"other targets, got {self.target_range} for target {self.target}"
+            )
+        if self.target_range is not None:
+            lowest, highest = self.target_range
+            if not -math.inf < lowest < highest < math.inf:
+                raise ValueError(
+                    f"target_range: expected finite low < high, got {lowest} and {highest}"
+                )
+            if self.num_classes != 2:
+                raise ValueError(f"num_classes: expected 2 for a number, got {self.num_classes}")
         if self.class_names and len(self.class_names) != self.num_classes:
             raise ValueError(
                 f"class_names: expected {self.num_classes} names, got {len(self.class_names)}"
@@ -131,13 +169,15 @@ class Dataset:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields that are compared as JSON values; `from_dict` is its inverse.
 
-        The default type of inputs, white level and background are left out, as before there was a
-        choice.
+        Default values of what became a choice later are left out.
         """
         usual = {
             "input_type": INPUT_TYPES[self.kind][0],
             "white_level": WHITE_LEVEL,
             "background": BACKGROUND,
+            "target": CLASS,
+            "target_range": None,
+            "max_labels": 0,
         }
         names = (field.name for field in dataclasses.fields(self) if field.compare)
         fields = {name: getattr(self, name) for name in names}
@@ -151,6 +191,8 @@ class Dataset:
             tuple(values) if isinstance(values, list | tuple) else values
             for values in fields["value_range"]
         )
+        if fields.get("target_range") is not None:
+            tuples["target_range"] = tuple(fields["target_range"])
         return cls(**{**fields, **tuples})
 
 
@@ -250,24 +292,55 @@ class Examples:
         return len(self.inputs)
 
 
-def checked_labels(labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0) -> IntArray:
-    """Returns the labels of examples as int64 that can't be written.
+def checked_labels(
+    labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0
+) -> npt.NDArray[Any]:
+    """Returns the labels of examples as an array that can't be written.
 
     Args:
-        labels: `[num_examples]`.
+        labels: `[num_examples]`, of several labels `[num_examples, num_labels]`.
         examples: whose labels they are.
-        lowest: the least number that a label may be.
+        lowest: the least number that a label may be; `UNKNOWN` where some are not known: -1 of a
+            class, a row of -1 of several labels, NaN of a number.
+
+    Returns:
+        int64 classes from `lowest` to `num_classes - 1`; float64 numbers, clipped to
+        `target_range`; or int64 0 and 1, for each label whether it holds.
 
     Raises:
-        ValueError: if they are not one label for each example, from `lowest` to `num_classes - 1`.
-            The message never carries a label.
+        ValueError: if they are something else. The message never carries a label.
     """
     dataset = examples.dataset
-    checked = whole_numbers(
-        labels, f"labels of {dataset.name}", num_classes=dataset.num_classes, lowest=lowest
-    )
-    if checked.shape != (len(examples),):
-        raise ValueError(
-            f"labels of {dataset.name}: expected one for each example, got another number"
-        )
+    what = f"labels of {dataset.name}"
+    shape: tuple[int, ...] = (len(examples),)
+    if dataset.target_range is not None:
+        numbers = np.asarray(labels)
+        if numbers.dtype.kind not in "uif":
+            raise ValueError(f"{what}: expected numbers, got an array of type {numbers.dtype}")
+        checked: npt.NDArray[Any] = np.clip(numbers.astype(np.float64), *dataset.target_range)
+        if lowest != UNKNOWN and np.isnan(checked).any():
+            raise ValueError(f"{what}: expected finite numbers, got NaN")
+        checked.flags.writeable = False
+    elif dataset.target == SEVERAL_LABELS:
+        checked = whole_numbers(labels, what, num_classes=2, lowest=lowest)
+        shape = (len(examples), dataset.num_classes)
+    else:
+        checked = whole_numbers(labels, what, num_classes=dataset.num_classes, lowest=lowest)
+    if checked.shape != shape:
+        raise ValueError(f"{what}: expected one for each example, got another number")
     return checked
+
+
+def is_labeled(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Returns which of labels, as of `checked_labels`, are known, `[num_examples]`."""
+    if labels.dtype.kind == "f":
+        return np.asarray(~np.isnan(labels))
+    return np.asarray((labels != UNKNOWN).reshape(len(labels), -1).all(axis=1))
+
+
+def unlabeled(number: int, dataset: Dataset) -> npt.NDArray[Any]:
+    """Returns labels of examples of which none is known, in the form of `checked_labels`."""
+    if dataset.target == NUMBER:
+        return np.full(number, np.nan)
+    several = (dataset.num_classes,) if dataset.target == SEVERAL_LABELS else ()
+    return np.full((number, *several), UNKNOWN)

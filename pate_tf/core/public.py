@@ -8,9 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core.checks import IntArray, frozen_view, whole, whole_numbers
-from pate_tf.core.dataset import Dataset, Examples, checked_labels
+from pate_tf.core.dataset import (
+    CLASS,
+    UNKNOWN,
+    Dataset,
+    Examples,
+    checked_labels,
+    is_labeled,
+    unlabeled,
+)
 
-UNKNOWN = -1  # the sign of scikit-learn for "no label"
 UNLIKE = 1e-6  # probability below which two parts of shuffled samples are not as different
 
 
@@ -24,22 +31,27 @@ class Pool(Examples):
     Attributes:
         dataset: what is publicly known of them.
         inputs: `[num_inputs, *input_shape]`.
-        true_labels: int64 `[num_inputs]`, -1 where unknown; None if none is known. For forecasts
+        true_labels: as of `checked_labels`, some unknown; None if none is known. For forecasts
             and what comes of their trial: a table's representation, the calibration of a linear
             model. No strategy sees them, and no student learns from them.
     """
 
-    true_labels: IntArray | None = dataclasses.field(default=None, repr=False)
+    true_labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
 
     @property
     def majority_share(self) -> float | None:
-        """Share of the most frequent class among those labeled; None if none has a label."""
+        """Share of the most frequent class among those labeled.
+
+        None if none has a label, or labels are no classes.
+        """
+        if self.dataset.target != CLASS:
+            return None
         return majority_share(self.true_labels)
 
     @property
     def num_labeled(self) -> int:
         """How many inputs have a true label."""
-        return 0 if self.true_labels is None else int((self.true_labels != UNKNOWN).sum())
+        return 0 if self.true_labels is None else int(is_labeled(self.true_labels).sum())
 
 
 def majority_share(labels: IntArray | None) -> float | None:
@@ -86,19 +98,19 @@ class PublicExamples(Examples):
     Attributes:
         dataset: what is publicly known of them.
         inputs: `[num_examples, *input_shape]`.
-        labels: int64 `[num_examples]`, -1 for those without a label; None if none has one.
+        labels: as of `checked_labels`, unknown for those without a label; None if none has one.
 
     Raises:
         ValueError: if inputs or labels don't fit the data set, or an input is not finite.
     """
 
-    labels: IntArray | None = dataclasses.field(default=None, repr=False)
+    labels: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.labels is not None:
             labels = checked_labels(self.labels, self, lowest=UNKNOWN)
-            is_known = (labels != UNKNOWN).any()
+            is_known = is_labeled(labels).any()
             object.__setattr__(self, "labels", labels if is_known else None)
 
     @classmethod
@@ -124,7 +136,8 @@ class PublicExamples(Examples):
             )
         first = self.take(slice(pool_size))
         others = self.take(slice(pool_size, None))
-        if first.labels is not None and others.labels is not None:
+        are_classes = self.dataset.target == CLASS
+        if are_classes and first.labels is not None and others.labels is not None:
             import scipy.stats  # slow to import
 
             counts = np.array(
@@ -150,7 +163,7 @@ class PublicExamples(Examples):
 
     def labelled(self) -> Self | None:
         """Returns those samples that have a label; None if none has one."""
-        return None if self.labels is None else self.take(self.labels != UNKNOWN)
+        return None if self.labels is None else self.take(is_labeled(self.labels))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,7 +191,7 @@ class PublicSplit:
         """Returns all public samples but those of the pool at `queries`, int64 `[num_queries]`."""
         kept = np.delete(np.arange(len(self.pool)), queries)
         inputs = np.concatenate([self.pool.inputs[kept], self.held_out.inputs])
-        labels = np.full(len(inputs), UNKNOWN)
+        labels = unlabeled(len(inputs), self.dataset)
         if self.pool.true_labels is not None:
             labels[: len(kept)] = self.pool.true_labels[kept]
         if self.held_out.labels is not None:

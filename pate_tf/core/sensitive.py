@@ -58,7 +58,7 @@ class PrivateExamples(Examples):
     Attributes:
         dataset: what is publicly known of them.
         inputs: `[num_records, *input_shape]`.
-        labels: int64 `[num_records]`.
+        labels: as of `checked_labels`: classes, numbers, or several labels of each record.
         owners: whose each record is, whole numbers or strings `[num_records]`; None if each record
             stands for itself.
         source: that releases from them are charged to; None where the run folder is its own.
@@ -70,7 +70,7 @@ class PrivateExamples(Examples):
             The message never carries a value.
     """
 
-    labels: IntArray = dataclasses.field(repr=False)
+    labels: npt.NDArray[Any] = dataclasses.field(repr=False)
     owners: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
     source: PrivateSource | None = dataclasses.field(default=None, repr=False)
     split: tuple[object, bool] | None = dataclasses.field(default=None, repr=False, compare=False)

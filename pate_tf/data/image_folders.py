@@ -17,8 +17,8 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from pate_tf.core.checks import raise_all
-from pate_tf.core.dataset import BACKGROUND, IMAGE_AUGMENTATION, WHITE_LEVEL, Dataset
-from pate_tf.core.public import UNKNOWN, PublicExamples
+from pate_tf.core.dataset import BACKGROUND, IMAGE_AUGMENTATION, UNKNOWN, WHITE_LEVEL, Dataset
+from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, warn_holder
 from pate_tf.data.tables import REFUSE, pool_size
 

@@ -15,7 +15,8 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.public import UNKNOWN, Pool, area_under_curve, cluster_numbers
+from pate_tf.core.dataset import is_labeled
+from pate_tf.core.public import Pool, area_under_curve, cluster_numbers
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder, record_vectors
@@ -265,7 +266,7 @@ def trial(
         1 of neighborhoods.
     """
     true_labels = np.asarray(pool.true_labels)
-    rows = np.flatnonzero(true_labels != UNKNOWN)[:MOST_LABELED]
+    rows = np.flatnonzero(is_labeled(true_labels))[:MOST_LABELED]
     # After a choice by other numbers of draws, noise that chose nothing.
     labels = true_labels[rows]
     noise = SeededNoise(num_draws)

@@ -17,8 +17,8 @@ import scipy.special
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.checks import IntArray, whole_numbers
-from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
+from pate_tf.core.dataset import Dataset, is_labeled
+from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
@@ -385,7 +385,7 @@ class Student:
         expected = whole_numbers(numbered(labels, dataset, "labels", may_lack=True), "labels")
         if expected.shape != predictions.shape:
             raise ValueError(f"labels: expected [{len(predictions)}], got {list(expected.shape)}")
-        is_known = expected != UNKNOWN
+        is_known = is_labeled(expected)
         if not is_known.any():
             return None
         return float(np.mean(predictions[is_known] == expected[is_known]))

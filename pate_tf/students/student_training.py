@@ -18,15 +18,8 @@ from scipy.stats import binomtest
 
 from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import (
-    UNKNOWN,
-    Pool,
-    PoolLabels,
-    PublicExamples,
-    PublicSplit,
-    area_under_curve,
-)
+from pate_tf.core.dataset import Dataset, is_labeled
+from pate_tf.core.public import Pool, PoolLabels, PublicExamples, PublicSplit, area_under_curve
 from pate_tf.data import preprocessing
 from pate_tf.data.named_function import name_of
 from pate_tf.models import architectures
@@ -509,7 +502,7 @@ def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
     if public.pool.true_labels is None:
         return None
     truth = public.pool.true_labels[labels.query_indices]
-    is_known = truth != UNKNOWN
+    is_known = is_labeled(truth)
     return float((labels.labels == truth)[is_known].mean()) if is_known.any() else None
 
 
