@@ -17,6 +17,7 @@ CLASS: Final = "class"
 NUMBER: Final = "number"
 SEVERAL_LABELS: Final = "labels"
 TARGETS: Final = (CLASS, NUMBER, SEVERAL_LABELS)
+LIKELY: Final = 0.5  # probability from which on one of several labels is predicted
 UNKNOWN: Final = -1  # the sign of scikit-learn for "no label"
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
 WHITE_LEVEL = 65535.0
@@ -154,6 +155,17 @@ class Dataset:
     def class_name(self, label: int) -> str:
         """Returns the name of a class; its number where the data set names none."""
         return self.class_names[label] if self.class_names else str(label)
+
+    @property
+    def target_in_words(self) -> str:
+        """What is predicted of an input, where it is no class; empty of classes."""
+        if self.target_range is not None:
+            lowest, highest = self.target_range
+            return f"a number from {lowest:,.12g} to {highest:,.12g}, to which others are clipped"
+        if self.target == CLASS:
+            return ""
+        names = ", ".join(map(self.class_name, range(self.num_classes)))
+        return f"which of {names} hold; of one record at most {self.max_labels} count in full"
 
     def difference(self, other: "Dataset") -> str:
         """Returns what differs from another first, in words; empty where nothing does."""

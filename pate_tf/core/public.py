@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,8 @@ import numpy.typing as npt
 from pate_tf.core.checks import IntArray, frozen_view, whole, whole_numbers
 from pate_tf.core.dataset import (
     CLASS,
+    NUMBER,
+    SEVERAL_LABELS,
     UNKNOWN,
     Dataset,
     Examples,
@@ -18,6 +20,8 @@ from pate_tf.core.dataset import (
     unlabeled,
 )
 
+# How good predictions of a target are, and what a constant answer reaches.
+MEASURES: Final = {NUMBER: ("R^2", 0.0), SEVERAL_LABELS: ("mean area under the curve", 0.5)}
 UNLIKE = 1e-6  # probability below which two parts of shuffled samples are not as different
 
 
@@ -86,6 +90,51 @@ def area_under_curve(scores: npt.NDArray[np.floating], truth: IntArray) -> float
                 column[is_positive], column[~is_positive], method="asymptotic"
             )
             areas.append(ordered.statistic / num_pairs)
+    return float(np.mean(areas)) if areas else None
+
+
+def r_squared(
+    predictions: npt.NDArray[np.floating], truth: npt.NDArray[np.floating]
+) -> float | None:
+    """Returns the fraction of the variance of true numbers that predictions explain.
+
+    It is 0 for their mean as a constant answer, and negative for worse ones. None if all true
+    numbers are equal.
+    """
+    total = float(np.square(truth - truth.mean()).sum()) if len(truth) else 0.0
+    return 1.0 - float(np.square(truth - predictions).sum()) / total if total else None
+
+
+def areas_of_labels(scores: npt.NDArray[np.floating], truth: IntArray) -> list[float | None]:
+    """Returns `area_under_curve` of each of several labels; None where all samples are alike.
+
+    Args:
+        scores: of the labels, `[num_samples, num_labels]`.
+        truth: whether each holds, `[num_samples, num_labels]`.
+    """
+    return [
+        area_under_curve(np.column_stack([-column, column]), holds)
+        for column, holds in zip(scores.T, truth.T, strict=True)
+    ]
+
+
+def score_of(
+    outputs: npt.NDArray[np.floating], truth: npt.NDArray[Any], dataset: Dataset
+) -> float | None:
+    """Returns how good predictions of a number or of several labels are, by `MEASURES`.
+
+    Args:
+        outputs: numbers `[num_samples]`, or scores `[num_samples, num_labels]`.
+        truth: as of `checked_labels`, all known.
+        dataset: says what they are.
+
+    Returns:
+        R^2 of numbers, or the mean area under the curve of several labels; None if it can't be
+        measured on these samples.
+    """
+    if dataset.target == NUMBER:
+        return r_squared(outputs, truth)
+    areas = [area for area in areas_of_labels(outputs, truth) if area is not None]
     return float(np.mean(areas)) if areas else None
 
 

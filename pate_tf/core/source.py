@@ -229,19 +229,20 @@ def owner_name(owner: int | str | bytes) -> bytes:
     return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
-def content_sum(digests: Digests, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def content_sum(digests: Digests, labels: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """SENSITIVE: returns a sum of digests of records with their labels, uint64 `[4]`.
 
     Modulo 2^64 each, sums of disjoint records add up to that of their union, in any order.
 
     Args:
         digests: `record_digests`, `[num_records, 16]`.
-        labels: `[num_records]`.
+        labels: as of `checked_labels`.
     """
     total = np.zeros(4, np.uint64)
+    coded = labels.astype("<f8" if labels.dtype.kind == "f" else "<i8").reshape(len(labels), -1)
     for start in range(0, len(digests), _BLOCK):
         some = slice(start, start + _BLOCK)
-        columns = [digests[some], labels[some].astype("<i8")[:, None].view(np.uint8)]
+        columns = [digests[some], coded[some].view(np.uint8)]
         rows = np.concatenate(columns, axis=1)
         codes = b"".join(hmac.digest(b"", row.tobytes(), "sha256") for row in rows)
         total += np.frombuffer(codes, "<u8").reshape(-1, 4).sum(axis=0, dtype=np.uint64)

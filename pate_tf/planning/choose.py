@@ -15,6 +15,7 @@ from pate_tf.accounting.charge import profile_counts
 from pate_tf.accounting.composition import check_pure
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGateOrHistogram
 from pate_tf.core import checks
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.models.ridge import RIDGE
@@ -118,6 +119,13 @@ def _named_method(known: Known, settings: ReleaseSettings) -> str:
     """Returns the method that settings name, or the only one there is; else `AUTO`."""
     method = settings.method
     has_owners = known.unit == "owner"
+    if known.pool.dataset.target != CLASS:
+        if method == PATE or known.voters is not None or settings.budget.epsilon is None:
+            raise ValueError(
+                f"method: teachers vote for classes, and target {known.pool.dataset.target} is "
+                f"none; use method feature_sums with an epsilon"
+            )
+        return FEATURE_SUMS
     if method == AUTO:
         if known.voters is not None or settings.budget.epsilon is None:
             method = PATE

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from math import sqrt
+from collections.abc import Sequence
+from math import inf, sqrt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.core.checks import ITEM, IntArray
+from pate_tf.core.dataset import CLASS
+from pate_tf.core.public import MEASURES
 from pate_tf.core.settings import EpsilonDelta
 
 WITHOUT_NOISE: Final = (0.6, 0.97)  # lowest and highest accuracy of labels without noise
@@ -70,6 +73,8 @@ class Forecast(NamedTuple):
         lead: how much more often labels of all of the pool are correct than the most frequent class
             on the same samples; None where it was not measured.
         auc: as of `core.public.area_under_curve`; None where it was not measured.
+        target: what is predicted. Of a "number" and of "labels" the range is that of their measure
+            in `core.public.MEASURES`, and not of an accuracy.
     """
 
     low: float
@@ -79,6 +84,7 @@ class Forecast(NamedTuple):
     is_noise: bool = False
     lead: float | None = None
     auc: float | None = None
+    target: str = CLASS
 
     @classmethod
     def measured(
@@ -110,6 +116,19 @@ class Forecast(NamedTuple):
         leads = is_correct.mean(axis=0) - (truth == np.bincount(truth).argmax())
         return cls(low, high, num_labels, is_measured=True, lead=float(leads.mean()))
 
+    @classmethod
+    def of_scores(cls, scores: Sequence[float], num_labels: int, target: str) -> Forecast:
+        """Returns the forecast of numbers or several labels, by how good trials were.
+
+        Two standard deviations of the trials to each side: each has noise and samples of its own,
+        as the release will have.
+        """
+        middle = float(np.mean(scores))
+        error = 2.0 * float(np.std(scores, ddof=1)) if len(scores) > 1 else inf
+        low = middle - error
+        high = min(middle + error, 1.0)
+        return cls(low, high, num_labels, is_measured=True, target=target)
+
     @property
     def accuracy(self) -> float:
         """The middle of the range."""
@@ -117,6 +136,12 @@ class Forecast(NamedTuple):
 
     def in_words(self, majority: float | None) -> str:
         """Returns the forecast beside the share of the pool's most frequent class, in sentences."""
+        if self.target != CLASS:
+            measure, constant = MEASURES[self.target]
+            return (
+                f"{measure} of about {self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}, by a "
+                f"trial on labels of the pool). A constant answer reaches {constant:g}."
+            )
         ranking = ""
         if majority is not None and majority > UNEVEN_SHARE and self.auc is not None:
             ranking = (
@@ -136,10 +161,13 @@ class Forecast(NamedTuple):
         more than `UNEVEN_SHARE`, few labels of another class can be expected at all: what counts is
         whether the labels rank inputs better than a constant does, an area under the curve above
         1/2. A measured mean has equal chances to be too high and too low, so it is compared itself.
+        Of numbers and several labels, all of the range is better than a constant answer.
 
         Args:
             majority: share of the pool's most frequent class; None where the pool has no labels.
         """
+        if self.target != CLASS:
+            return self.low > MEASURES[self.target][1]
         if self.is_noise or majority is None:
             return not self.is_noise
         if majority > UNEVEN_SHARE and self.auc is not None:

@@ -15,8 +15,8 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import is_labeled
-from pate_tf.core.public import Pool, area_under_curve, cluster_numbers
+from pate_tf.core.dataset import CLASS, NUMBER, is_labeled
+from pate_tf.core.public import Pool, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder, record_vectors
@@ -34,8 +34,16 @@ from pate_tf.postprocessing.regression import (
     regress_sums,
     weights_of_rounds,
 )
+from pate_tf.postprocessing.targets import predicted
 from pate_tf.queries.strategies import QueryConfig
-from pate_tf.release.exact_sums import counts_by_class, residual_sums, sums_by_class, vector_steps
+from pate_tf.release.exact_sums import (
+    counts_by_class,
+    residual_sums,
+    sums_by_class,
+    sums_of_products,
+    target_rows,
+    vector_steps,
+)
 from pate_tf.release.feature_sums import pool_centres
 from pate_tf.release.noise import SeededNoise, check_drawable
 from pate_tf.representations.catalogue import (
@@ -85,7 +93,8 @@ class SumsOption:
         if known.sums is not None:
             self._stored = known.sums if known.sums.digest else None
             self._name, self._seed = known.sums.settle(pool.dataset)
-        has_vectors = known.unit == "record" and has_pool
+        is_class = pool.dataset.target == CLASS
+        has_vectors = known.unit == "record" and has_pool and is_class
         if self._stored is not None:
             has_vectors = self._stored.has_vectors
         elif self._name is not None:
@@ -96,8 +105,8 @@ class SumsOption:
         if (num_rounds or 1) > 1 and not has_vectors:
             raise ValueError(
                 f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read "
-                f"vectors of single records, which are stored neither for owners nor by Beam nor "
-                f"without a pool"
+                f"vectors of single records, which are stored for classes with a pool alone, and "
+                f"neither for owners nor by Beam"
             )
         if num_rounds is None and not has_vectors:
             num_rounds = 1
@@ -116,6 +125,8 @@ class SumsOption:
         """Returns the forecast by what other data sets had; None where owners are protected."""
         known = self._known
         if known.num_records is None:
+            return None
+        if known.pool.dataset.target != CLASS:  # no other data set says how good it is
             return None
         forecast = forecast_of_sums(self.planned, known, num_features)
         noise = self._mechanism.standard_deviation
@@ -284,16 +295,20 @@ def trial(
     vectors = record_vectors(features, encoder.scale)
     steps = vector_steps(vectors)
     moments = vectors.T @ vectors / len(vectors)
-    num_classes = pool.dataset.num_classes
+    dataset = pool.dataset
+    num_classes = dataset.num_classes
     deviation = mechanism.standard_deviation
-    logits = np.empty((num_draws, len(labels), num_classes))
+    num_outputs = 1 if dataset.target == NUMBER else num_classes
+    logits = np.empty((num_draws, len(labels), num_outputs))
     released = list[NoisySums]()
     folds = np.arange(len(labels)) % FOLDS
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
     of_others = list[IntArray]()
     for fold in range(FOLDS):
         others = vectors[folds != fold]
-        if centres is None:
+        if dataset.target != CLASS:
+            of_others.append(sums_of_products(others, target_rows(labels[folds != fold], dataset)))
+        elif centres is None:
             of_others.append(sums_by_class(others, labels[folds != fold], num_classes=num_classes))
         else:
             of_others.append(
@@ -334,6 +349,13 @@ def trial(
     if averages:
         for (draw, fold), regression in zip(cells, regress_sums(averages, *released), strict=True):
             logits[draw, folds == fold] = class_probabilities(regression)[folds == fold]
+    if dataset.target != CLASS:
+        scores = [
+            score_of(predicted(logits[draw, folds == n], dataset), labels[folds == n], dataset)
+            for draw, n in cells
+        ]
+        measured = [score for score in scores if score is not None]
+        return Forecast.of_scores(measured, num_labels, dataset.target), 1.0
     forecast = Forecast.measured(logits.argmax(axis=2), labels, num_labels, folds)
     # Scores of different models are not compared.
     areas = [area_under_curve(logits[draw, folds == n], labels[folds == n]) for draw, n in cells]

@@ -10,6 +10,7 @@ from pate_tf.accounting.charge import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.accounting.conversions import WishedDelta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.charged_once import MOST_ROUNDS
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool
 from pate_tf.core.settings import (
     ProtectedUnit,
@@ -327,7 +328,7 @@ class Known(PublicNumbers):
             pool=pool,
             num_classes=pool.dataset.num_classes,
             pool_size=len(pool),
-            has_augmentation=pool.dataset.augmentation != "none",
+            has_augmentation=pool.dataset.augmentation != "none" and pool.dataset.target == CLASS,
             **facts,
         )
 

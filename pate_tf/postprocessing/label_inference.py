@@ -16,6 +16,7 @@ from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import CLASS
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named
 from pate_tf.postprocessing.label_propagation import (
@@ -39,6 +40,7 @@ from pate_tf.postprocessing.regression import (
     weights_of_moments,
     weights_of_rounds,
 )
+from pate_tf.postprocessing.targets import predictions_of_pool, target_functions
 from pate_tf.representations.catalogue import pool_features_by_name
 from pate_tf.representations.contrastive import student_features
 from pate_tf.students.student_training import TrainingDivergedError
@@ -198,7 +200,7 @@ def labels_from_sums(
     By linear regression on second moments, where these were released; by the linear model of
     several rounds; else by regression: of images on averages of features
     over neighborhoods, as neighbors most often are of one class, of tables and of a frozen encoder
-    on features themselves.
+    on features themselves. Of numbers and several labels by `target_functions`.
 
     Args:
         pool: public inputs.
@@ -209,7 +211,7 @@ def labels_from_sums(
         centres: of the clusters that records were counted in; None for sums of vectors.
         moments: of the pool's vectors, `[width, width]`, for a linear model; several rounds need
             them.
-        num_records: private records, with moments of a pool; of others as far as it is public.
+        num_records: private records, as far as it is public.
         groups: of one-hot features, as of `weights_of_moments`.
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
@@ -221,6 +223,11 @@ def labels_from_sums(
         moments.
     """
     weights, total = None, values[0] / LATTICE
+    if pool.dataset.target != CLASS:
+        weights = target_functions(
+            pool.dataset, vectors, values[0], noise, num_records=num_records, groups=groups
+        )
+        return predictions_of_pool(vectors @ weights, pool.dataset), weights
     if values.shape[2] > pool.dataset.num_classes:
         weights = weights_of_moments(
             values[0], pool.dataset.num_classes, noise, num_records=num_records, groups=groups

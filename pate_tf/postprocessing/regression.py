@@ -436,11 +436,32 @@ def weights_of_moments(
 ) -> npt.NDArray[np.float64]:
     """Returns weights of a linear model from noisy moments, `[width, num_classes]`. Public.
 
-    Linear regression on class indicators, after Wang 2018: eigenvalues of the centered moments
+    Those of `functions_of_moments` are scaled as those of linear discriminant analysis, so that
+    their softmax is a probability. The arguments are the same.
+    """
+    functions, shares, explained = functions_of_moments(
+        values, num_classes, noise, num_records=num_records, groups=groups
+    )
+    variance = float((shares * (1.0 - shares)).sum())
+    scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MOST_EXPLAINED)))
+    return scale * functions
+
+
+def functions_of_moments(
+    values: IntArray,
+    num_classes: int,
+    noise: float,
+    *,
+    num_records: int | None = None,
+    groups: IntArray | None = None,
+    max_labels: int = 0,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
+    """Returns linear functions of vectors that are least wrong about targets. Public.
+
+    Linear regression on targets, after Wang 2018: eigenvalues of the centered moments
     that noise alone may have are shrunk (soft thresholding). Of one-hot features the moments
     within a group follow from the means, and sums over a group are known. Weights of a number's
-    bins are expected to be alike where bins are close (a Gaussian process). The weights are scaled
-    as those of linear discriminant analysis, so that their softmax is a probability.
+    bins are expected to be alike where bins are close (a Gaussian process).
 
     Args:
         values: noisy, in steps of 1 / LATTICE, `[width, num_classes + width]`; the last number of
@@ -451,14 +472,22 @@ def weights_of_moments(
         groups: of one-hot features, of which each group has one that is not 0: its number,
             `[width - 1]`, below 0 of the bins of a number, in ascending order. None for other
             features.
+        max_labels: of several labels that may hold at once, whose targets were divided by its
+            root. 0 of targets that add up to 1.
+
+    Returns:
+        Weights of the functions, `[width, num_classes]`; the mean of each target, `[num_classes]`;
+        and the fraction of the targets' variance that they explain.
     """
     norm = math.hypot(1.0, MOMENT_WEIGHT)
     sums, moments = np.split(values * (norm / LATTICE), [num_classes], axis=1)
+    sums *= math.sqrt(max(max_labels, 1))
     moments = (moments + moments.T) / (2.0 * MOMENT_WEIGHT)
     deviation = noise * norm / MOMENT_WEIGHT / math.sqrt(2.0)  # of a mean of two
     threshold = deviation * math.sqrt(len(moments))  # half the largest eigenvalue of noise alone
-    # Two measurements of the sum of all vectors, each by its precision.
-    precisions = 1.0 / (num_classes * (noise * norm) ** 2), (CONSTANT / deviation) ** 2
+    # Two measurements of the sum of all vectors, each by its precision; one of several labels.
+    of_sums = 0.0 if max_labels else 1.0 / (num_classes * (noise * norm) ** 2)
+    precisions = of_sums, (CONSTANT / deviation) ** 2
     total = np.average(
         [sums.sum(axis=1), moments[:, -1] / CONSTANT], axis=0, weights=precisions
     ).clip(0.0)
@@ -470,7 +499,8 @@ def weights_of_moments(
         precise = [CONSTANT_SHARE, *(size**2 / is_of.sum(axis=1))]
         counts = np.average([counts, *(is_of @ sums[:-1] / size)], axis=0, weights=precise)
     shares = np.maximum(counts, 1.0)
-    shares /= shares.sum()
+    shares /= number if max_labels else shares.sum()
+    shares = np.minimum(shares, 1.0)
     sums, total, moments = sums[:-1], total[:-1], moments[:-1, :-1]  # without the constant
     root = np.eye(len(moments))  # of how weights are expected to vary together
     if groups is None:
@@ -501,6 +531,5 @@ def weights_of_moments(
     spread = float((np.square(directions) @ inverse).sum())
     by_noise = num_classes * (noise * norm) ** 2 * spread
     explained = (float((weights * beyond).sum()) - by_noise) / (number * variance)
-    scale = (num_classes - 1) / (variance * (1.0 - min(max(explained, 0.0), MOST_EXPLAINED)))
     intercept = (shares - total @ weights / number) / CONSTANT
-    return scale * np.vstack([weights, intercept])
+    return np.vstack([weights, intercept]), shares, explained

@@ -12,11 +12,34 @@ import scipy.special
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import BELOW, MOMENT_WEIGHT, RESIDUAL_NORM
 from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import SEVERAL_LABELS, Dataset
 
 OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
 VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
 PART_STEPS = 2**10  # of both factors of a record's part, whose product has steps of 1 / LATTICE
 ROWS = 4_096  # records at a time
+
+
+def target_rows(labels: npt.NDArray[np.generic], dataset: Dataset) -> npt.NDArray[np.float64]:
+    """Returns what a record's vector is multiplied by, `[num_records, num_classes]`.
+
+    It has an L2 norm of at most 1 and no negative entry (docs/proofs/theory.md, Proposition D12).
+    Of a class it is its one-hot vector. Of a number, s in [0, 1] along its range, it is (1 - s, s).
+    Of several labels it is 1 for each that holds, divided by the root of `max_labels`, and
+    shortened to norm 1 where more hold.
+
+    Args:
+        labels: as of `checked_labels`, all known. SENSITIVE.
+        dataset: says what they are.
+    """
+    if dataset.target_range is not None:
+        lowest, highest = dataset.target_range
+        share = np.clip((labels.astype(np.float64) - lowest) / (highest - lowest), 0.0, 1.0)
+        return np.column_stack([1.0 - share, share])
+    if dataset.target == SEVERAL_LABELS:
+        rows = labels.astype(np.float64) / math.sqrt(dataset.max_labels)
+        return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0))
+    return np.asarray(np.eye(dataset.num_classes)[labels.astype(np.int64)])
 
 
 @np.errstate(all="ignore")  # a warning would tell of a record
@@ -118,34 +141,50 @@ def _verified(
 @np.errstate(all="ignore")  # a warning would tell of a record
 def moments_by_class(
     vectors: npt.NDArray[np.float64],
-    labels: IntArray,
-    *,
-    num_classes: int,
+    targets: npt.NDArray[np.float64],
     owners: npt.NDArray[np.generic] | None = None,
 ) -> IntArray:
     """Returns sums by class beside second moments, `[width, num_classes + width]`. SENSITIVE.
 
-    A record adds the outer product of its vector v and (its class's one-hot vector, w v), w being
-    `MOMENT_WEIGHT`, divided by sqrt(1 + w^2). Both factors are truncated toward zero to whole
-    steps, and what is negative counts as 0. So the norm of their product is verified exactly, and
-    sums do not depend on the order of records. An owner's tables are added up, and shortened to a
-    norm of 1 together. What is longer, or not finite, counts as zero.
+    A record adds the outer product of its vector v and (its target t, w v), w being
+    `MOMENT_WEIGHT`, divided by sqrt(1 + w^2). What is negative counts as 0.
 
     Args:
         vectors: of `models.encoder.record_vectors`, `[num_records, width]`.
-        labels: `[num_records]`.
-        num_classes: number of classes.
+        targets: of `target_rows`.
+        owners: as of `sums_of_products`.
+
+    Returns:
+        In steps of 1 / LATTICE.
+    """
+    norm = math.hypot(1.0, MOMENT_WEIGHT)
+    vectors = np.maximum(vectors, 0.0)
+    joined = np.hstack([np.maximum(targets, 0.0), MOMENT_WEIGHT * vectors]) / norm
+    return sums_of_products(vectors, joined, owners)
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def sums_of_products(
+    vectors: npt.NDArray[np.float64],
+    targets: npt.NDArray[np.float64],
+    owners: npt.NDArray[np.generic] | None = None,
+) -> IntArray:
+    """Returns the sum of records' outer products of two vectors, `[width, num_columns]`. SENSITIVE.
+
+    Both factors are truncated toward zero to whole steps. So the norm of their product is verified
+    exactly, and sums do not depend on the order of records. An owner's tables are added up, and
+    shortened to a norm of 1 together. What is longer, or not finite, counts as zero.
+
+    Args:
+        vectors: `[num_records, width]`.
+        targets: `[num_records, num_columns]`.
         owners: whose each record is, `[num_records]`; all records of an owner must be here. None
             where single records are protected.
 
     Returns:
         In steps of 1 / LATTICE.
     """
-    norm = math.hypot(1.0, MOMENT_WEIGHT)
-    targets = np.hstack([np.eye(num_classes)[labels], MOMENT_WEIGHT * vectors]) / norm
-    factors = [
-        np.trunc(np.maximum(factor, 0.0) * (PART_STEPS * BELOW)) for factor in (vectors, targets)
-    ]
+    factors = [np.trunc(factor * (PART_STEPS * BELOW)) for factor in (vectors, targets)]
     squares = math.prod(np.square(factor).sum(axis=1) for factor in factors)
     is_short = squares <= LATTICE**2  # NaN compares as false
     first, second = (np.where(is_short[:, None], factor, 0.0) for factor in factors)

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset, check_inputs
+from pate_tf.core.dataset import CLASS, Dataset, check_inputs
 from pate_tf.core.public import Pool, cluster_numbers
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, owner_partition
@@ -58,6 +58,8 @@ from pate_tf.release.exact_sums import (
     residual_sums,
     sums_by_class,
     sums_of_owners,
+    sums_of_products,
+    target_rows,
     vector_steps,
 )
 from pate_tf.representations.catalogue import (
@@ -107,10 +109,11 @@ def digest_of(
 def pool_centres(encoder: Encoder, pool: Pool) -> dict[int, npt.NDArray[np.float64]]:
     """Returns centers `[num_clusters, num_features]` of a pool's clusters, by their number.
 
-    Only images whose data set has an augmentation have clusters, and only with an encoder that is
-    not frozen.
+    Only images whose data set has an augmentation have clusters, and only with classes and an
+    encoder that is not frozen.
     """
-    if not pool or encoder.is_frozen or pool.dataset.augmentation == "none":
+    is_class = pool.dataset.target == CLASS
+    if not pool or encoder.is_frozen or pool.dataset.augmentation == "none" or not is_class:
         return {}
     vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
     numbers = cluster_numbers(len(pool), pool.dataset.num_classes)
@@ -125,17 +128,18 @@ class Summands:
     resolution how many records of each class are in each cluster, in steps of 1 / LATTICE. A record
     counts 1 in one cell. An owner's records share 1: each counts one over their number, truncated
     to whole steps, so that a resolution's counts move by at most 2 in the L1 norm if a record, or
-    an owner, is replaced. Where there is no pool, it is the table of `moments_by_class`.
+    an owner, is replaced. Where there is no pool, it is the table of `moments_by_class`. Of numbers
+    and of several labels it has no clusters, and sums of `target_rows`.
 
     Attributes:
-        num_classes: number of classes.
+        dataset: says what records are labeled with.
         scale: of the features, `[num_features]`.
         centres: of the pool's clusters, `[num_clusters, num_features]`, by their number.
         has_moments: whether second moments stand beside the sums, as no pool has any.
         groups: of one-hot features, `Encoder.groups`; None of others, and with a pool.
     """
 
-    num_classes: int
+    dataset: Dataset
     scale: npt.NDArray[np.float64]
     centres: Mapping[int, npt.NDArray[np.float64]]
     has_moments: bool = False
@@ -147,12 +151,17 @@ class Summands:
 
         A frozen encoder's features are worth a linear model more than clusters.
         """
-        num_classes = encoder.dataset.num_classes
+        dataset = encoder.dataset
         centres = {} if pool is None else pool_centres(encoder, pool)
         scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
         if pool is not None and not pool:
-            return cls(num_classes, scale, centres, has_moments=True, groups=encoder.groups)
-        return cls(num_classes, scale, centres)
+            return cls(dataset, scale, centres, has_moments=True, groups=encoder.groups)
+        return cls(dataset, scale, centres)
+
+    @property
+    def num_classes(self) -> int:
+        """Columns of sums by class."""
+        return self.dataset.num_classes
 
     @property
     def num_rows(self) -> int:
@@ -164,10 +173,26 @@ class Summands:
         """Columns of the table."""
         return self.num_classes + self.has_moments * self.num_rows
 
-    def of_records(self, vectors: npt.NDArray[np.float64], labels: IntArray) -> IntArray:
+    @property
+    def has_products(self) -> bool:
+        """Whether a record adds to several columns, and not to that of its class alone."""
+        return self.has_moments or self.dataset.target != CLASS
+
+    def of_products(
+        self,
+        vectors: npt.NDArray[np.float64],
+        labels: npt.NDArray[Any],
+        owners: npt.NDArray[np.generic] | None = None,
+    ) -> IntArray:
+        """Returns the table of records, or of owners, that add to several columns. SENSITIVE."""
+        targets = target_rows(labels, self.dataset)
+        add_up = moments_by_class if self.has_moments else sums_of_products
+        return add_up(vectors, targets, owners)
+
+    def of_records(self, vectors: npt.NDArray[np.float64], labels: npt.NDArray[Any]) -> IntArray:
         """Returns the table of single records from their `record_vectors`. SENSITIVE."""
-        if self.has_moments:
-            return moments_by_class(vectors, labels, num_classes=self.num_classes)
+        if self.has_products:
+            return self.of_products(vectors, labels)
         tables = [sums_by_class(vectors, labels, num_classes=self.num_classes)]
         for centres in self.centres.values():
             counts = counts_by_class(
@@ -253,13 +278,11 @@ def sums_of_records(
         parts = owner_partition(owners, num_teachers=PARTS, seed=0)
         for part in parts.all_records():
             _, owner = np.unique(owners[part], return_inverse=True)
-            if summands.has_moments:
+            if summands.has_products:
                 of_part = np.zeros((len(part), summands.num_rows))
                 for rows, features in record_features(encoder, inputs, part, digests=digests):
                     of_part[np.searchsorted(part, rows)] = record_vectors(features, summands.scale)
-                total += moments_by_class(
-                    of_part, labels[part], num_classes=summands.num_classes, owners=owner
-                )
+                total += summands.of_products(of_part, labels[part], owner)
                 bar.update()
                 continue
             pairs, place = np.unique(
@@ -402,7 +425,7 @@ class FeatureSums:
         summands = Summands.of(encoder, pool)
         vectors = None
         for_rounds = dict[str, npt.NDArray[Any]]()
-        if owners is None and pool:
+        if owners is None and pool and private.dataset.target == CLASS:
             vectors = np.zeros((len(digests), len(summands.scale) + 1), np.int16)
         table = sums_of_records(
             private, encoder, summands, self.reporting, digests=digests, vectors=vectors
@@ -676,7 +699,7 @@ class FeatureSums:
             centres = {number: arrays[f"centres_{number}"] for number in numbers}
             has_moments = arrays["sums"].shape[1] > self.dataset.num_classes
             self.summands = Summands(
-                num_classes=self.dataset.num_classes,
+                dataset=self.dataset,
                 scale=arrays["scale"],
                 centres=centres,
                 has_moments=has_moments,

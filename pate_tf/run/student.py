@@ -16,9 +16,9 @@ import scipy.special
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, tensorboard
-from pate_tf.core.checks import IntArray, whole_numbers
-from pate_tf.core.dataset import Dataset, is_labeled
-from pate_tf.core.public import Pool, PublicExamples, PublicSplit
+from pate_tf.core.checks import whole_numbers
+from pate_tf.core.dataset import CLASS, LIKELY, NUMBER, SEVERAL_LABELS, Dataset, is_labeled
+from pate_tf.core.public import MEASURES, Pool, PublicExamples, PublicSplit, score_of
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
@@ -27,6 +27,7 @@ from pate_tf.data.named_function import is_named_function, name_of
 from pate_tf.models import architectures as models
 from pate_tf.models.encoder import record_features, record_vectors
 from pate_tf.planning.forecast import HELPS, Forecast
+from pate_tf.postprocessing.targets import predicted
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
@@ -36,7 +37,7 @@ from pate_tf.serving.served import SCHEMA, ServedStudent
 from pate_tf.statement import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels_statement import LabelsStatement
 from pate_tf.statement.publishing import Published
-from pate_tf.students import student_training
+from pate_tf.students import measures, student_training
 from pate_tf.students.student_kinds import (
     AUTO,
     LINEAR_HEAD,
@@ -180,10 +181,11 @@ class Student:
         """
         settings = self._settings
         choices = (settings.model, *(getattr(settings, name) for name in TRAINING))
-        if not pool and (settings.student not in (AUTO, LINEAR_HEAD) or any(choices)):
+        is_named = settings.student not in (AUTO, LINEAR_HEAD) or any(choices)
+        if is_named and (not pool or pool.dataset.target != CLASS):
+            why = f"for target {pool.dataset.target}" if pool else "where there is no public pool"
             raise ValueError(
-                f"student: expected {LINEAR_HEAD} without settings where there is no public pool, "
-                f"got {settings.student}"
+                f"student: expected {LINEAR_HEAD} without settings {why}, got {settings.student}"
             )
         config = complete(settings, pool.dataset, labels_whole_pool=labels_whole_pool)
         kind = find_student(config, pool.dataset)
@@ -245,6 +247,7 @@ class Student:
         self._estimate = None
         taught = labels.training_labels
         dataset = pool.dataset
+        # A linear model ranks inputs even where it labels all of them alike.
         ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
         if len(set(taught.labels.tolist())) == 1 and not ranks:
             name = dataset.class_name(taught.labels[0])
@@ -333,18 +336,27 @@ class Student:
             raise ValueError("student: expected a trained one, got none: call fit(pool, labels)")
         return self._fitted
 
-    def predict(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> IntArray:
+    def predict(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[Any]:
         """Returns the label int64 `[num_inputs]` of each raw input `[num_inputs, *input_shape]`.
+
+        Of a number it is float64 `[num_inputs]` in its unit; of several labels int64 `[num_inputs,
+        num_labels]`, 1 for each that is more likely than not.
 
         Raises:
             ValueError: if nothing was trained yet, or the inputs do not fit.
         """
-        return self.predict_proba(inputs).argmax(axis=1).astype(np.int64)
+        answers = self._answers(inputs)
+        target = self.labels.pool.dataset.target
+        if target == NUMBER:
+            return answers
+        if target == SEVERAL_LABELS:
+            return (answers >= LIKELY).astype(np.int64)
+        return answers.argmax(axis=1).astype(np.int64)
 
     def predict_proba(
         self, inputs: npt.ArrayLike | Pool | PublicExamples
     ) -> npt.NDArray[np.float64]:
-        """Returns the probability of each class, float64 `[num_inputs, num_classes]`.
+        """Returns the probability of each class or label, float64 `[num_inputs, num_classes]`.
 
         The published student gives the same `probabilities`, in float32.
 
@@ -352,19 +364,30 @@ class Student:
             inputs: raw, `[num_inputs, *input_shape]`.
 
         Raises:
-            ValueError: as `predict`.
+            ValueError: as `predict`, or if a number is predicted.
         """
+        if self.labels.pool.dataset.target == NUMBER:
+            raise ValueError("predict_proba: a number has no probabilities; call predict")
+        return self._answers(inputs)
+
+    def _answers(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[np.float64]:
+        """Returns numbers `[num_inputs]`, or probabilities `[num_inputs, num_classes]`."""
         model = self.model
         dataset = self.labels.pool.dataset
         raw = as_inputs(inputs, dataset)
         if not len(raw):
-            return np.zeros([0, dataset.num_classes])
-        return np.asarray(scipy.special.softmax(student_training.outputs(model, raw), axis=1))
+            return np.zeros([0] if dataset.target == NUMBER else [0, dataset.num_classes])
+        outputs = student_training.outputs(model, raw)
+        if dataset.target != CLASS:
+            return predicted(outputs, dataset)
+        return np.asarray(scipy.special.softmax(outputs, axis=1))
 
     def evaluate(
         self, inputs: PublicExamples | npt.ArrayLike, labels: npt.ArrayLike | None = None
     ) -> float | None:
-        """Returns the accuracy; None where no sample has a label.
+        """Returns the accuracy, of numbers R^2, of several labels the mean area under the curve.
+
+        None where no sample has a label.
 
         Args:
             inputs: `data.held_out`, a data frame that has the label's column, or raw inputs
@@ -379,6 +402,13 @@ class Student:
         if labels is None:
             inputs = as_examples(inputs, dataset)
             labels = inputs.labels
+        if dataset.target != CLASS and labels is not None:
+            samples = PublicExamples(
+                dataset, as_inputs(inputs, dataset), np.asarray(labels)
+            ).labelled()
+            if samples is None:
+                return None
+            return score_of(self._answers(samples), np.asarray(samples.labels), dataset)
         predictions = self.predict(inputs)
         if labels is None:
             return None
@@ -405,6 +435,8 @@ class Student:
             BudgetExceeded: if it does not fit into what is left.
         """
         model, labels = self._trained()
+        if labels.pool.dataset.target != CLASS:
+            raise ValueError("evaluate_epsilon: it estimates the accuracy of classes alone")
         if not hasattr(labels.labeller, "estimate_accuracy"):
             raise ValueError("labels: expected those of a labeller, whose ledger is charged")
         digest = student_digest(model)
@@ -563,6 +595,18 @@ def measure(
         public.pool.inputs[: student_training.NUM_SAMPLES] if samples is None else samples.inputs
     )
     predictions, probabilities = ServedStudent(student_folder).answer(inputs)
+    if dataset.target != CLASS:
+        if samples is not None and samples.labels is not None:
+            found = measures.measure(predictions, samples.labels, probabilities, dataset)
+            values |= {f"student_{name}": value for name, value in found.items()}
+            score = found["r_squared" if dataset.target == NUMBER else "auc"]
+            measure_name, constant = MEASURES[dataset.target]
+            if score is not None and score <= constant:
+                reporting.warn(
+                    f"The student's {measure_name} on the held-out samples is {score:.2f}. A "
+                    f"constant answer is as good: it reaches {constant:g}. {HELPS}"
+                )
+        return values
     lacking = np.setdiff1d(np.arange(dataset.num_classes), predictions)
     never = [dataset.class_name(label) for label in lacking if len(inputs)]
     if never:
@@ -572,7 +616,7 @@ def measure(
         )
     values["student_never_predicts"] = never
     if samples is not None and samples.labels is not None:
-        measured = student_training.measure(predictions, samples.labels, probabilities)
+        measured = measures.measure(predictions, samples.labels, probabilities, dataset)
         values |= {f"student_{name}": value for name, value in measured.items()}
         majority, accuracy, auc = (measured[name] for name in COMPARED)
         student = Forecast(accuracy, accuracy, len(inputs), is_measured=True, auc=auc)
@@ -602,6 +646,10 @@ def few_of(names: Sequence[str]) -> str:
 
 def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
     """Returns the values of `measure` as rows of a table, with recall where classes are uneven."""
+    if dataset.target != CLASS:
+        found = {name.removeprefix("student_"): value for name, value in measured.items()}
+        names = [dataset.class_name(label) for label in range(dataset.num_classes)]
+        return measures.rows_of_measure(found, names) if "num_evaluated" in found else []
     rows = list[Row]()
     for name, value in measured.items():
         if isinstance(value, float) or name in ("label_accuracy", "student_accuracy"):
@@ -615,7 +663,7 @@ def measured_rows(measured: Mapping[str, Any], dataset: Dataset) -> list[Row]:
         rows.append(("student never predicts", few_of(never)))
     if measured.get("student_majority_accuracy", 0.0) * dataset.num_classes > UNEVEN:
         recall = [
-            f"{dataset.class_name(label)} {student_training.recall_in_words(share)}"
+            f"{dataset.class_name(label)} {measures.recall_in_words(share)}"
             for label, share in enumerate(measured["student_recall"])
         ]
         rows.append(("student recall by class", ", ".join(recall)))

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from pate_tf.core import artifacts, checks
-from pate_tf.core.dataset import BACKGROUNDS, Dataset
+from pate_tf.core.dataset import BACKGROUNDS, LIKELY, SEVERAL_LABELS, Dataset
 from pate_tf.data.preprocessing import (
     TOKENIZERS,
     input_spec,
@@ -53,7 +53,9 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     """Returns the function behind each signature of a student, all preprocessing inside the graph.
 
     All return `probabilities` float32 `[batch, num_classes]`, `label` int64 `[batch]` and, where
-    the data set names its classes, `class_name` string `[batch]`. Any batch size will do, 0 too.
+    the data set names its classes, `class_name` string `[batch]`. Of a number they return `value`
+    float32 `[batch]` in its unit; of several labels `probabilities` and `labels` int64 of 0 and 1,
+    both `[batch, num_labels]`. Any batch size will do, 0 too.
 
     `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
     *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
@@ -65,7 +67,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
     `decoded_images`.
     """
     # Traced once for all signatures.
-    answer_of = tf.function(lambda inputs: answer(model, inputs), autograph=False)
+    answer_of = tf.function(lambda inputs: answer(model, inputs, dataset), autograph=False)
 
     def serve(raw_inputs: RawInputs, specs: dict[str, tf.TensorSpec]) -> Any:
         @tf.function(autograph=False)
@@ -79,7 +81,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
             padded = answer_of(tf.pad(inputs, paddings))
             answers = {key: part[:size] for key, part in padded.items()}
-            if dataset.class_names:
+            if dataset.class_names and "label" in answers:
                 names = tf.constant(dataset.class_names)
                 answers["class_name"] = tf.gather(names, answers["label"])
             return answers
@@ -121,9 +123,19 @@ def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInput
     return {raw.name: raw}, lambda fields: tf.ensure_shape(fields[raw.name], raw.shape)
 
 
-def answer(model: keras.Model | tf.Module, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
+def answer(
+    model: keras.Model | tf.Module, inputs: tf.Tensor, dataset: Dataset
+) -> dict[str, tf.Tensor]:
+    """Returns what signatures return, of raw inputs `[batch, *input_shape]`; see `signatures`."""
     logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
+    if dataset.target_range is not None:
+        lowest, highest = dataset.target_range
+        share = tf.clip_by_value(logits[:, 0], 0.0, 1.0)
+        return {"value": lowest + (highest - lowest) * share}
+    if dataset.target == SEVERAL_LABELS:
+        probabilities = tf.sigmoid(logits)
+        labels = tf.cast(probabilities >= LIKELY, tf.int64)
+        return {"probabilities": probabilities, "labels": labels}
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
 
 
@@ -327,7 +339,7 @@ def write_formats(
     """Writes `student.onnx` and `student.tflite`, as asked for; ValueError if it can't be done."""
     signature = [input_spec(dataset)]
     function = tf.function(
-        lambda inputs: answer(model, inputs), autograph=False, input_signature=signature
+        lambda inputs: answer(model, inputs, dataset), autograph=False, input_signature=signature
     )
     for name in formats:
         try:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pate_tf.core import artifacts
 from pate_tf.core.checks import MOST_FAULTS, raise_all
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, NUMBER, SEVERAL_LABELS, Dataset
 from pate_tf.core.reporting import RunReport
 from pate_tf.data import image_folders, tables
 from pate_tf.data.schema import read_schema, texts_of
@@ -34,6 +34,12 @@ DATASET = "dataset.json"
 SERVING_DEFAULT = "serving_default"
 FEATURES = "features"  # what strings, or the columns of a table, have become
 PREDICTED = "predicted"
+# What a student returns, by its target: predictions, and their probabilities.
+OUTPUTS = {
+    CLASS: ("label", "probabilities"),
+    NUMBER: ("value", ""),
+    SEVERAL_LABELS: ("labels", "probabilities"),
+}
 
 
 def load_student(folder: pathlib.Path) -> Any:
@@ -79,10 +85,11 @@ class ServedStudent:
         """A name for each class: its number where the data set names none."""
         return tuple(map(self.dataset.class_name, range(self.dataset.num_classes)))
 
-    def answer(
-        self, inputs: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Returns labels int64 `[batch]` and probabilities float32 `[batch, num_classes]`.
+    def answer(self, inputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Returns what the student predicts, and how probable it is.
+
+        Labels int64 `[batch]` and probabilities float32 `[batch, num_classes]`; of several labels
+        both `[batch, num_labels]`; of a number values float32 `[batch]` and nothing, `[batch, 0]`.
 
         Args:
             inputs: raw, `[batch, *input_shape]`.
@@ -93,9 +100,12 @@ class ServedStudent:
         import tensorflow as tf
 
         ((name, spec),) = self._serve.structured_input_signature[1].items()
-        num_classes = self._serve.structured_outputs["probabilities"].shape[1]
-        labels = [np.empty(0, np.int64)]
-        probabilities = [np.empty((0, num_classes), np.float32)]
+        predicted, probable = OUTPUTS[self.dataset.target]
+        shape = self._serve.structured_outputs[predicted].shape[1:]
+        number = self._serve.structured_outputs[probable].shape[1] if probable else 0
+        kind = np.float32 if self.dataset.target == NUMBER else np.int64
+        labels: list[npt.NDArray[Any]] = [np.empty((0, *shape), kind)]
+        probabilities = [np.empty((0, number), np.float32)]
         for start in range(0, len(inputs), BATCH):
             batch = tf.constant(inputs[start : start + BATCH], spec.dtype)
             try:
@@ -104,8 +114,9 @@ class ServedStudent:
                 raise ValueError(
                     f"student: expected {name} of the exported shape and finite, got others"
                 ) from error
-            labels.append(answer["label"].numpy())
-            probabilities.append(answer["probabilities"].numpy())
+            labels.append(answer[predicted].numpy())
+            no_answer = np.empty((len(labels[-1]), 0), np.float32)
+            probabilities.append(answer[probable].numpy() if probable else no_answer)
         return np.concatenate(labels), np.concatenate(probabilities)
 
     def form(self, path: Path) -> tables.TextForm:
@@ -247,16 +258,19 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     Raises:
         ValueError: if something can't be read or written.
     """
-    target = pathlib.Path(output)
-    if target.exists():
-        raise ValueError(f"output: expected a file that is not there yet, got {target}")
-    if not target.parent.is_dir():
-        raise ValueError(f"output: expected a file in a folder that is there, got {target}")
-    artifacts.check_can_hold_files(target.parent)
+    file = pathlib.Path(output)
+    if file.exists():
+        raise ValueError(f"output: expected a file that is not there yet, got {file}")
+    if not file.parent.is_dir():
+        raise ValueError(f"output: expected a file in a folder that is there, got {file}")
+    artifacts.check_can_hold_files(file.parent)
     published = ServedStudent(newest_version(pathlib.Path(student)))
     fields, raw = published.read(inputs, strict=strict)
     labels, probabilities = published.answer(raw)
-    written = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
+    target = published.dataset.target
+    names = () if target == NUMBER else published.class_names
+    several = [f"{PREDICTED} {name}" for name in names if target == SEVERAL_LABELS]
+    written = [*(several or [PREDICTED]), *(f"probability of {name}" for name in names)]
     if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
     form = published.form(inputs)
@@ -268,8 +282,10 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     writer.writerow([*fields, *written])
     for place, (label, row) in enumerate(zip(labels, probabilities, strict=True)):
         values_read = [values[place] for values in fields.values()]
-        numbers = [f"{number:.9g}".replace(".", decimal) for number in row]
-        writer.writerow([*values_read, published.class_names[label], *numbers])
+        answers = [*np.ravel(label), *row] if target != CLASS else row
+        numbers = [f"{number:.9g}".replace(".", decimal) for number in answers]
+        named = [published.class_names[label]] if target == CLASS else []
+        writer.writerow([*values_read, *named, *numbers])
     try:
         content = text.getvalue().encode(form.encoding)
     except UnicodeEncodeError:
@@ -277,10 +293,10 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
             f"output: expected classes that can be written in {form.encoding}, as the inputs are, "
             f"got others; write the inputs in UTF-8"
         ) from None
-    with artifacts.atomic_file(target) as file:
-        file.write(content)
-    rows = [("inputs", f"{len(labels):,}"), ("output", str(target))]
-    return RunReport(values={"inputs": len(labels), "output": str(target)}, rows=rows)
+    with artifacts.atomic_file(file) as handle:
+        handle.write(content)
+    rows = [("inputs", f"{len(labels):,}"), ("output", str(file))]
+    return RunReport(values={"inputs": len(labels), "output": str(file)}, rows=rows)
 
 
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
@@ -316,23 +332,16 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     has_label = truth >= 0
     if not has_label.any():
         raise ValueError(f"inputs: expected a label in {column} at least once, got none")
-    from pate_tf.students import student_training
+    from pate_tf.students.measures import measure, rows_of_measure
 
-    labels, probabilities = published.answer(raw[has_label])
-    measured = student_training.measure(labels, truth[has_label], probabilities)
-    recall = dict(zip(published.class_names, measured["recall"], strict=True))
-    values = {"student": str(published.folder), **measured, "recall": recall}
-    accuracy = measured["accuracy"]
-    low, high = measured["accuracy_interval"]
-    rows = [
-        ("student", str(published.folder)),
-        ("accuracy", f"{accuracy:.2%} of {len(labels):,} (95 % interval {low:.2%} to {high:.2%})"),
-        ("the majority class", f"{measured['majority_accuracy']:.2%}"),
-        *(
-            (f"recall of {name}", student_training.recall_in_words(share))
-            for name, share in recall.items()
-        ),
-        ("balanced accuracy", f"{measured['balanced_accuracy']:.2%}"),
-        ("calibration error", f"{measured['calibration_error']:.2%} expected, over bins"),
-    ]
+    predictions, probabilities = published.answer(raw[has_label])
+    names = published.class_names
+    measured = measure(predictions, truth[has_label], probabilities, published.dataset)
+    rows = [("student", str(published.folder)), *rows_of_measure(measured, names)]
+    values = {"student": str(published.folder), **measured}
+    values |= {
+        name: dict(zip(names, value, strict=True))
+        for name, value in measured.items()
+        if name in ("recall", "label_auc", "label_recall", "label_share")
+    }
     return RunReport(values=values, rows=rows)

@@ -77,6 +77,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         num_answered: queries that got a label.
         num_neighbours: how many nearest public inputs a query was asked together with.
         choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
+        predicts: what the student predicts, where it is no class; or None.
         estimated_accuracy: a charged estimate of the student's accuracy on held-back private
             records, the ends of its 95 % interval, and its epsilon; None without one.
         estimate_charge: what the estimate was charged as; None without one.
@@ -121,6 +122,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     num_answered: int
     num_neighbours: int = 0
     choice: str | None = None
+    predicts: str | None = None
     estimated_accuracy: tuple[float, float, float, float] | None = None
     estimate_charge: Mechanism | None = None
     estimate_is_apart: bool = False

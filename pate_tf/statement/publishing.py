@@ -110,6 +110,7 @@ def publish_model(
         num_teachers=teachers.num_teachers,  # None of feature sums
         query_strategy=labels.strategy,
         choice=labels.choice,
+        predicts=labels.pool.dataset.target_in_words or None,
         estimated_accuracy=estimated_accuracy,
         estimate_charge=estimated_accuracy
         and mechanism_of_estimate(estimated_accuracy[3], labels.released.cost.unit),

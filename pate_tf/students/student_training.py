@@ -14,12 +14,11 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from scipy.stats import binomtest
 
 from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset, is_labeled
-from pate_tf.core.public import Pool, PoolLabels, PublicExamples, PublicSplit, area_under_curve
+from pate_tf.core.dataset import CLASS, Dataset, is_labeled
+from pate_tf.core.public import Pool, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.data import preprocessing
 from pate_tf.data.named_function import name_of
 from pate_tf.models import architectures
@@ -453,53 +452,12 @@ def fit_student(
 # How good a student is on public samples that it got no label for.
 
 
-def measure(
-    labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
-) -> dict[str, Any]:
-    """Compares labels `[num_samples]` with true ones, and their probabilities; JSON values.
-
-    Args:
-        labels: what a student answered.
-        truth: true labels, `[num_samples]`, at least one.
-        probabilities: of the classes, `[num_samples, num_classes]`.
-
-    Returns:
-        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; `recall` of each class,
-        None for one without samples, and their mean `balanced_accuracy`; `auc`, as of
-        `area_under_curve`; `majority_accuracy` of the
-        most frequent class; and the expected `calibration_error`: over bins of confidence a tenth
-        wide, the mean difference of confidence and accuracy by the number of samples (Guo et al.
-        2017, https://arxiv.org/abs/1706.04599).
-    """
-    is_correct = labels == truth
-    interval = binomtest(int(is_correct.sum()), len(truth)).proportion_ci(method="wilson")
-    recall = [
-        float(is_correct[truth == label].mean()) if (truth == label).any() else None
-        for label in range(probabilities.shape[1])
-    ]
-    confidence = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    places = np.minimum((confidence * 10).astype(np.int64), 9)
-    gaps = np.bincount(places, confidence - is_correct)
-    return {
-        "num_evaluated": len(truth),
-        "accuracy": float(is_correct.mean()),
-        "accuracy_interval": [float(interval.low), float(interval.high)],
-        "majority_accuracy": float(np.bincount(truth).max() / len(truth)),
-        "balanced_accuracy": float(np.mean([share for share in recall if share is not None])),
-        "recall": recall,
-        "auc": area_under_curve(probabilities, truth),
-        "calibration_error": float(np.abs(gaps).sum() / len(truth)),
-    }
-
-
-def recall_in_words(recall: float | None) -> str:
-    """Returns a class's recall in per cent; that there was no sample of it, for None."""
-    return "no sample" if recall is None else f"{recall:.1%}"
-
-
 def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
-    """Returns the accuracy of labels of the pool; None if no true label of them is known."""
-    if public.pool.true_labels is None:
+    """Returns the accuracy of labels of the pool.
+
+    None if no true label of them is known, or they are no classes.
+    """
+    if public.pool.true_labels is None or public.dataset.target != CLASS:
         return None
     truth = public.pool.true_labels[labels.query_indices]
     is_known = is_labeled(truth)

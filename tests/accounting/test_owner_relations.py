@@ -29,12 +29,16 @@ from pate_tf.accounting.mechanisms import (
     StabilityGate,
 )
 from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.core.dataset import Dataset
 from pate_tf.planning.comparison import planned_sums
 from pate_tf.planning.release_settings import PublicNumbers
 from pate_tf.release.exact_sums import moments_by_class, sums_by_class
 from pate_tf.release.feature_sums import Summands
 
 DELTA = 1e-5
+DATASET = Dataset(
+    name="cells", kind="tabular", input_shape=(2,), value_range=(0, 1), num_classes=2, pool_size=0
+)
 NO_COUNTS = np.zeros((1, 3), np.int64)
 SECURE = {"num_features": 3, "least_silos": 4, "colluding": 1, "num_parties": 5, "threshold": 1}
 
@@ -71,13 +75,13 @@ def sums(owners):
 
 def second_moments(owners):
     vectors, labels, names = arrays(owners)
-    return moments_by_class(vectors, labels, num_classes=2, owners=names)
+    return moments_by_class(vectors, np.eye(2)[labels], names)
 
 
 def cluster_counts(owners):
     vectors, labels, names = arrays(owners)
     centres = {2: np.array([[1.0, 0.0], [0.0, 1.0]])}
-    summands = Summands(num_classes=2, scale=np.ones(2), centres=centres)
+    summands = Summands(dataset=DATASET, scale=np.ones(2), centres=centres)
     pairs, place = np.unique(names * 2 + labels, return_inverse=True)
     totals = np.zeros((len(pairs), summands.num_rows), np.int64)
     nearest = np.eye(2, dtype=np.int64)[(vectors[:, 1] > vectors[:, 0]).astype(int)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import LaplaceClusterCounts
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import Ledger
 from pate_tf.models.encoder import record_vectors
@@ -20,7 +21,10 @@ from pate_tf.release.noise import SystemNoise
 from pate_tf.release.noisy_sums import release_sums
 
 CENTRES = np.eye(3) * CENTRE_STEP * 2**14
-SUMMANDS = Summands(num_classes=2, scale=np.ones(3), centres={3: CENTRES})
+DATASET = Dataset(
+    name="cells", kind="tabular", input_shape=(3,), value_range=(0, 1), num_classes=2, pool_size=0
+)
+SUMMANDS = Summands(dataset=DATASET, scale=np.ones(3), centres={3: CENTRES})
 
 
 def table(records, owners=None):

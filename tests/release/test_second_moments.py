@@ -27,7 +27,7 @@ def norm(steps) -> float:
 
 def table_of(cases, owners=None, universe=UNIVERSE):
     places, labels = (np.array(part) for part in zip(*cases, strict=True))
-    return moments_by_class(universe[places], labels, num_classes=NUM_CLASSES, owners=owners)
+    return moments_by_class(universe[places], np.eye(NUM_CLASSES)[labels], owners)
 
 
 def slow(cases):
@@ -87,7 +87,7 @@ def test_weights_are_those_of_ridge_regression_and_noise_shrinks_them():
     vectors *= (0.95**0.5) / np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[:, -1] = 0.05**0.5
     labels = (vectors[:, 0] > vectors[:, 1]).astype(int)
-    exact = moments_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    exact = moments_by_class(vectors, np.eye(NUM_CLASSES)[labels])
     weights = weights_of_moments(exact, NUM_CLASSES, 0.1)
     expected = np.linalg.lstsq(vectors, np.eye(NUM_CLASSES)[labels], rcond=None)[0]
     # Up to a factor, which makes probabilities of them, and what all classes have in common.
@@ -112,7 +112,7 @@ def test_weights_of_neighboring_bins_are_alike():
     one_hot = np.eye(30)[places].reshape(len(places), -1) * (0.95 / 2) ** 0.5
     vectors = np.hstack([one_hot, np.full((len(places), 1), 0.05**0.5)])
     labels = (places.sum(axis=1) > 35).astype(int)
-    exact = moments_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    exact = moments_by_class(vectors, np.eye(NUM_CLASSES)[labels])
     groups, correct = np.repeat([0, 1], 30), {}
     for is_ordered in (False, True):
         numbered = -1 - groups if is_ordered else groups

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from pate_tf.core import checks
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.reporting import QUIET
 from pate_tf.core.settings import FUNCTION, HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS, Seeded, setting
@@ -202,6 +202,8 @@ def fitting(
         label_accuracy: the fraction of correct labels by a trial, where the sums give a linear
             model; None without such a model or trial.
     """
+    if dataset.target != CLASS:
+        return LINEAR_HEAD, "the one that predicts numbers and several labels"
     if is_frozen:
         return LINEAR_HEAD, "on the features of the encoder that was brought"
     if of_sums and (dataset.kind != "image" or not has_pool):

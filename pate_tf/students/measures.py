@@ -1,0 +1,173 @@
+"""How good a student is on labeled public samples: of classes, of a number, of several labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binomtest
+
+from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import CLASS, NUMBER, Dataset
+from pate_tf.core.public import area_under_curve, areas_of_labels, r_squared
+from pate_tf.core.reporting import Row
+
+
+def measure(
+    predictions: npt.NDArray[Any],
+    truth: npt.NDArray[Any],
+    probabilities: npt.NDArray[np.floating],
+    dataset: Dataset,
+) -> dict[str, Any]:
+    """Compares what a student predicts with true labels; JSON values.
+
+    Args:
+        predictions: labels `[num_samples]`, numbers `[num_samples]`, or several labels
+            `[num_samples, num_labels]`.
+        truth: the same, all known, at least one.
+        probabilities: of classes or several labels; not read of numbers.
+        dataset: says what they are.
+    """
+    if dataset.target == CLASS:
+        return measure_classes(predictions, truth, probabilities)
+    if dataset.target == NUMBER:
+        return measure_numbers(predictions.astype(np.float64), truth)
+    return measure_labels(predictions, truth, probabilities)
+
+
+def measure_numbers(
+    predictions: npt.NDArray[np.float64], truth: npt.NDArray[np.float64]
+) -> dict[str, Any]:
+    """Compares predicted numbers `[num_samples]` with true ones.
+
+    Returns:
+        `r_squared`, as of `core.public.r_squared`; `root_mean_squared_error` and
+        `mean_absolute_error` in the unit of the numbers, and both errors of the best constant, the
+        samples' mean and median, as `constant_...`.
+    """
+    errors = truth - predictions
+    of_mean = truth - truth.mean()
+    of_median = truth - np.median(truth)
+    return {
+        "num_evaluated": len(truth),
+        "r_squared": r_squared(predictions, truth),
+        "root_mean_squared_error": float(np.sqrt(np.square(errors).mean())),
+        "mean_absolute_error": float(np.abs(errors).mean()),
+        "constant_root_mean_squared_error": float(np.sqrt(np.square(of_mean).mean())),
+        "constant_mean_absolute_error": float(np.abs(of_median).mean()),
+    }
+
+
+def measure_labels(
+    predictions: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
+) -> dict[str, Any]:
+    """Compares several labels `[num_samples, num_labels]` with true ones.
+
+    Returns:
+        Of each label `label_auc`, `label_recall` and `label_share`, its share of the samples; None
+        where no sample tells. Their mean `auc`, and `exact_match`: the share of samples of which
+        all labels are right.
+    """
+    holds = truth == 1
+    recall = [
+        float(predicted[true].mean()) if true.any() else None
+        for predicted, true in zip(predictions.T, holds.T, strict=True)
+    ]
+    areas = areas_of_labels(probabilities, truth)
+    known = [area for area in areas if area is not None]
+    return {
+        "num_evaluated": len(truth),
+        "auc": float(np.mean(known)) if known else None,
+        "exact_match": float((predictions == truth).all(axis=1).mean()),
+        "label_auc": areas,
+        "label_recall": recall,
+        "label_share": [float(share) for share in holds.mean(axis=0)],
+    }
+
+
+def measure_classes(
+    labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
+) -> dict[str, Any]:
+    """Compares labels `[num_samples]` with true ones, and their probabilities; JSON values.
+
+    Args:
+        labels: what a student answered.
+        truth: true labels, `[num_samples]`, at least one.
+        probabilities: of the classes, `[num_samples, num_classes]`.
+
+    Returns:
+        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; `recall` of each class,
+        None for one without samples, and their mean `balanced_accuracy`; `auc`, as of
+        `area_under_curve`; `majority_accuracy` of the
+        most frequent class; and the expected `calibration_error`: over bins of confidence a tenth
+        wide, the mean difference of confidence and accuracy by the number of samples (Guo et al.
+        2017, https://arxiv.org/abs/1706.04599).
+    """
+    is_correct = labels == truth
+    interval = binomtest(int(is_correct.sum()), len(truth)).proportion_ci(method="wilson")
+    recall = [
+        float(is_correct[truth == label].mean()) if (truth == label).any() else None
+        for label in range(probabilities.shape[1])
+    ]
+    confidence = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    places = np.minimum((confidence * 10).astype(np.int64), 9)
+    gaps = np.bincount(places, confidence - is_correct)
+    return {
+        "num_evaluated": len(truth),
+        "accuracy": float(is_correct.mean()),
+        "accuracy_interval": [float(interval.low), float(interval.high)],
+        "majority_accuracy": float(np.bincount(truth).max() / len(truth)),
+        "balanced_accuracy": float(np.mean([share for share in recall if share is not None])),
+        "recall": recall,
+        "auc": area_under_curve(probabilities, truth),
+        "calibration_error": float(np.abs(gaps).sum() / len(truth)),
+    }
+
+
+def recall_in_words(recall: float | None) -> str:
+    """Returns a class's recall in per cent; that there was no sample of it, for None."""
+    return "no sample" if recall is None else f"{recall:.1%}"
+
+
+def rows_of_measure(measured: Mapping[str, Any], names: Sequence[str]) -> list[Row]:
+    """Returns what `measure` found as rows of a table.
+
+    Args:
+        measured: as `measure` returns it.
+        names: of the classes or labels.
+    """
+    number = measured["num_evaluated"]
+    if "r_squared" in measured:
+        score = measured["r_squared"]
+        explained = "all true numbers are equal" if score is None else f"{score:.3f}"
+        rows = [("R^2", f"{explained} on {number:,} samples; 0 is what a constant reaches")]
+        for name in ("root_mean_squared_error", "mean_absolute_error"):
+            constant = measured[f"constant_{name}"]
+            shown = f"{measured[name]:,.6g} (of the best constant {constant:,.6g})"
+            rows.append((name.replace("_", " "), shown))
+        return rows
+    if "label_auc" in measured:
+        rows = [("all labels right", f"{measured['exact_match']:.2%} of {number:,} samples")]
+        if measured["auc"] is not None:
+            rows.append(("mean area under the curve", f"{measured['auc']:.3f}"))
+        columns = [measured[f"label_{fact}"] for fact in ("auc", "recall", "share")]
+        for name, area, recall, share in zip(names, *columns, strict=True):
+            curve = "not measured" if area is None else f"{area:.3f}"
+            shown = f"area under the curve {curve}, recall {recall_in_words(recall)}, "
+            rows.append((name, f"{shown}true of {share:.1%}"))
+        return rows
+    low, high = measured["accuracy_interval"]
+    interval = f"95 % interval {low:.2%} to {high:.2%}"
+    rows = [
+        ("accuracy", f"{measured['accuracy']:.2%} of {number:,} ({interval})"),
+        ("the majority class", f"{measured['majority_accuracy']:.2%}"),
+    ]
+    for name, share in zip(names, measured["recall"], strict=True):
+        rows.append((f"recall of {name}", recall_in_words(share)))
+    rows.append(("balanced accuracy", f"{measured['balanced_accuracy']:.2%}"))
+    if measured["auc"] is not None:
+        rows.append(("area under the curve", f"{measured['auc']:.3f}"))
+    rows.append(("calibration error", f"{measured['calibration_error']:.2%} expected, over bins"))
+    return rows
