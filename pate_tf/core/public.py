@@ -22,6 +22,7 @@ from pate_tf.core.dataset import (
 
 # How good predictions of a target are, and what a constant answer reaches.
 MEASURES: Final = {NUMBER: ("R^2", 0.0), SEVERAL_LABELS: ("mean area under the curve", 0.5)}
+STANDARD_DEVIATIONS: Final = 1.96  # of a 95 % interval
 UNLIKE = 1e-6  # probability below which two parts of shuffled samples are not as different
 
 

@@ -224,7 +224,7 @@ def labels_from_sums(
     """
     weights, total = None, values[0] / LATTICE
     if pool.dataset.target != CLASS:
-        weights = target_functions(
+        weights, _ = target_functions(
             pool.dataset, vectors, values[0], noise, num_records=num_records, groups=groups
         )
         return predictions_of_pool(vectors @ weights, pool.dataset), weights

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ from pate_tf.postprocessing.regression import (
     standardisation,
 )
 
+REDRAWN: Final = 100  # tables with new noise, for the interval of a number
 EPS = float(np.finfo(np.float32).eps)
 
 
@@ -30,10 +33,13 @@ def target_functions(
     values: IntArray,
     noise: float,
     *,
-    num_records: int | None = None,
-    groups: IntArray | None = None,
-) -> npt.NDArray[np.float64]:
+    num_redrawn: int = 0,
+    **facts: Any,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns weights from a vector to what a student predicts, `[width, num_outputs]`. Public.
+
+    The noise of a number's function is known, as its law is: the same law is added to the released
+    sums again and again (parametric bootstrap, Efron and Tibshirani 1993, chapter 6).
 
     Args:
         dataset: of a number or several labels.
@@ -41,44 +47,44 @@ def target_functions(
         values: noisy sums of records, in steps of 1 / LATTICE: `[width, num_classes]`, without a
             pool `[width, num_classes + width]`.
         noise: standard deviation on each number, in what a record adds at most.
-        num_records: private records; None where that is not public.
-        groups: as of `functions_of_moments`.
+        num_redrawn: how often noise is added again.
+        **facts: `num_records` and `groups`, as of `functions_of_moments`.
 
     Returns:
         Of a number one function, 0 at the lowest value of its range and 1 at the highest; of
-        several labels the log odds of each.
+        several labels the log odds of each. And the deviations of the first function from redrawn
+        noise, `[width, num_redrawn]`: the norm of their product with a vector is the standard
+        deviation of the function there.
     """
+    again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
+    tables = [values, *(values + each for each in again)]
     if len(vectors):
-        functions, shares = _functions_of_sums(
-            dataset, vectors, values / LATTICE, noise, num_records
-        )
+        found = _functions_of_sums(dataset, vectors, tables, noise, facts.get("num_records"))
     else:
-        functions, shares, _ = functions_of_moments(
-            values,
-            dataset.num_classes,
-            noise,
-            num_records=num_records,
-            groups=groups,
-            max_labels=dataset.max_labels,
-        )
+        number = dataset.num_classes
+        facts["max_labels"] = dataset.max_labels
+        found = [functions_of_moments(each, number, noise, **facts)[:2] for each in tables]
     if dataset.target_range is not None:
-        return functions[:, 1:]
+        functions = np.array([each[:, 1] for each, _ in found])
+        deviations = functions[1:] - functions[1:].mean(axis=0) if num_redrawn else functions[1:]
+        return functions[:1].T, deviations.T / math.sqrt(max(num_redrawn - 1, 1))
+    functions, shares = found[0]
     # The first terms of the Taylor series of the log odds, at the label's share.
     shares = np.clip(shares, EPS, 1.0 - EPS)
     slopes = 1.0 / (shares * (1.0 - shares))
     functions = functions * slopes
     functions[-1] += (scipy.special.logit(shares) - shares * slopes) / CONSTANT
-    return functions
+    return functions, np.zeros((len(functions), 0))
 
 
 def _functions_of_sums(
     dataset: Dataset,
     vectors: npt.NDArray[np.floating],
-    sums: npt.NDArray[np.float64],
+    tables: Sequence[npt.NDArray[Any]],
     noise: float,
     num_records: int | None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns functions of vectors as of `functions_of_moments`, and shares, with a pool.
+) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Returns functions of vectors as of `functions_of_moments`, and shares, of each table of sums.
 
     What a target has in common with a feature is the covariance of both. The pool says how
     features vary together. Each function is the likeliest one under Gaussian priors (`regress`).
@@ -87,37 +93,42 @@ def _functions_of_sums(
     rows = ((vectors[:, :-1] - mean) * factors).astype(np.float32)
     measured = (vectors[:, :-1] - mean).T @ rows / len(rows)
     unit = math.sqrt(max(float(np.square(measured).sum(axis=1).mean()), np.finfo(float).tiny))
-    if dataset.target_range is None:
-        sums = sums * math.sqrt(dataset.max_labels)
-        noise *= math.sqrt(dataset.max_labels)
-        number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
-        shares = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
-        beyond = sums[:-1] - np.outer(number * mean, shares)
-        noises = np.full(len(shares), noise)
-    else:
-        number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
-        high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
-        shares = np.array([1.0 - high, high])
-        # Sums of v s less those of v, times the mean of s: what all records share drops out.
-        covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
-        beyond = np.column_stack([-covariance, covariance])
-        noises = np.full(2, noise * math.hypot(*shares))
     spread = float(np.square(vectors[:, :-1]).mean())
-    # Which records happened to be there, and where sums of all are not known, which inputs.
-    drawn = number * spread * shares * (1.0 - shares)
-    if dataset.target_range is None:
-        drawn += number * (1.0 + number / len(vectors)) * spread * shares**2
-    deviations = np.sqrt(noises**2 + drawn) / number / unit
-    fits = regress(
-        rows[:1],
-        measured / unit,
-        [
-            (beyond[:, place : place + 1] / number / unit, float(deviation))
-            for place, deviation in enumerate(deviations)
-        ],
-    )
+    measurements = list[tuple[npt.NDArray[np.float64], float]]()
+    of_tables = list[npt.NDArray[np.float64]]()
+    for table in tables:
+        sums = table * (math.sqrt(max(dataset.max_labels, 1)) / LATTICE)
+        if dataset.target_range is None:
+            number = float(num_records or max(sums[-1].max() / CONSTANT, 1.0))
+            shares = np.clip(sums[-1] / CONSTANT / number, 0.0, 1.0)
+            beyond = sums[:-1] - np.outer(number * mean, shares)
+            variances = np.full(len(shares), noise**2 * dataset.max_labels)
+            # The pool's mean stands for the records' own.
+            variances += number * (1.0 + number / len(vectors)) * spread * shares**2
+        else:
+            number = float(num_records or max(sums[-1].sum() / CONSTANT, 1.0))
+            high = float(np.clip(sums[-1, 1] / max(sums[-1].sum(), CONSTANT), 0.0, 1.0))
+            shares = np.array([1.0 - high, high])
+            # Sums of v s less those of v, times the mean of s: what all records share drops out.
+            covariance = (1.0 - high) * sums[:-1, 1] - high * sums[:-1, 0]
+            beyond = np.column_stack([-covariance, covariance])
+            variances = np.full(2, noise**2 * float(np.square(shares).sum()))
+        variances += number * spread * shares * (1.0 - shares)  # which records happened to be there
+        for column, variance in zip(beyond.T, variances, strict=True):
+            measurements.append(
+                (column[:, None] / number / unit, math.sqrt(variance) / number / unit)
+            )
+        of_tables.append(shares)
+    fits = regress(rows[:1], measured / unit, measurements)
     weights = factors[:, None] * np.hstack([np.asarray(fit.weights) for fit in fits])
-    return np.vstack([weights, (shares - mean @ weights) / CONSTANT]), shares
+    shares = np.concatenate(of_tables)
+    functions = np.vstack([weights, (shares - mean @ weights) / CONSTANT])
+    return [
+        (each, of_table)
+        for each, of_table in zip(
+            np.split(functions, len(of_tables), axis=1), of_tables, strict=True
+        )
+    ]
 
 
 def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:
@@ -152,6 +163,11 @@ def predicted(outputs: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArra
     """
     if dataset.target_range is None:
         return np.asarray(scipy.special.expit(outputs), np.float64)
-    lowest, highest = dataset.target_range
-    share = np.clip(outputs[:, 0].astype(np.float64), 0.0, 1.0)
-    return np.asarray(lowest + (highest - lowest) * share)
+    return in_unit(outputs[:, 0], dataset)
+
+
+def in_unit(shares: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArray[np.float64]:
+    """Returns numbers from places along their range, 0 to 1; places beyond are its ends."""
+    lowest, highest = dataset.target_range or (0.0, 1.0)
+    clipped = np.clip(shares.astype(np.float64), 0.0, 1.0)
+    return np.asarray(lowest + (highest - lowest) * clipped)

@@ -11,7 +11,7 @@ import math
 import pathlib
 import tempfile
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from pate_tf.accounting.mechanisms import LaplaceClusterCounts
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import RESIDUAL_NORM
 from pate_tf.core.checks import IntArray, frozen_view
-from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.public import STANDARD_DEVIATIONS, Pool, PoolLabels
 from pate_tf.core.sensitive import SumsByClass
 from pate_tf.ledger import Ledger
 from pate_tf.ledger.ledger_file import canonical_json, fault_point
@@ -194,9 +194,6 @@ def linear_head_of(encoder: Any, weights: npt.NDArray[np.float64]) -> Any:
         loaded = SavedEncoder(pathlib.Path(folder), encoder.dataset).loaded
     scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
     return LinearHead(loaded, encoder.dataset, scale, weights)
-
-
-STANDARD_DEVIATIONS: Final = 1.96  # of a 95 % interval
 
 
 # An accuracy with noise, the ends of its 95 % interval, and its pure epsilon. Public.

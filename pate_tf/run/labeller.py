@@ -18,6 +18,7 @@ from pate_tf.accounting.mechanisms import LaplaceClusterCounts, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
+from pate_tf.core.dataset import NUMBER
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts
@@ -40,6 +41,7 @@ from pate_tf.planning.release_settings import (
 )
 from pate_tf.postprocessing import label_inference
 from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
+from pate_tf.postprocessing.targets import REDRAWN, target_functions
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
@@ -482,6 +484,7 @@ class Labeller:
         number = mechanism.num_clusters
         deviation = mechanism.standard_deviation
         table = sums.sums if number is None else sums.cluster_counts[number]
+        known_number = sums.num_records if sums.unit == "record" else None
         moments = None
         next_sums = None
         if number is None and sums.has_vectors:
@@ -505,7 +508,7 @@ class Labeller:
                 deviation,
                 centres=None if number is None else sums.summands.centres[number],
                 moments=moments,
-                num_records=sums.num_records if sums.unit == "record" else None,
+                num_records=known_number,
                 groups=sums.summands.groups,
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
@@ -515,7 +518,19 @@ class Labeller:
         if weights is not None:
             scale = sums.summands.scale
             weights = plan.logit_factor * weights
-            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
+            deviations = None
+            if pool.dataset.target == NUMBER:
+                with self._reporting.clock("redrawing noise for intervals"):
+                    _, deviations = target_functions(
+                        pool.dataset,
+                        vectors,
+                        released.values,
+                        deviation,
+                        num_redrawn=REDRAWN,
+                        num_records=known_number,
+                        groups=sums.summands.groups,
+                    )
+            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights, deviations)
             linear_head.is_frozen = sums.is_frozen
         width = len(sums.sums.values)
         num_classes = pool.dataset.num_classes

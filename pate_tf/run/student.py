@@ -18,7 +18,14 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts, tensorboard
 from pate_tf.core.checks import whole_numbers
 from pate_tf.core.dataset import CLASS, LIKELY, NUMBER, SEVERAL_LABELS, Dataset, is_labeled
-from pate_tf.core.public import MEASURES, Pool, PublicExamples, PublicSplit, score_of
+from pate_tf.core.public import (
+    MEASURES,
+    STANDARD_DEVIATIONS,
+    Pool,
+    PublicExamples,
+    PublicSplit,
+    score_of,
+)
 from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, Row, RunReport, reporting
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
@@ -27,7 +34,7 @@ from pate_tf.data.named_function import is_named_function, name_of
 from pate_tf.models import architectures as models
 from pate_tf.models.encoder import record_features, record_vectors
 from pate_tf.planning.forecast import HELPS, Forecast
-from pate_tf.postprocessing.targets import predicted
+from pate_tf.postprocessing.targets import in_unit, predicted
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
@@ -369,6 +376,30 @@ class Student:
         if self.labels.pool.dataset.target == NUMBER:
             raise ValueError("predict_proba: a number has no probabilities; call predict")
         return self._answers(inputs)
+
+    def predict_interval(
+        self, inputs: npt.ArrayLike | Pool | PublicExamples
+    ) -> npt.NDArray[np.float64]:
+        """Returns where predicted numbers would be without noise, float64 `[num_inputs, 2]`.
+
+        The ends of 95 % intervals: the law of the privacy noise is known. How far a true number
+        lies from what features can say of it is not in them.
+
+        Args:
+            inputs: raw, `[num_inputs, *input_shape]`.
+
+        Raises:
+            ValueError: as `predict`, or if no number is predicted.
+        """
+        dataset = self.labels.pool.dataset
+        if dataset.target != NUMBER:
+            raise ValueError("predict_interval: only numbers have intervals; call predict_proba")
+        raw = as_inputs(inputs, dataset)
+        if not len(raw):
+            return np.zeros((0, 2))
+        share, deviation = student_training.outputs(self.model, raw).T
+        sides = STANDARD_DEVIATIONS * deviation
+        return np.column_stack([in_unit(share - sides, dataset), in_unit(share + sides, dataset)])
 
     def _answers(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[np.float64]:
         """Returns numbers `[num_inputs]`, or probabilities `[num_inputs, num_classes]`."""

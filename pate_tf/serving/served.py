@@ -34,10 +34,11 @@ DATASET = "dataset.json"
 SERVING_DEFAULT = "serving_default"
 FEATURES = "features"  # what strings, or the columns of a table, have become
 PREDICTED = "predicted"
-# What a student returns, by its target: predictions, and their probabilities.
+INTERVAL = ("lowest without noise", "highest without noise")  # ends of a 95 % interval
+# What a student returns, by its target: predictions, and how certain they are.
 OUTPUTS = {
     CLASS: ("label", "probabilities"),
-    NUMBER: ("value", ""),
+    NUMBER: ("value", "low", "high"),
     SEVERAL_LABELS: ("labels", "probabilities"),
 }
 
@@ -89,7 +90,8 @@ class ServedStudent:
         """Returns what the student predicts, and how probable it is.
 
         Labels int64 `[batch]` and probabilities float32 `[batch, num_classes]`; of several labels
-        both `[batch, num_labels]`; of a number values float32 `[batch]` and nothing, `[batch, 0]`.
+        both `[batch, num_labels]`; of a number values float32 `[batch]` and the ends of their 95 %
+        intervals, `[batch, 2]`.
 
         Args:
             inputs: raw, `[batch, *input_shape]`.
@@ -100,11 +102,13 @@ class ServedStudent:
         import tensorflow as tf
 
         ((name, spec),) = self._serve.structured_input_signature[1].items()
-        predicted, probable = OUTPUTS[self.dataset.target]
-        shape = self._serve.structured_outputs[predicted].shape[1:]
-        number = self._serve.structured_outputs[probable].shape[1] if probable else 0
-        kind = np.float32 if self.dataset.target == NUMBER else np.int64
-        labels: list[npt.NDArray[Any]] = [np.empty((0, *shape), kind)]
+        outputs = self._serve.structured_outputs
+        predicted, *others = OUTPUTS[self.dataset.target]
+        empty = np.empty(
+            (0, *outputs[predicted].shape[1:]), outputs[predicted].dtype.as_numpy_dtype
+        )
+        labels: list[npt.NDArray[Any]] = [empty]
+        number = len(others) if self.dataset.target == NUMBER else outputs[others[0]].shape[1]
         probabilities = [np.empty((0, number), np.float32)]
         for start in range(0, len(inputs), BATCH):
             batch = tf.constant(inputs[start : start + BATCH], spec.dtype)
@@ -115,8 +119,7 @@ class ServedStudent:
                     f"student: expected {name} of the exported shape and finite, got others"
                 ) from error
             labels.append(answer[predicted].numpy())
-            no_answer = np.empty((len(labels[-1]), 0), np.float32)
-            probabilities.append(answer[probable].numpy() if probable else no_answer)
+            probabilities.append(np.column_stack([answer[name].numpy() for name in others]))
         return np.concatenate(labels), np.concatenate(probabilities)
 
     def form(self, path: Path) -> tables.TextForm:
@@ -268,9 +271,11 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     fields, raw = published.read(inputs, strict=strict)
     labels, probabilities = published.answer(raw)
     target = published.dataset.target
-    names = () if target == NUMBER else published.class_names
+    names = published.class_names
     several = [f"{PREDICTED} {name}" for name in names if target == SEVERAL_LABELS]
     written = [*(several or [PREDICTED]), *(f"probability of {name}" for name in names)]
+    if target == NUMBER:
+        written = [PREDICTED, *INTERVAL]
     if strange := sorted(set(written) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
     form = published.form(inputs)
