@@ -1,0 +1,230 @@
+"""Numbers and several labels: what a record may add, what is learned, and what is said of it."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pate_tf
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianMoments
+from pate_tf.audit.run_audit import PASSED, audit_run
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PublicExamples, PublicSplit
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data.loaded_data import Data
+from pate_tf.models.encoder import record_vectors
+from pate_tf.postprocessing.targets import REDRAWN, target_functions
+from pate_tf.release.exact_sums import moments_by_class, sums_of_products, target_rows
+from pate_tf.serving.served import ServedStudent
+
+PRICES = Dataset(
+    name="prices",
+    kind="tabular",
+    input_shape=(3,),
+    value_range=(0.0, 1.0),
+    num_classes=2,
+    target="number",
+    target_range=(-10.0, 30.0),
+    pool_size=1_000,
+)
+FINDINGS = dataclasses.replace(
+    PRICES,
+    name="findings",
+    num_classes=3,
+    class_names=("edema", "effusion", "nodule"),
+    target="labels",
+    target_range=None,
+    max_labels=2,
+)
+SIDE = 1.0 / math.sqrt(2.0)
+VECTORS = np.array([(1.0, 0.0), (0.0, 1.0), (SIDE, SIDE), (0.5, 0.0)])
+TARGETS = [
+    *((PRICES, number) for number in (-1e9, -10.0, 0.0, 12.5, 30.0, 1e9)),
+    *((FINDINGS, row) for row in itertools.product((0, 1), repeat=3)),
+]
+
+
+@given(
+    numbers=st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=5),
+    rows=st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), min_size=1, max_size=5),
+    most=st.integers(1, 3),
+)
+def test_a_target_has_a_norm_of_at_most_one_and_no_negative_entry(numbers, rows, most):
+    findings = dataclasses.replace(FINDINGS, max_labels=most)
+    for labels, dataset in ((np.array(numbers), PRICES), (np.array(rows), findings)):
+        targets = target_rows(labels, dataset)
+        assert (targets >= 0.0).all() and np.linalg.norm(targets, axis=1).max() <= 1.0 + 1e-12
+        # How one record is read depends on no other.
+        alone = np.concatenate([target_rows(labels[[row]], dataset) for row in range(len(labels))])
+        assert (alone == targets).all()
+
+
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+@pytest.mark.parametrize(
+    ("add_up", "universe", "mechanism"),
+    [
+        (sums_of_products, np.vstack([VECTORS, -VECTORS]), GaussianFeatureSums),
+        (moments_by_class, VECTORS, GaussianMoments),
+    ],
+)
+def test_replacing_a_record_or_owner_moves_sums_by_no_more_than_is_charged(
+    dataset, add_up, universe, mechanism
+):
+    """All records of a small universe, and all owners of one or two of them, beside others."""
+    labels = [label for each, label in TARGETS if each is dataset]
+    cases = list(itertools.product(range(len(universe)), range(len(labels))))
+
+    def table(cases, owners=None):
+        places, numbers = zip(*cases, strict=True)
+        known = np.array([labels[number] for number in numbers])
+        return add_up(universe[list(places)], target_rows(known, dataset), owners)
+
+    def norm(steps):
+        return math.sqrt(sum(int(step) ** 2 for step in steps.ravel())) / LATTICE
+
+    others = cases[1:4]
+    bound = math.sqrt(mechanism.squared_sensitivity)
+    records = [table([case, *others]) for case in cases]
+    moved = [norm(one - other) for one, other in itertools.combinations(records, 2)]
+    assert 0.9 * bound < max(moved) <= bound
+    theirs = [1, 1, 2]
+    without = table(others, np.array(theirs))
+    owners = [[case] for case in cases] + [[case, case] for case in cases] + [cases * 20]
+    tables = [table(own + others, np.array([0] * len(own) + theirs)) for own in owners]
+    assert 0.9 < max(norm(each - without) for each in tables) <= 1.0
+    assert max(norm(one - other) for one, other in itertools.combinations(tables, 2)) <= bound
+
+
+def drawn(dataset, number, seed):
+    """Inputs, and targets that are linear in them but for some noise."""
+    generator = np.random.default_rng(seed)
+    inputs = generator.random((number, 3)).astype(np.float32)
+    scores = 40.0 * inputs @ [[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]]
+    if dataset is PRICES:
+        return inputs, scores[:, 0] - 10.0 + generator.normal(0.0, 3.0, number)
+    return inputs, (scores + generator.normal(0.0, 3.0, scores.shape) > 22.0).astype(np.int64)
+
+
+def data_of(dataset, num_records=8_000, *, has_pool=True, owners=None, num_labeled=0):
+    inputs, labels = drawn(dataset, num_records, 0)
+    private = PrivateExamples(dataset, inputs, labels, owners=owners)
+    size = 1_000 if has_pool else 0
+    inputs, labels = drawn(dataset, size + 1_000, 1)
+    labels = labels.astype(np.float64) if dataset is PRICES else labels
+    labels[num_labeled:size] = np.nan if dataset is PRICES else -1
+    public = PublicExamples(dataset, inputs, labels)
+    pool = Pool(dataset, public.inputs[:size], public.take(slice(size)).labels)
+    split = PublicSplit(pool=pool, held_out=public.take(slice(size, None)))
+    return Data(private=private, public=split)
+
+
+@pytest.mark.parametrize("num_owners", [0, 4_000])
+@pytest.mark.parametrize("has_pool", [True, False])
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_pool, num_owners):
+    owners = np.arange(8_000) % num_owners if num_owners else None
+    data = data_of(dataset, has_pool=has_pool, owners=owners)
+    fitted = pate_tf.fit(
+        data, epsilon=3.0, delta=1e-5, directory=tmp_path, representation="raw", publish=True
+    )
+    # .89 and .97 without noise; an owner's two records together count as one.
+    assert fitted.evaluate(data.held_out) > (0.7 if dataset is PRICES else 0.9)
+    assert fitted.cost.epsilon <= 3.0 and fitted.student.kind == "linear_head"
+    inputs = data.held_out.inputs[:50]
+    answers, certain = ServedStudent(fitted.published.student_folder).answer(inputs)
+    page = (tmp_path / "released/privacy_statement.md").read_text()
+    outputs = tf.saved_model.load(str(fitted.published.student_folder)).signatures
+    names = set(outputs["serving_default"].structured_outputs)
+    if dataset is PRICES:
+        np.testing.assert_allclose(fitted.predict(inputs), answers, rtol=1e-4, atol=1e-3)
+        interval = fitted.student.predict_interval(inputs)
+        np.testing.assert_allclose(interval, certain, rtol=1e-3, atol=1e-2)
+        assert (interval[:, 0] < answers).all() and (answers < interval[:, 1]).all()
+        assert "a number from -10 to 30" in page and names == {"value", "low", "high"}
+        with pytest.raises(ValueError, match="a number has no probabilities; call predict"):
+            fitted.predict_proba(inputs)
+    else:
+        assert (fitted.predict(inputs) == answers).all()
+        np.testing.assert_allclose(fitted.predict_proba(inputs), certain, atol=1e-4)
+        assert "edema, effusion, nodule hold" in page and names == {"labels", "probabilities"}
+    statement = json.loads((tmp_path / "released/privacy_statement.json").read_text())
+    assert statement["predicts"] == dataset.target_in_words
+    assert audit_run(tmp_path).outcome == PASSED
+
+
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+def test_a_forecast_is_kept_and_noise_is_refused(tmp_path, dataset):
+    data = data_of(dataset, num_labeled=300)
+    fitted = pate_tf.fit(data, epsilon=1.0, delta=1e-5, directory=tmp_path / "a")
+    forecast = fitted.plan.forecast
+    assert forecast.is_measured and forecast.low <= fitted.evaluate(data.held_out) <= forecast.high
+    shuffled = np.random.default_rng(0).permutation(300)
+    pool = data.pool
+    labels = np.concatenate([pool.true_labels[:300][shuffled], pool.true_labels[300:]])
+    public = dataclasses.replace(data.public, pool=Pool(dataset, pool.inputs, labels))
+    unrelated = dataclasses.replace(data, public=public)
+    with pytest.raises(pate_tf.ForecastError, match=r"A constant answer reaches (0|0.5)\."):
+        pate_tf.fit(unrelated, epsilon=1.0, delta=1e-5, directory=tmp_path / "b")
+    assert not (tmp_path / "b/sensitive").exists()
+
+
+@pytest.mark.parametrize("has_pool", [True, False])
+def test_intervals_hold_what_is_predicted_without_noise(has_pool):
+    """Of 300 draws of the noise, at 100 inputs each."""
+    inputs, labels = drawn(PRICES, 5_000, 0)
+    vectors = record_vectors(inputs, None)
+    pool = vectors[:1_000] if has_pool else vectors[:0]
+    add_up = sums_of_products if has_pool else moments_by_class
+    exact = add_up(vectors, target_rows(labels, PRICES))
+    noise = 8.0
+    at = vectors[:100]
+    expected = at @ target_functions(PRICES, pool, exact, noise, num_records=5_000)[0]
+    generator = np.random.default_rng(2)
+    covered = []
+    for _ in range(300):
+        drawn_noise = np.rint(generator.normal(0.0, noise * LATTICE, exact.shape)).astype(np.int64)
+        weights, deviations = target_functions(
+            PRICES, pool, exact + drawn_noise, noise, num_redrawn=REDRAWN, num_records=5_000
+        )
+        sides = 1.96 * np.linalg.norm(at @ deviations, axis=1)
+        covered.append(np.abs(at @ weights - expected)[:, 0] <= sides)
+    # Each draw moves the answers to all inputs: a standard error of about 1 %.
+    assert 0.93 <= np.mean(covered) <= 0.98
+
+
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+def test_what_fits_classes_alone_is_refused_before_anything_is_charged(tmp_path, dataset):
+    data = data_of(dataset, 500)
+    calls = {
+        "teachers vote for classes": {"method": "pate"},
+        "expected linear_head without settings": {"student": pate_tf.Student("supervised")},
+    }
+    for message, choices in calls.items():
+        with pytest.raises(ValueError, match=message):
+            pate_tf.fit(data, epsilon=1.0, delta=1e-5, directory=tmp_path, **choices)
+    assert not (tmp_path / "sensitive/ledger.db").exists()
+
+
+def test_a_data_set_says_what_it_predicts():
+    for dataset in (PRICES, FINDINGS):
+        assert Dataset.from_dict(json.loads(json.dumps(dataset.to_dict()))) == dataset
+    wrong = [
+        (PRICES, {"target_range": (3.0, 3.0)}, "finite low < high"),
+        (PRICES, {"target_range": None}, "lowest and highest value of a number"),
+        (FINDINGS, {"max_labels": 4}, "max_labels: expected at most 3"),
+        (FINDINGS, {"target": "class"}, "max_labels: expected at most 0"),
+    ]
+    for dataset, changes, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(dataset, **changes)
+    with pytest.raises(ValueError, match="expected finite numbers, got NaN"):
+        PrivateExamples(PRICES, np.zeros((1, 3)), np.array([np.nan]))
+    clipped = PrivateExamples(PRICES, np.zeros((2, 3)), np.array([-1e9, 1e9]))
+    assert clipped.labels.tolist() == [-10.0, 30.0]
