@@ -29,7 +29,7 @@ from scipy import sparse
 
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.core.reporting import QUIET, Reporting
 from pate_tf.core.source import (
     DIGEST_BYTES,
@@ -145,6 +145,11 @@ class TableSource:
         self._wanted = [*names, self._label, self._owner]
         self.has_owners = self._owner is not None
         self.is_strict = files.on_bad_record == REFUSE
+        if self.has_owners and dataset.target != CLASS:
+            raise ValueError(
+                f"owner: Beam adds up owners' records of classes alone, and these have target "
+                f"{dataset.target}; FeatureSums.fit adds up both"
+            )
         if self._label is None:
             raise ValueError("label: expected the name of the label's column, got none")
 

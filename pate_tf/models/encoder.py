@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset, check_inputs
+from pate_tf.core.dataset import CLASS, Dataset, check_inputs
 from pate_tf.core.public import Pool
 from pate_tf.core.source import Digests, record_digests
 from pate_tf.data.preprocessing import input_spec, load_graph
@@ -227,9 +227,15 @@ class Encoder(tf.Module):
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of description and weights, as hexadecimal digits."""
+        """SHA-256 of description, target and weights, as hexadecimal digits.
+
+        Sums of records are compared by it, which differ where targets do.
+        """
         weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
-        return hashlib.sha256((self.description + weights).encode()).hexdigest()
+        dataset = self.dataset
+        target = f"{dataset.target} {dataset.target_range} {dataset.max_labels} "
+        text = self.description + target * (dataset.target != CLASS) + weights
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features of one batch in a single call, as `features` does.

@@ -194,6 +194,7 @@ def labels_from_sums(
     representation: Named | None = None,
     seed: int = 0,
     is_frozen: bool = False,
+    num_redrawn: int = 0,
 ) -> tuple[PoolLabels, npt.NDArray[np.float64] | None]:
     """Infers labels of a pool from noisy sums of what records add.
 
@@ -216,16 +217,23 @@ def labels_from_sums(
         representation: of images, by its name, whose features are compared; None for the default.
         seed: of these features.
         is_frozen: whether a person brought the encoder: its classes are taken for linear.
+        num_redrawn: as of `target_functions`.
 
     Returns:
         A label of every input, with confidence in each class; and weights of a linear model from
         vectors to logits, `[width, num_classes]`: None of clusters, and of sums of images without
-        moments.
+        moments; of numbers and several labels those of `target_functions`.
     """
     weights, total = None, values[0] / LATTICE
     if pool.dataset.target != CLASS:
-        weights, _ = target_functions(
-            pool.dataset, vectors, values[0], noise, num_records=num_records, groups=groups
+        weights = target_functions(
+            pool.dataset,
+            vectors,
+            values[0],
+            noise,
+            num_redrawn=num_redrawn,
+            num_records=num_records,
+            groups=groups,
         )
         return predictions_of_pool(vectors @ weights, pool.dataset), weights
     if values.shape[2] > pool.dataset.num_classes:

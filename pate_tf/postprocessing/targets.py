@@ -12,7 +12,7 @@ import scipy.special
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import CLASS, LIKELY, Dataset
 from pate_tf.core.public import PoolLabels
 from pate_tf.models.encoder import CONSTANT
 from pate_tf.postprocessing.regression import (
@@ -35,7 +35,7 @@ def target_functions(
     *,
     num_redrawn: int = 0,
     **facts: Any,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> npt.NDArray[np.float64]:
     """Returns weights from a vector to what a student predicts, `[width, num_outputs]`. Public.
 
     The noise of a number's function is known, as its law is: the same law is added to the released
@@ -47,14 +47,14 @@ def target_functions(
         values: noisy sums of records, in steps of 1 / LATTICE: `[width, num_classes]`, without a
             pool `[width, num_classes + width]`.
         noise: standard deviation on each number, in what a record adds at most.
-        num_redrawn: how often noise is added again.
+        num_redrawn: how often noise is added again; 0, or at least 2.
         **facts: `num_records` and `groups`, as of `functions_of_moments`.
 
     Returns:
-        Of a number one function, 0 at the lowest value of its range and 1 at the highest; of
-        several labels the log odds of each. And the deviations of the first function from redrawn
-        noise, `[width, num_redrawn]`: the norm of their product with a vector is the standard
-        deviation of the function there.
+        Of several labels the log odds of each. Of a number one function, 0 at the lowest value of
+        its range and 1 at the highest, and beside it what redrawn noise changes of it,
+        `[width, 1 + num_redrawn]`: the norm of what these say of a vector is the standard deviation
+        of the function there.
     """
     again = np.random.default_rng(0).normal(0.0, noise * LATTICE, (num_redrawn, *values.shape))
     tables = [values, *(values + each for each in again)]
@@ -65,16 +65,18 @@ def target_functions(
         facts["max_labels"] = dataset.max_labels
         found = [functions_of_moments(each, number, noise, **facts)[:2] for each in tables]
     if dataset.target_range is not None:
-        functions = np.array([each[:, 1] for each, _ in found])
-        deviations = functions[1:] - functions[1:].mean(axis=0) if num_redrawn else functions[1:]
-        return functions[:1].T, deviations.T / math.sqrt(max(num_redrawn - 1, 1))
+        function, *others = (each[:, 1] for each, _ in found)
+        if not others:
+            return function[:, None]
+        changes = (np.array(others) - np.mean(others, axis=0)) / math.sqrt(num_redrawn - 1)
+        return np.vstack([function, changes]).T
     functions, shares = found[0]
     # The first terms of the Taylor series of the log odds, at the label's share.
     shares = np.clip(shares, EPS, 1.0 - EPS)
     slopes = 1.0 / (shares * (1.0 - shares))
     functions = functions * slopes
     functions[-1] += (scipy.special.logit(shares) - shares * slopes) / CONSTANT
-    return functions, np.zeros((len(functions), 0))
+    return functions
 
 
 def _functions_of_sums(
@@ -171,3 +173,26 @@ def in_unit(shares: npt.NDArray[np.floating], dataset: Dataset) -> npt.NDArray[n
     lowest, highest = dataset.target_range or (0.0, 1.0)
     clipped = np.clip(shares.astype(np.float64), 0.0, 1.0)
     return np.asarray(lowest + (highest - lowest) * clipped)
+
+
+def how_right(
+    outputs: npt.NDArray[np.floating], labels: npt.NDArray[Any], dataset: Dataset
+) -> npt.NDArray[np.float64]:
+    """Returns how far each answer is right, 0 to 1, `[num_records]`. SENSITIVE, as labels are.
+
+    Of a class 0 or 1; of several labels the share that is right; of a number 1 less its squared
+    error over the squared width of the range.
+
+    Args:
+        outputs: of a student, `[num_records, num_outputs]`.
+        labels: as of `checked_labels`.
+        dataset: says what they are.
+    """
+    if dataset.target_range is not None:
+        lowest, highest = dataset.target_range
+        errors = (labels - in_unit(outputs[:, 0], dataset)) / (highest - lowest)
+        return np.asarray(1.0 - np.square(errors))
+    if dataset.target == CLASS:
+        return np.asarray(outputs.argmax(axis=1) == labels, np.float64)
+    is_right = (predicted(outputs, dataset) >= LIKELY) == labels
+    return np.asarray(is_right.mean(axis=1))

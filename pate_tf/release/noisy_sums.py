@@ -207,20 +207,21 @@ def mechanism_of_estimate(epsilon: float, unit: str = "record") -> LaplaceCluste
 
 
 def estimate_accuracy(
-    is_correct: npt.NDArray[np.bool_],
+    is_correct: npt.NDArray[Any],
     owners: npt.NDArray[np.generic] | None,
     epsilon: float,
     release: Callable[[IntArray, LaplaceClusterCounts], IntArray],
 ) -> EstimatedAccuracy:
     """Releases how many answers are wrong and right, with Laplace noise.
 
-    A record counts 1 in one of two cells; an owner's records share 1. So it is a table of
+    A record counts 1, shared out between two cells; an owner's records share 1. So it is a table of
     `LaplaceClusterCounts` of one cluster (docs/proofs/theory.md, Proposition D9), whose classes are
     wrong and right. The model is public. The interval covers noise, and which records were held
     back.
 
     Args:
-        is_correct: whether the model's answer to each record is right, `[num_records]`. SENSITIVE.
+        is_correct: whether the model's answer to each record is right, `[num_records]`; of answers
+            that may be right in part, how far, from 0 to 1. SENSITIVE.
         owners: whose each record is, `[num_records]`; None where records are protected.
         epsilon: what it may cost.
         release: from exact counts `[1, 2]`, in steps of 1 / LATTICE, to charged noisy ones.
@@ -229,12 +230,14 @@ def estimate_accuracy(
     if owners is not None:
         _, number, sizes = np.unique(owners, return_inverse=True, return_counts=True)
         steps = LATTICE // sizes[number]
-    exact = np.array([[steps[~is_correct].sum(), steps[is_correct].sum()]], np.int64)
+    right = np.floor(steps * np.clip(is_correct.astype(np.float64), 0.0, 1.0)).astype(np.int64)
+    exact = np.array([[(steps - right).sum(), right.sum()]], np.int64)
     mechanism = mechanism_of_estimate(epsilon, "record" if owners is None else "owner")
-    wrong, right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
-    total = max(wrong + right, 1.0)
-    accuracy = float(right / total)
-    drawn = (right + 2.0) / (total + 4.0)  # Agresti and Coull 1998
+    num_wrong, num_right = (release(exact, mechanism) / LATTICE).ravel().clip(0.0)
+    total = max(num_wrong + num_right, 1.0)
+    accuracy = float(num_right / total)
+    # Agresti and Coull 1998; of answers that are right in part the variance is smaller.
+    drawn = (num_right + 2.0) / (total + 4.0)
     variance = drawn * (1.0 - drawn) / total + 2.0 * (mechanism.scale / total) ** 2
     half = STANDARD_DEVIATIONS * math.sqrt(variance)
     low = max(accuracy - half, 0.0)

@@ -18,7 +18,6 @@ from pate_tf.accounting.mechanisms import LaplaceClusterCounts, Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, check_mechanism
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import NUMBER
 from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET, Reporting, reporting
 from pate_tf.core.sensitive import PrivateExamples, SumsByClass, VoteCounts
@@ -41,7 +40,7 @@ from pate_tf.planning.release_settings import (
 )
 from pate_tf.postprocessing import label_inference
 from pate_tf.postprocessing.label_inference import exceed_noise, labels_from_sums
-from pate_tf.postprocessing.targets import REDRAWN, target_functions
+from pate_tf.postprocessing.targets import REDRAWN
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import STRATEGIES, ask_once, asked_inputs
 from pate_tf.release.feature_sums import FeatureSums, of_other_data
@@ -513,24 +512,13 @@ class Labeller:
                 representation=plan.queries.representation,
                 seed=plan.queries.seed,
                 is_frozen=sums.is_frozen,
+                num_redrawn=REDRAWN,
             )
         linear_head = None
         if weights is not None:
             scale = sums.summands.scale
             weights = plan.logit_factor * weights
-            deviations = None
-            if pool.dataset.target == NUMBER:
-                with self._reporting.clock("redrawing noise for intervals"):
-                    _, deviations = target_functions(
-                        pool.dataset,
-                        vectors,
-                        released.values,
-                        deviation,
-                        num_redrawn=REDRAWN,
-                        num_records=known_number,
-                        groups=sums.summands.groups,
-                    )
-            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights, deviations)
+            linear_head = LinearHead(sums.encoder.loaded, sums.dataset, scale, weights)
             linear_head.is_frozen = sums.is_frozen
         width = len(sums.sums.values)
         num_classes = pool.dataset.num_classes
@@ -552,7 +540,7 @@ class Labeller:
 
     def estimate_accuracy(
         self,
-        predictions: IntArray,
+        is_correct: npt.NDArray[Any],
         held_back: PrivateExamples,
         epsilon: float,
         *,
@@ -561,7 +549,7 @@ class Labeller:
         """Charges an estimate of a student's accuracy on records that nothing was learned from.
 
         Args:
-            predictions: the student's, of each record, `[num_records]`.
+            is_correct: as of `noisy_sums.estimate_accuracy`, of the student. SENSITIVE.
             held_back: of `Data.hold_back`, whose other part the source is of.
             epsilon: what it may cost, in addition.
             student_digest: of the student's weights, for which the estimate is charged once.
@@ -581,9 +569,7 @@ class Labeller:
                     about=f"answers to held-back records of {student_digest}",
                 ).values
 
-        return estimate_accuracy(
-            predictions == held_back.labels, held_back.owners, epsilon, release
-        )
+        return estimate_accuracy(is_correct, held_back.owners, epsilon, release)
 
     def publish(self, model: Any, labels: Labels, **options: Any) -> Published[LabelsStatement]:
         """Exports a student's model, and states what its labels cost; see `Student.publish`."""

@@ -34,7 +34,7 @@ from pate_tf.data.named_function import is_named_function, name_of
 from pate_tf.models import architectures as models
 from pate_tf.models.encoder import record_features, record_vectors
 from pate_tf.planning.forecast import HELPS, Forecast
-from pate_tf.postprocessing.targets import in_unit, predicted
+from pate_tf.postprocessing.targets import how_right, in_unit, predicted
 from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.release.noisy_sums import EstimatedAccuracy, linear_head_of
 from pate_tf.representations.catalogue import encoder_of, is_known
@@ -454,6 +454,9 @@ class Student:
     def estimate_accuracy(self, held_back: PrivateExamples, epsilon: float) -> EstimatedAccuracy:
         """Returns a charged estimate of the accuracy, which a statement will state.
 
+        Of several labels it is the mean share of a record's labels that are right. Of a number it
+        is 1 less the mean squared error over the squared width of the range.
+
         Args:
             held_back: private records of `Data.hold_back`. If the labels' source was fitted to the
                 other part of the same call, by the same object, the statement states the larger
@@ -466,20 +469,18 @@ class Student:
             BudgetExceeded: if it does not fit into what is left.
         """
         model, labels = self._trained()
-        if labels.pool.dataset.target != CLASS:
-            raise ValueError("evaluate_epsilon: it estimates the accuracy of classes alone")
         if not hasattr(labels.labeller, "estimate_accuracy"):
             raise ValueError("labels: expected those of a labeller, whose ledger is charged")
         digest = student_digest(model)
         encoding = answering(model, labels.pool.dataset)
-        predictions = np.zeros(len(held_back), np.int64)
+        is_correct = np.zeros(len(held_back))
         # The answer to a record does not depend on which others are held back.
-        for rows, logits in record_features(encoding, held_back.inputs):
-            predictions[rows] = logits.argmax(axis=1)
+        for rows, outputs in record_features(encoding, held_back.inputs):
+            is_correct[rows] = how_right(outputs, held_back.labels[rows], held_back.dataset)
         if student_digest(model) != digest:
             raise ValueError("student: its weights changed while private records went through it")
         self._estimate = labels.labeller.estimate_accuracy(
-            predictions, held_back, epsilon, student_digest=digest
+            is_correct, held_back, epsilon, student_digest=digest
         )
         learned_from = getattr(labels.labeller.source, "split", None)
         self._is_apart = (

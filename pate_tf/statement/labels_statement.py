@@ -78,6 +78,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         num_neighbours: how many nearest public inputs a query was asked together with.
         choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
         predicts: what the student predicts, where it is no class; or None.
+        target_range: lowest and highest value of a number that it predicts; or None.
         estimated_accuracy: a charged estimate of the student's accuracy on held-back private
             records, the ends of its 95 % interval, and its epsilon; None without one.
         estimate_charge: what the estimate was charged as; None without one.
@@ -123,6 +124,7 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
     num_neighbours: int = 0
     choice: str | None = None
     predicts: str | None = None
+    target_range: tuple[float, float] | None = None
     estimated_accuracy: tuple[float, float, float, float] | None = None
     estimate_charge: Mechanism | None = None
     estimate_is_apart: bool = False
@@ -280,10 +282,18 @@ class LabelsStatement(PrivacyStatement, EpsilonDelta):
         if self.estimated_accuracy is None:
             return ""
         accuracy, low, high, epsilon = self.estimated_accuracy
-        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
         compared = "what a constant answer would reach on them is private"
         cost = f"for a pure ε of {epsilon_text(epsilon)}"
-        return f"{100 * accuracy:.1f} % ({interval}; {compared}), {cost}"
+        if (
+            self.target_range is not None
+        ):  # mean squared errors, over the squared width of the range
+            width = self.target_range[1] - self.target_range[0]
+            error, least, most = (width * math.sqrt(1.0 - each) for each in (accuracy, high, low))
+            interval = f"95 % interval {least:,.4g} to {most:,.4g}"
+            return f"a root mean squared error of {error:,.4g} ({interval}; {compared}), {cost}"
+        of_labels = " of the labels are right" if self.predicts else ""
+        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
+        return f"{100 * accuracy:.1f} %{of_labels} ({interval}; {compared}), {cost}"
 
     def check(self, stores: Sequence[Store]) -> None:
         """Checks that the statement says no less than its ledger.

@@ -111,6 +111,7 @@ def publish_model(
         query_strategy=labels.strategy,
         choice=labels.choice,
         predicts=labels.pool.dataset.target_in_words or None,
+        target_range=labels.pool.dataset.target_range,
         estimated_accuracy=estimated_accuracy,
         estimate_charge=estimated_accuracy
         and mechanism_of_estimate(estimated_accuracy[3], labels.released.cost.unit),

@@ -131,9 +131,7 @@ def data_of(dataset, num_records=8_000, *, has_pool=True, owners=None, num_label
 def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_pool, num_owners):
     owners = np.arange(8_000) % num_owners if num_owners else None
     data = data_of(dataset, has_pool=has_pool, owners=owners)
-    fitted = pate_tf.fit(
-        data, epsilon=3.0, delta=1e-5, directory=tmp_path, representation="raw", publish=True
-    )
+    fitted = pate_tf.fit(data, epsilon=3.0, delta=1e-5, directory=tmp_path, publish=True)
     # .89 and .97 without noise; an owner's two records together count as one.
     assert fitted.evaluate(data.held_out) > (0.7 if dataset is PRICES else 0.9)
     assert fitted.cost.epsilon <= 3.0 and fitted.student.kind == "linear_head"
@@ -146,7 +144,7 @@ def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_po
         np.testing.assert_allclose(fitted.predict(inputs), answers, rtol=1e-4, atol=1e-3)
         interval = fitted.student.predict_interval(inputs)
         np.testing.assert_allclose(interval, certain, rtol=1e-3, atol=1e-2)
-        assert (interval[:, 0] < answers).all() and (answers < interval[:, 1]).all()
+        assert (interval[:, 0] <= answers).all() and (answers <= interval[:, 1]).all()
         assert "a number from -10 to 30" in page and names == {"value", "low", "high"}
         with pytest.raises(ValueError, match="a number has no probabilities; call predict"):
             fitted.predict_proba(inputs)
@@ -157,6 +155,27 @@ def test_a_student_predicts_numbers_and_several_labels(tmp_path, dataset, has_po
     statement = json.loads((tmp_path / "released/privacy_statement.json").read_text())
     assert statement["predicts"] == dataset.target_in_words
     assert audit_run(tmp_path).outcome == PASSED
+
+
+@pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
+def test_an_estimate_on_held_back_records_is_charged_and_stated(tmp_path, dataset):
+    data = data_of(dataset)
+    fitted = pate_tf.fit(
+        data, epsilon=3.0, evaluate_epsilon=1.0, delta=1e-5, directory=tmp_path, publish=True
+    )
+    statement = fitted.published.statement
+    _, low, high, epsilon = statement.estimated_accuracy
+    answers = fitted.predict(data.held_out)
+    truth = data.held_out.labels
+    if dataset is PRICES:
+        reached = 1.0 - np.square((answers - truth) / 40.0).mean()
+        assert "a root mean squared error of " in statement.estimated_in_words
+    else:
+        reached = (answers == truth).mean()
+        assert "of the labels are right" in statement.estimated_in_words
+    # An interval of 95 % for the held-back records, and the error of 1,000 other samples.
+    assert low - 0.03 <= reached <= high + 0.03 and epsilon == 1.0
+    assert fitted.source.num_records == 7_200
 
 
 @pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
@@ -185,16 +204,17 @@ def test_intervals_hold_what_is_predicted_without_noise(has_pool):
     exact = add_up(vectors, target_rows(labels, PRICES))
     noise = 8.0
     at = vectors[:100]
-    expected = at @ target_functions(PRICES, pool, exact, noise, num_records=5_000)[0]
+    expected = at @ target_functions(PRICES, pool, exact, noise, num_records=5_000)
     generator = np.random.default_rng(2)
     covered = []
     for _ in range(300):
         drawn_noise = np.rint(generator.normal(0.0, noise * LATTICE, exact.shape)).astype(np.int64)
-        weights, deviations = target_functions(
+        weights = target_functions(
             PRICES, pool, exact + drawn_noise, noise, num_redrawn=REDRAWN, num_records=5_000
         )
-        sides = 1.96 * np.linalg.norm(at @ deviations, axis=1)
-        covered.append(np.abs(at @ weights - expected)[:, 0] <= sides)
+        answers = at @ weights
+        sides = 1.96 * np.linalg.norm(answers[:, 1:], axis=1)
+        covered.append(np.abs(answers[:, 0] - expected[:, 0]) <= sides)
     # Each draw moves the answers to all inputs: a standard error of about 1 %.
     assert 0.93 <= np.mean(covered) <= 0.98
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import NUMBER, Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.preprocessing import load_graph
 from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
@@ -34,7 +34,6 @@ class LinearHead(tf.Module):
         dataset: Dataset,
         scale: npt.NDArray[np.float64],
         weights: npt.NDArray[np.float64],
-        deviations: npt.NDArray[np.float64] | None = None,
     ) -> None:
         """Joins a loaded encoder and weights.
 
@@ -43,8 +42,7 @@ class LinearHead(tf.Module):
             dataset: whose inputs it takes.
             scale: of the features, `[num_features]`.
             weights: `[num_features + 1, num_classes]`; the last row is that of the constant.
-            deviations: of a number's function, `[num_features + 1, num_redrawn]`, as of
-                `target_functions`; None of others.
+                Of a number as of `target_functions`.
         """
         super().__init__()
         self._dataset = dataset
@@ -53,9 +51,6 @@ class LinearHead(tf.Module):
         self._encode = encoder.signatures["features"]
         self._scale = tf.Variable(scale.astype(np.float32), trainable=False)
         self._weights = tf.Variable(weights.astype(np.float32), trainable=False)
-        self._deviations = None
-        if deviations is not None:
-            self._deviations = tf.Variable(deviations.astype(np.float32), trainable=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         with tempfile.TemporaryDirectory() as folder:
@@ -63,10 +58,7 @@ class LinearHead(tf.Module):
             root = pathlib.Path(folder)
             paths = filter(pathlib.Path.is_file, root.rglob("*"))
             files = {str(path.relative_to(root)): path.read_bytes() for path in paths}
-        facts = [self._dataset, self._scale.numpy(), self._weights.numpy()]
-        if self._deviations is not None:
-            facts.append(self._deviations.numpy())
-        return _restored, (files, *facts)
+        return _restored, (files, self._dataset, self._scale.numpy(), self._weights.numpy())
 
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`.
@@ -84,12 +76,11 @@ class LinearHead(tf.Module):
         norms = tf.norm(scaled, axis=1, keepdims=True)
         features = tf.math.divide_no_nan(scaled, norms) * (1.0 - CONSTANT_SHARE) ** 0.5
         constant = tf.where(norms > 0.0, CONSTANT, 0.0)
-        vectors = tf.concat([features, constant], axis=1)
-        outputs = tf.matmul(vectors, self._weights)
-        if self._deviations is None:
+        outputs = tf.matmul(tf.concat([features, constant], axis=1), self._weights)
+        if self._dataset.target != NUMBER:
             return outputs
-        deviation = tf.norm(tf.matmul(vectors, self._deviations), axis=1, keepdims=True)
-        return tf.concat([outputs, deviation], axis=1)
+        deviation = tf.norm(outputs[:, 1:], axis=1, keepdims=True)
+        return tf.concat([outputs[:, :1], deviation], axis=1)
 
 
 def _restored(files: Mapping[str, bytes], *facts: Any) -> LinearHead:
