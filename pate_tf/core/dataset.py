@@ -107,6 +107,22 @@ class Dataset:
         one_of(tuple(BACKGROUNDS), background=self.background)
         one_of(types, input_type=self.input_type)
         one_of(augmentations, augmentation=self.augmentation)
+        self._check_target()
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise ValueError(
+                f"class_names: expected {self.num_classes} names, got {len(self.class_names)}"
+            )
+        low, high = (np.asarray(values, np.float64) for values in self.value_range)
+        if low.shape != high.shape or low.shape not in ((), self.input_shape):
+            raise ValueError(
+                f"value_range: expected two numbers, or two of shape {list(self.input_shape)}, "
+                f"got shapes {list(low.shape)} and {list(high.shape)}"
+            )
+        if not (low < high).all():
+            raise ValueError(f"value_range: expected low < high, got {self.value_range}")
+
+    def _check_target(self) -> None:
+        """Raises ValueError if what is said of the target doesn't stand together."""
         one_of(TARGETS, target=self.target)
         if self.target == SEVERAL_LABELS and not self.max_labels:
             object.__setattr__(self, "max_labels", self.num_classes)
@@ -129,18 +145,6 @@ class Dataset:
                 )
             if self.num_classes != 2:
                 raise ValueError(f"num_classes: expected 2 for a number, got {self.num_classes}")
-        if self.class_names and len(self.class_names) != self.num_classes:
-            raise ValueError(
-                f"class_names: expected {self.num_classes} names, got {len(self.class_names)}"
-            )
-        low, high = (np.asarray(values, np.float64) for values in self.value_range)
-        if low.shape != high.shape or low.shape not in ((), self.input_shape):
-            raise ValueError(
-                f"value_range: expected two numbers, or two of shape {list(self.input_shape)}, "
-                f"got shapes {list(low.shape)} and {list(high.shape)}"
-            )
-        if not (low < high).all():
-            raise ValueError(f"value_range: expected low < high, got {self.value_range}")
 
     @property
     def has_characters(self) -> bool:

@@ -15,7 +15,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import CLASS, NUMBER, is_labeled
+from pate_tf.core.dataset import CLASS, NUMBER, Dataset, is_labeled
 from pate_tf.core.public import Pool, area_under_curve, cluster_numbers, score_of
 from pate_tf.core.reporting import Reporting
 from pate_tf.data.named_function import Named
@@ -303,22 +303,10 @@ def trial(
     released = list[NoisySums]()
     folds = np.arange(len(labels)) % FOLDS
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
-    of_others = list[IntArray]()
-    for fold in range(FOLDS):
-        others = vectors[folds != fold]
-        if dataset.target != CLASS:
-            of_others.append(sums_of_products(others, target_rows(labels[folds != fold], dataset)))
-        elif centres is None:
-            of_others.append(sums_by_class(others, labels[folds != fold], num_classes=num_classes))
-        else:
-            of_others.append(
-                counts_by_class(
-                    nearest_centres(others[:, :-1], centres),
-                    labels[folds != fold],
-                    num_clusters=len(centres),
-                    num_classes=num_classes,
-                )
-            )
+    of_others = [
+        exact_table(vectors[folds != fold], labels[folds != fold], dataset, centres)
+        for fold in range(FOLDS)
+    ]
     noisy = list[IntArray]()
     for _, fold in cells:
         is_other = folds != fold
@@ -349,19 +337,56 @@ def trial(
     if averages:
         for (draw, fold), regression in zip(cells, regress_sums(averages, *released), strict=True):
             logits[draw, folds == fold] = class_probabilities(regression)[folds == fold]
-    if dataset.target != CLASS:
-        scores = [
-            score_of(predicted(logits[draw, folds == n], dataset), labels[folds == n], dataset)
-            for draw, n in cells
-        ]
-        measured = [score for score in scores if score is not None]
-        return Forecast.of_scores(measured, num_labels, dataset.target), 1.0
-    forecast = Forecast.measured(logits.argmax(axis=2), labels, num_labels, folds)
-    # Scores of different models are not compared.
-    areas = [area_under_curve(logits[draw, folds == n], labels[folds == n]) for draw, n in cells]
-    measured = [area for area in areas if area is not None]
-    if measured:
-        forecast = forecast._replace(auc=float(np.mean(measured)))
-    if averages:
+    forecast = forecast_of_trial(logits, labels, folds, dataset, num_labels)
+    if averages or dataset.target != CLASS:
         return forecast, 1.0
     return forecast, likeliest_factor(logits, np.eye(num_classes)[labels])
+
+
+def exact_table(
+    vectors: npt.NDArray[np.float64],
+    labels: npt.NDArray[Any],
+    dataset: Dataset,
+    centres: npt.NDArray[np.float64] | None,
+) -> IntArray:
+    """Returns the exact sums of samples' vectors by target, or counts in clusters of centers."""
+    if dataset.target != CLASS:
+        return sums_of_products(vectors, target_rows(labels, dataset))
+    if centres is None:
+        return sums_by_class(vectors, labels, num_classes=dataset.num_classes)
+    return counts_by_class(
+        nearest_centres(vectors[:, :-1], centres),
+        labels,
+        num_clusters=len(centres),
+        num_classes=dataset.num_classes,
+    )
+
+
+def forecast_of_trial(
+    outputs: npt.NDArray[np.float64],
+    truth: npt.NDArray[Any],
+    folds: IntArray,
+    dataset: Dataset,
+    num_labels: int,
+) -> Forecast:
+    """Returns the forecast by what models said of samples that they did not learn from.
+
+    Args:
+        outputs: of each draw of the noise, `[num_draws, num_samples, num_outputs]`.
+        truth: true labels of the samples.
+        folds: of each sample.
+        dataset: says what is predicted.
+        num_labels: expected labels.
+    """
+    # Scores of different models are not compared.
+    cells = [
+        (draw[folds == fold], truth[folds == fold]) for draw in outputs for fold in range(FOLDS)
+    ]
+    if dataset.target != CLASS:
+        found = [score_of(predicted(said, dataset), true, dataset) for said, true in cells]
+        scores = [score for score in found if score is not None]
+        return Forecast.of_scores(scores, num_labels, dataset.target)
+    forecast = Forecast.measured(outputs.argmax(axis=2), truth, num_labels, folds)
+    areas = [area_under_curve(said, true) for said, true in cells]
+    measured = [area for area in areas if area is not None]
+    return forecast._replace(auc=float(np.mean(measured))) if measured else forecast
