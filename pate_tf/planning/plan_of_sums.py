@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final, cast
 
 import numpy as np
@@ -147,7 +148,14 @@ class SumsOption:
         """
         pool = self._known.pool
         reporting = self._reporting
-        name: Named = self._name or default_of_sums(pool.dataset, has_pool=len(pool) > 0)
+        number = self._known.num_records
+        name: Named = self._name or default_of_sums(
+            pool.dataset,
+            has_pool=len(pool) > 0,
+            records_over_noise=inf
+            if number is None
+            else number / self._mechanism.standard_deviation,
+        )
         names: tuple[Any, ...] = (name,)
         if self._can_try and self._name is None and pool.dataset.kind == "tabular":
             names = ("bins", "raw")

@@ -87,9 +87,12 @@ BINS = 10
 WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
 MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each
 # Without a pool: bins of a number's range, of equal widths, and where the lowest one is split, as
-# of a number that is nearly always near its lowest value.
+# of a number that is nearly always near its lowest value. With much noise few bins are better:
+# chosen on Adult's training file and on tables of R's packages Ecdat and ggplot2
+# (`catalogue.MIN_RECORDS_OVER_NOISE`).
 BINS_OF_RANGE = 25
 SPLITS = (1 / 32, 1 / 4)
+COARSE_BINS = 4
 
 
 class BinsPart(Part):
@@ -103,12 +106,15 @@ class BinsPart(Part):
     values has none. Without a pool, bins follow from declared ranges (`edges_of_ranges`).
     """
 
-    def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of inputs."""
+    def __init__(self, pool: Pool, *, are_coarse: bool = False) -> None:
+        """Takes what is publicly known of inputs, and whether bins are few."""
         super().__init__()
         self._raw = RawPart(pool)
         self._unbinned = None
-        inner = edges_of_pool(pool, self._raw) if pool else edges_of_ranges(pool.dataset)
+        if pool:
+            inner = edges_of_pool(pool, self._raw, COARSE_BINS if are_coarse else BINS)
+        else:
+            inner = edges_of_ranges(pool.dataset, are_coarse=are_coarse)
         columns = [column for column, edges in inner.items() for _ in range(len(edges) + 1)]
         if not pool:
             self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
@@ -147,12 +153,12 @@ class BinsPart(Part):
         return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
 
 
-def edges_of_pool(pool: Pool, raw: RawPart) -> dict[int, npt.NDArray[Any]]:
-    """Returns the edges between bins of each number, by quantiles of a pool's inputs."""
+def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArray[Any]]:
+    """Returns the edges between `number` bins of each number, by quantiles of a pool's inputs."""
     rows = raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
     counted = [np.unique(column, return_counts=True) for column in rows.T]
     usable = [column for column, (values, _) in enumerate(counted) if len(values) > 2]
-    number = min(BINS, MOST_BINS // max(len(usable), 1))
+    number = min(number, MOST_BINS // max(len(usable), 1))
     edges = dict[int, npt.NDArray[Any]]()
     for column in usable if number > 1 else ():
         values, counts = counted[column]
@@ -167,7 +173,7 @@ def edges_of_pool(pool: Pool, raw: RawPart) -> dict[int, npt.NDArray[Any]]:
     return edges
 
 
-def edges_of_ranges(dataset: Dataset) -> dict[int, npt.NDArray[Any]]:
+def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDArray[Any]]:
     """Returns the edges between bins of each number, by declared ranges.
 
     A schema says which features are numbers; without one all are. What lies outside of its range
@@ -179,9 +185,11 @@ def edges_of_ranges(dataset: Dataset) -> dict[int, npt.NDArray[Any]]:
         columns = dataset.schema.columns
         numeric = [bool(column.is_number or column.date) for column in columns]
         is_number = np.repeat(numeric, [column.width for column in columns])
-    number = min(BINS_OF_RANGE, MOST_BINS // max(int(is_number.sum()), 1) - len(SPLITS))
+    splits = () if are_coarse else SPLITS
+    most = COARSE_BINS if are_coarse else BINS_OF_RANGE
+    number = min(most, MOST_BINS // max(int(is_number.sum()), 1) - len(splits))
     places = np.arange(1, max(number, 1)) / max(number, 1)
-    inner = np.concatenate([np.array(SPLITS) / number, places]) if number > 1 else places
+    inner = np.concatenate([np.array(splits) / number, places]) if number > 1 else places
     return {
         int(column): np.unique((low[column] + inner * (high[column] - low[column])).astype("f4"))
         for column in np.flatnonzero(is_number)

@@ -39,11 +39,12 @@ class TeacherSettings(Seeded, OnFeatures):
             "or a model of your own from raw inputs to features, none of whose weights depends on "
             "private records. contrastive: trained on the public pool alone, and stored in "
             "~/.cache/pate_tf (or $PATE_TF_CACHE). patches: likewise. wavelets: scaled by the "
-            "pool. raw: scaled by the pool. bins: raw, and bins of numbers. pairs: products of two "
-            "numbers of raw. encoder:PATH: a .keras file or a SavedModel. encoder:NAME:PATH: "
-            "weights of Keras Applications. module:function: a function that returns a Keras "
-            "model. Default: of ridge, contrastive+patches for gray images, patches+wavelets for "
-            "color ones, raw for all else; of feature sums bins for tables."
+            "pool. raw: scaled by the pool. bins: raw, and bins of numbers. coarse_bins: the same "
+            "with few bins. pairs: products of two numbers of raw. encoder:PATH: a .keras file or "
+            "a SavedModel. encoder:NAME:PATH: weights of Keras Applications. module:function: a "
+            "function that returns a Keras model. Default: of ridge, contrastive+patches for gray "
+            "images, patches+wavelets for color ones, raw for all else; of feature sums bins for tables, or coarse_bins with "
+            "much noise and no pool."
         },
         "seed": {
             "help": "Seed of partition, initial weights, shuffling and augmentation. No privacy "

@@ -45,6 +45,19 @@ def data_of(fields, owner=None):
     )
 
 
+def test_with_much_noise_numbers_have_few_bins(tmp_path):
+    data = data_of(table(2_000))
+    planned = {
+        epsilon: pate_tf.fit(data, epsilon=epsilon, delta=1e-5, directory=tmp_path / str(epsilon))
+        for epsilon in (0.5, 4.0)
+    }
+    # 2,000 records are 229 and 1,445 standard deviations of the noise.
+    assert planned[0.5].plan.representation == planned[0.5].source.representation == "coarse_bins"
+    assert planned[4.0].plan.representation == planned[4.0].source.representation == "bins"
+    widths = [fitted.source.encoder.num_features for fitted in planned.values()]
+    assert widths == [4 + 3, 27 + 3]
+
+
 def test_noise_longer_than_any_sum_of_a_class_is_refused_before_it_is_charged(tmp_path):
     with pytest.raises(pate_tf.ForecastError, match="the noise leaves too few correct labels"):
         pate_tf.fit(data_of(table(300)), epsilon=0.05, delta=1e-5, directory=tmp_path)
@@ -146,7 +159,9 @@ def test_what_needs_public_records_is_refused_before_a_charge(tmp_path):
     with pytest.raises(ValueError, match="schema: expected one, with ranges and categories"):
         pate_tf.Data.from_dataframe(pyarrow.table(table(9)), label="ill")
     assert not list(tmp_path.rglob("*.sqlite3"))
-    with pytest.raises(ValueError, match="expected bins, raw, gradients or a pre-trained"):
+    with pytest.raises(
+        ValueError, match="expected bins, coarse_bins, raw, gradients or a pre-trained"
+    ):
         FeatureSums(directory=tmp_path / "other", representation="pairs").fit(
             data.private, data.pool
         )

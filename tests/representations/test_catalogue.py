@@ -121,7 +121,7 @@ def test_raw_features_of_a_table_are_scaled_numbers():
         (
             "contrastive",
             Pool(TABLE, np.zeros((2, 13), np.float32)),
-            "expected one of raw, bins, pairs, some of them joined by",
+            "expected one of raw, bins, coarse_bins, pairs, some of them joined by",
         ),
         *(
             (name, POOL, "expected one of contrastive")
