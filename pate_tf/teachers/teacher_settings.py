@@ -43,8 +43,8 @@ class TeacherSettings(Seeded, OnFeatures):
             "with few bins. pairs: products of two numbers of raw. encoder:PATH: a .keras file or "
             "a SavedModel. encoder:NAME:PATH: weights of Keras Applications. module:function: a "
             "function that returns a Keras model. Default: of ridge, contrastive+patches for gray "
-            "images, patches+wavelets for color ones, raw for all else; of feature sums bins for tables, or coarse_bins with "
-            "much noise and no pool."
+            "images, patches+wavelets for color ones, raw for all else; of feature sums bins for "
+            "tables, or coarse_bins with much noise and no pool."
         },
         "seed": {
             "help": "Seed of partition, initial weights, shuffling and augmentation. No privacy "
