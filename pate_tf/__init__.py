@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pate_tf.release.feature_sums import FeatureSums as FeatureSums
     from pate_tf.representations.catalogue import Representation as Representation
     from pate_tf.run.classifier import PateClassifier as PateClassifier
+    from pate_tf.run.classifier import PateRegressor as PateRegressor
     from pate_tf.run.classifier import fit as fit
     from pate_tf.run.labeller import Labeller as Labeller
     from pate_tf.run.pipeline import Fitted as Fitted
@@ -87,7 +88,7 @@ _NAMES = {
     "planning.forecast": ["ForecastError"],
     "data.loaded_data": ["Data"],
     "release.feature_sums": ["FeatureSums"],
-    "run.classifier": ["PateClassifier", "fit"],
+    "run.classifier": ["PateClassifier", "PateRegressor", "fit"],
     "run.pipeline": ["Fitted"],
     "run.labeller": ["Labeller"],
     "statement.publishing": ["Published"],
