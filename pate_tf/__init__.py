@@ -21,7 +21,7 @@ The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand
     student.publish("released")
 
 `plan` says from public values alone which method and mechanism suit an epsilon. `PateClassifier`
-is an estimator for scikit-learn.
+and, for numbers, `PateRegressor` are estimators for scikit-learn.
 
 Data flow one way: private data, disjoint shares, teachers, votes, charged noisy labels, student,
 served model; with feature sums, per-class sums stand for teachers and votes. A release is charged

@@ -115,7 +115,7 @@ class FileSource(Settings):
         if self.public is None:
             return PublicExamples.none_of(self._schema.dataset(name, 0))
         table = self._public_table
-        by = self._schema.with_decimals(table.fields, self.label)
+        by = self._schema.with_decimals(table.fields)
         return table.public(by, name=name, label=self.label)
 
     def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:

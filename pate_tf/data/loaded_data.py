@@ -448,10 +448,7 @@ class Data:
             private, public, kind = arrays_of(x_private, x_public, kind)
         range_ = value_range_of(value_range, public, kind)
         if bool(label_names) + (target_range is not None) + (num_classes is not None) != 1:
-            raise ValueError(
-                "num_classes: pass one of num_classes for classes, target_range for numbers and "
-                "label_names for several labels"
-            )
+            raise ValueError("num_classes: pass one of num_classes, target_range and label_names")
         target = NUMBER if target_range is not None else CLASS
         has_bytes = (
             public.dtype.kind in "ui" and np.min(range_[0]) >= 0 and np.max(range_[1]) <= 255

@@ -323,8 +323,7 @@ class Schema:
             the labels of which a field holds several. Empty for a number or `label_columns`.
         label: name of the label's column; None if the caller says, or with `label_columns`.
         label_columns: names of several labels, a column of yes or no each; empty for one column.
-        number: how a label that is a number is read, with its range; its name is not used. None for
-            other labels.
+        number: the label's column if it is a number, and how it is read; None for other labels.
         separator: what stands between several labels in one field; None if a field holds one.
         max_labels: as of `Dataset`; None for the number of labels.
         owner: name of the column that says whose a record is; None for none.
@@ -391,8 +390,7 @@ class Schema:
             )
         names = self.label_columns or self.classes
         if self.number is None and (len(names) < 2 or len(set(names)) < len(names)):
-            what = "labels" if self.label_columns else "classes"
-            raise ValueError(f"{what}: expected at least 2 different ones, got {list(names)}")
+            raise ValueError(f"classes, labels: expected at least 2 different, got {list(names)}")
         if self.separator and any(self.separator in name or not name for name in names):
             raise ValueError("classes: no label is empty, or has the separator in it")
         most = len(names) if self.target == SEVERAL_LABELS else 0
@@ -423,19 +421,16 @@ class Schema:
         name = label or self.label
         return self.label_columns or ((name,) if name else ())
 
-    def with_decimals(
-        self, fields: Mapping[str, Column | Sequence[str]], label: str | None = None
-    ) -> "Schema":
+    def with_decimals(self, fields: Mapping[str, Column | Sequence[str]]) -> "Schema":
         """Returns the schema with the decimal mark of each number that records show.
 
         A comma where a number has one and none has a point, a point where it is the other way
         round; marks as in 1,234 show nothing. Never by PRIVATE records, and not where there is a
-        mark between thousands. A label that is a number is in the column `label`, or the schema's.
+        mark between thousands.
         """
         columns = []
-        for column in (*self.columns, *(() if self.number is None else (self.number,))):
-            name = (label or self.label or "") if column is self.number else column.name
-            values = fields.get(name)
+        for column in (*self.columns, *filter(None, [self.number])):
+            values = fields.get(column.name)
             is_read = isinstance(values, Column) and not pyarrow.types.is_string(values.type)
             if column.is_number and not column.thousands and not is_read and values is not None:
                 texts = texts_of(values)
@@ -489,8 +484,7 @@ class Schema:
         stated["decimal"] = None if number else self.decimal  # else the number has it
         lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value] + number
         for column in self.columns:
-            entries = _column_lines(column, self.number)
-            lines += ["", f"[columns.{_key(column.name)}]", *entries]
+            lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column, self.number)]
         return "\n".join(lines) + "\n"
 
     def expected_label(self, *, may_be_empty: bool = False) -> str:
@@ -558,7 +552,8 @@ class Schema:
         for row, text in zip(rows, texts, strict=True):
             parts = [part.strip() for part in text.split(self.separator)]
             codes = [code_of(part) for part in parts if part or not text]
-            row[codes if min(codes, default=0) >= 0 else slice(None)] = min([*codes, 1])
+            lowest = min(codes, default=0)
+            row[:] = [lowest if lowest < 0 else code in codes for code in range(len(row))]
         return rows
 
     def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
@@ -879,8 +874,7 @@ def draft(
     if number is not None:
         texts = texts_of(fields[labels[0]])
         doubts += _number_doubts(number, texts, distinct_of(texts)[0])
-    elif "classes" in stated:
-        doubts += _label_doubts(stated, fields, without=(*labels, owner))
+    doubts += _label_doubts(stated.get("classes", ()), fields, without=(*labels, owner))
     remarks = ["Drafted from public records. Look it through: ranges and categories are public."]
     others = {"names": names, "owner": owner, **(written or {})}
     lines = _draft_lines([*remarks, *doubts], labels, stated, **others)
@@ -966,10 +960,9 @@ def _drafted_label_number(
 
 
 def _label_doubts(
-    stated: Mapping[str, Any], fields: Mapping[str, Column], *, without: Collection[str | None]
+    classes: Sequence[str], fields: Mapping[str, Column], *, without: Collection[str | None]
 ) -> list[str]:
     """Returns what a person should think about in the label's classes."""
-    classes = stated["classes"]
     doubts = _alike(classes)
     num_records = max(map(len, fields.values()), default=0)
     if len(classes) > MOST_CLASSES or (len(classes) == num_records > 2):

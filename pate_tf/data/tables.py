@@ -273,9 +273,7 @@ class TextTable:
                 yield from (f"line {line}: {text}" for text in texts.get(row, ()))
 
 
-def warn_of_range(
-    what: str, is_outside: npt.NDArray[np.bool_], *, is_private: bool = False
-) -> None:
+def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_], is_private: bool = False) -> None:
     """Warns of values outside of their range, of private ones the holder alone."""
     if is_outside.any():
         warn_holder(
