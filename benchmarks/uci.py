@@ -92,9 +92,9 @@ def _raw_files(name: str, data_dir: pathlib.Path | None) -> list[pathlib.Path]:
 
 def _side(name: str, table: TextTable) -> Side:
     schema = SCHEMAS[name]
-    labels = schema.labels(table.fields[str(schema.label)])
-    if labels.min(initial=0) < 0:
-        raise ValueError(f"{table.what}: expected labels of {schema.some_classes}")
+    labels, fits = schema.labels(table.fields[str(schema.label)])
+    if not fits.all():
+        raise ValueError(f"{table.what}: label: expected {schema.expected_label()}")
     return schema.dataset(name, 1), table.inputs(schema)[0], labels
 
 

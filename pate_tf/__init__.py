@@ -21,7 +21,7 @@ The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand
     student.publish("released")
 
 `plan` says from public values alone which method and mechanism suit an epsilon. `PateClassifier`
-is an estimator for scikit-learn.
+and, for numbers, `PateRegressor` are estimators for scikit-learn.
 
 Data flow one way: private data, disjoint shares, teachers, votes, charged noisy labels, student,
 served model; with feature sums, per-class sums stand for teachers and votes. A release is charged
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pate_tf.release.feature_sums import FeatureSums as FeatureSums
     from pate_tf.representations.catalogue import Representation as Representation
     from pate_tf.run.classifier import PateClassifier as PateClassifier
+    from pate_tf.run.classifier import PateRegressor as PateRegressor
     from pate_tf.run.classifier import fit as fit
     from pate_tf.run.labeller import Labeller as Labeller
     from pate_tf.run.pipeline import Fitted as Fitted
@@ -87,7 +88,7 @@ _NAMES = {
     "planning.forecast": ["ForecastError"],
     "data.loaded_data": ["Data"],
     "release.feature_sums": ["FeatureSums"],
-    "run.classifier": ["PateClassifier", "fit"],
+    "run.classifier": ["PateClassifier", "PateRegressor", "fit"],
     "run.pipeline": ["Fitted"],
     "run.labeller": ["Labeller"],
     "statement.publishing": ["Published"],

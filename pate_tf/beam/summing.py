@@ -139,10 +139,10 @@ class TableSource:
         self._pattern = pattern
         first = files.public or pathlib.Path(min(glob.glob(pattern), default=pattern))
         self._form = text_form(first, self._schema, header_alone=files.public is None)
-        self._label = files.label or self._schema.label
+        self._labels = self._schema.label_names(files.label)
         self._owner = files.owner or self._schema.owner
         names = [column.name for column in self._schema.columns]
-        self._wanted = [*names, self._label, self._owner]
+        self._wanted = [*names, *self._labels, self._owner]
         self.has_owners = self._owner is not None
         self.is_strict = files.on_bad_record == REFUSE
         if self.has_owners and dataset.target != CLASS:
@@ -150,7 +150,7 @@ class TableSource:
                 f"owner: Beam adds up owners' records of classes alone, and these have target "
                 f"{dataset.target}; FeatureSums.fit adds up both"
             )
-        if self._label is None:
+        if not self._labels:
             raise ValueError("label: expected the name of the label's column, got none")
 
     def spans(self) -> list[Span]:
@@ -188,8 +188,8 @@ class TableSource:
             if name not in columns:
                 raise ValueError(f"{path}: expected a column {name}, got none")
         encoded = [column.encode(columns[column.name]) for column in schema.columns]
-        labels = schema.labels(columns[self._label])
-        is_good = np.all([is_whole, labels > -2, *(fits for _, fits in encoded)], axis=0)
+        labels, fit = schema.labels(*(columns[name] for name in self._labels))
+        is_good = np.all([is_whole, *fit.T, *(fits for _, fits in encoded)], axis=0)
         owners = None
         if self._owner is not None:
             owners = np.array(texts_of(columns[self._owner]), np.str_)

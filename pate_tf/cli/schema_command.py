@@ -12,6 +12,7 @@ import pathlib
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core.dataset import TARGETS
 from pate_tf.data import loaded_data
 
 FLAGS = flags.FLAGS
@@ -23,17 +24,19 @@ def define() -> None:
     flags.DEFINE_string(
         "private", None, "Private records, of which only the column names are copied."
     )
-    flags.DEFINE_string("label", None, "The label's column, which a public file need not have.")
+    flags.DEFINE_string(
+        "label", None, "The label's column, or several: edema,effusion. A public file may lack it."
+    )
+    flags.DEFINE_enum("target", None, TARGETS, "What the label is. Default: by public values.")
     flags.DEFINE_string("owner", None, "The column that says whose a private record is, if any.")
     flags.DEFINE_string("schema", "schema.toml", "Where the draft goes; never over another file.")
 
 
 def main() -> None:
     """Reads the flags, drafts, writes."""
-    target = pathlib.Path(FLAGS.schema)
+    path = pathlib.Path(FLAGS.schema)
     public, private = (command_line.path(FLAGS[name].value) for name in ("public", "private"))
-    draft = loaded_data.draft_schema(
-        public, target, private=private, label=FLAGS.label, owner=FLAGS.owner
-    )
+    roles = {name: FLAGS[name].value for name in ("label", "owner", "target")}
+    draft = loaded_data.draft_schema(public, path, private=private, **roles)
     print(draft, end="")
-    print(f"\nWritten to {target}: look it through before you use it.")
+    print(f"\nWritten to {path}: look it through before you use it.")

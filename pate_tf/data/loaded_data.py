@@ -20,8 +20,11 @@ import pyarrow
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import (
     BACKGROUND,
+    CLASS,
     IMAGE_AUGMENTATION,
     LARGEST_CHARACTER,
+    NUMBER,
+    SEVERAL_LABELS,
     Dataset,
     as_numbers,
     check_inputs,
@@ -33,38 +36,40 @@ from pate_tf.core.sensitive import PrivateExamples, owner_array, owner_partition
 from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource
-from pate_tf.data.schema import TEXT_FEATURES, Column, Schema, code_text, read_schema, texts_of
+from pate_tf.data.schema import TEXT_FEATURES, Column, Schema, code_text, read_schema
 
 # Files of the user's own.
 
 
 def draft_schema(
     public: pathlib.Path | None,
-    target: pathlib.Path,
+    path: pathlib.Path,
     *,
     private: pathlib.Path | None = None,
     label: str | None = None,
     owner: str | None = None,
+    target: str | None = None,
 ) -> str:
     """Writes a draft of a schema, and returns it.
 
     Args:
         public: a file of PUBLIC records; None where there is none.
-        target: where the draft goes.
+        path: where the draft goes.
         private: a file whose first line names the columns; where there is no `public`, these names
             are drafted, and otherwise they must include the public ones. Nothing else of the file
             is in the draft or in a message.
         label: name of the label's column, which public records need not have; with `private` alone
-            it is needed.
+            it is needed. Commas separate the columns of several labels.
         owner: name of the owner's column.
+        target: "class", "number" or "labels". Default: by the label's public values.
 
     Raises:
         ValueError: if no file is named or it can't be read, the first line of `private` may be a
-            record, there is a file at `target` already, or it can't be written.
+            record, there is a file at `path` already, or it can't be written.
     """
-    if target.exists():
-        raise ValueError(f"schema: expected a file that is not there yet, got {target}")
-    artifacts.check_can_hold_files(target.parent)
+    if path.exists():
+        raise ValueError(f"schema: expected a file that is not there yet, got {path}")
+    artifacts.check_can_hold_files(path.parent)
     if public is not None:
         form = tables.text_form(public)
         table = tables.read_table(public, form)
@@ -75,25 +80,28 @@ def draft_schema(
             table.fields,
             label=label,
             owner=owner,
+            target=target,
             left_out=table.left_out,
             names=() if form.has_header else form.names,
             written={"delimiter": form.delimiter, "encoding": form.encoding},
         )
     elif private is not None:
-        form = tables.check_header(private, [name for name in (label, owner) if name])
-        if label is None:
+        labels = schema.split_label(label, tables.header_of(private).names)
+        form = tables.check_header(private, [*labels, *([owner] if owner else [])])
+        if not labels:
             raise ValueError(
                 "label: name the label's column; without it the first line may be a record"
             )
         text = schema.draft_of_names(
             form.names,
-            label=label,
+            labels=labels,
             owner=owner,
+            target=target,
             written={"delimiter": form.delimiter, "encoding": form.encoding},
         )
     else:
         raise ValueError("public: expected a file of public records, or `private`, got none")
-    artifacts.write_text(target, text)
+    artifacts.write_text(path, text)
     return text
 
 
@@ -245,10 +253,14 @@ class Data:
         shape = " x ".join(map(str, dataset.input_shape))
         classes = ", ".join(dataset.class_names[:6]) + ", ..." * (len(dataset.class_names) > 6)
         labels = "with" if self.held_out.labels is not None else "without"
+        several = "labels " if dataset.target == SEVERAL_LABELS else "classes"
+        target = f"{several}   {dataset.num_classes}{': ' * bool(classes)}{classes}"
+        if dataset.target_range is not None:
+            target = "number    from {:g} to {:g}".format(*dataset.target_range)
         return "\n".join(
             [
                 f"Data {dataset.name}: {dataset.kind}, inputs of {shape}",
-                f"  classes   {dataset.num_classes}{': ' * bool(classes)}{classes}",
+                f"  {target}",
                 f"  private   {self.private!r}",
                 f"  pool      {len(self.pool):,} public inputs",
                 f"  held out  {len(self.held_out):,} public samples, {labels} labels",
@@ -348,7 +360,10 @@ class Data:
         x_public: npt.ArrayLike | None = None,
         y_public: npt.ArrayLike | None = None,
         *,
-        num_classes: int,
+        num_classes: int | None = None,
+        target_range: tuple[float, float] | None = None,
+        label_names: Sequence[str] = (),
+        max_labels: int = 0,
         value_range: ValueRange | None = None,
         owners: npt.ArrayLike | None = None,
         held_out: float | None = None,
@@ -378,13 +393,20 @@ class Data:
             x_private: inputs of the private records: images `[num_records, height, width]` or with
                 `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
             y_private: their labels, each a whole number from 0 to num_classes - 1 or a text of
-                `class_names`. SENSITIVE.
+                `class_names`; with `target_range` numbers; with `label_names` several labels, 0 and
+                1 `[num_records, num_labels]`. SENSITIVE.
             x_public: public inputs of the same shape. Default: none; feature sums
                 need none. Their type is that of all inputs: images of
                 whole numbers within 0 to 255 become uint8, other images and all tables float32.
-            y_public: their labels, as far as known (elsewhere -1; of names "" or None), for
-                evaluation and the choice of a table's representation. Default: none.
-            num_classes: number of classes, at least 2.
+            y_public: their labels, as far as known (elsewhere -1; of names "" or None; of numbers
+                NaN; of several labels a row of -1), for evaluation and the choice of a table's
+                representation. Default: none.
+            num_classes: number of classes, at least 2. Needed for classes, and for nothing else.
+            target_range: lowest and highest label where labels are numbers, from public knowledge.
+                Labels outside are clipped, with a warning. Default: labels are no numbers.
+            label_names: names of several labels, any number of which hold. Default: one class each.
+            max_labels: with `label_names`: how many labels of a record count in full; more weigh
+                less together. Default: all.
             value_range: lowest and highest value of an input, from public knowledge; of tables also
                 one of each for every feature. Values outside are clipped, with a warning for public
                 ones. Default: 0 to 255 for uint8 images; none for others.
@@ -425,6 +447,9 @@ class Data:
         else:
             private, public, kind = arrays_of(x_private, x_public, kind)
         range_ = value_range_of(value_range, public, kind)
+        if bool(label_names) + (target_range is not None) + (num_classes is not None) != 1:
+            raise ValueError("num_classes: pass one of num_classes, target_range and label_names")
+        target = NUMBER if target_range is not None else CLASS
         has_bytes = (
             public.dtype.kind in "ui" and np.min(range_[0]) >= 0 and np.max(range_[1]) <= 255
         )
@@ -437,8 +462,11 @@ class Data:
             kind=kind,
             input_shape=public.shape[1:],
             value_range=range_,
-            num_classes=num_classes,
-            class_names=tuple(class_names),
+            num_classes=num_classes or len(label_names) or 2,
+            class_names=tuple(label_names or class_names),
+            target=SEVERAL_LABELS if label_names else target,
+            target_range=target_range,
+            max_labels=max_labels,
             augmentation=augmentation or "",  # the kind's own
             pool_size=pool_size,
             input_type="uint8" if kind == "image" and has_bytes else "float32",
@@ -468,7 +496,7 @@ class Data:
         private: Any,
         public: Any = None,
         *,
-        label: str,
+        label: str | Sequence[str],
         owner: str | None = None,
         classes: Sequence[Any] | None = None,
         categories: Collection[str] = (),
@@ -480,18 +508,21 @@ class Data:
         What is not stated is read off the public frame alone: a column of numbers has their range
         there, to which private ones are clipped; any other column is a category for each value
         there, and one for others. A column with more than 30 values that are no numbers is left
-        out, with a warning.
+        out, with a warning. So is the label read: many numbers make it one, with their range,
+        and texts that share parts with |, ; or a comma between them several labels.
 
         Args:
             private: the private records. SENSITIVE.
             public: public ones, which need no labels, nor a column of them. Default: none; feature
                 sums need none, but a `schema`.
-            label: name of the label's column.
+            label: name of the label's column; for several labels a list of their columns, each of 0
+                and 1, or yes and no.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: none, or the schema's.
-            classes: what the label can be, in the order of their numbers. Default: the labels of
-                `public`, sorted.
-            categories: names of columns of numbers that are codes of categories.
+            classes: what the label can be, in the order of their numbers. Default: by the labels of
+                `public`: these, sorted, unless they are a number or several labels.
+            categories: names of columns of numbers that are codes of categories; of a label, of
+                classes.
             schema: states columns and classes instead, itself or its file; see `from_csv`.
             name: public name of the private data, to which all releases from them are charged.
                 Default: none; a run folder counts its own releases alone.
@@ -505,6 +536,7 @@ class Data:
                 "schema: expected one, with ranges and categories from public knowledge, where "
                 "there are no public records, got none"
             )
+        label = _joined(label)
         table = frame_table(private if public is None else public, "public")
         if schema is None:
             by = drafted_schema(
@@ -528,7 +560,7 @@ class Data:
         public: str | os.PathLike[str] | None = None,
         *,
         schema: str | os.PathLike[str],
-        label: str | None = None,
+        label: str | Sequence[str] | None = None,
         owner: str | None = None,
         on_bad_record: str = tables.REFUSE,
         name: str | None = None,
@@ -541,7 +573,7 @@ class Data:
                 sums need none.
             schema: a TOML file with each column's range or categories and the classes, from public
                 knowledge; `pate schema` drafts it from the public file.
-            label: name of the label's column. Default: the schema's.
+            label: name of the label's column, or a list of several. Default: the schema's.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: the schema's, if it has one.
             on_bad_record: "refuse" if a private record that does not fit is an error; "skip" if it
@@ -557,7 +589,7 @@ class Data:
             private=pathlib.Path(private),
             public=None if public is None else pathlib.Path(public),
             schema=pathlib.Path(schema),
-            label=label,
+            label=None if label is None else _joined(label),
             owner=owner,
             on_bad_record=on_bad_record,
             name=name,
@@ -659,6 +691,11 @@ def _columns(frame: Any) -> tuple[dict[str, Any], list[str]]:
     )
 
 
+def _joined(label: str | Sequence[str]) -> str:
+    """Returns names of several labels with commas between them, as flags have them."""
+    return label if isinstance(label, str) else ",".join(label)
+
+
 def _text(value: Any) -> str:
     """Returns a value of a data frame as text; empty where it is missing."""
     text = code_text(value)
@@ -686,13 +723,15 @@ def drafted_schema(
         kind = str(column.dtype if hasattr(column, "dtype") else column.type).lower()
         if not kind.startswith(NUMBER_TYPES):
             codes.add(name)
-    columns = schema.draft_columns(table.fields, without=(label, owner), categories=codes)
-    for doubt in schema.unnamed_left_out([*table.left_out, *table.fields]):
+    labels = schema.split_label(label, table.fields)
+    columns = schema.draft_columns(table.fields, without=(*labels, owner), categories=codes)
+    target = CLASS if classes is not None or {*labels} & {*categories} else None
+    stated, doubts = schema.drafted_target(labels, table.fields, target)
+    for doubt in [*schema.unnamed_left_out([*table.left_out, *table.fields]), *doubts]:
         warnings.warn(f"public: {doubt}", stacklevel=3)
-    names = sorted({*texts_of(table.fields.get(label, ())).to_pylist()} - {""})
     if classes is not None:
-        names = [_text(name) for name in classes]
-    if len(names) < 2:
+        stated = {"classes": tuple(_text(name) for name in classes)}
+    if len(stated.get("classes", (0, 1))) < 2:
         raise ValueError(f"classes: expected what {label} can be, of which public says too little")
     if left_out := sorted(name for name, column in columns.items() if column is None):
         warnings.warn(
@@ -701,15 +740,17 @@ def drafted_schema(
             stacklevel=3,
         )
     usable = tuple(column for column in columns.values() if column is not None)
-    return Schema(columns=usable, classes=tuple(names), label=label, owner=owner)
+    named = labels[0] if len(labels) == 1 else None
+    return Schema(columns=usable, label=named, owner=owner, **stated)
 
 
 def numbered(
     labels: npt.ArrayLike, dataset: Dataset, what: str, *, may_lack: bool = False
 ) -> npt.NDArray[Any]:
-    """Returns labels as the numbers of their classes, each by itself: a text names its class.
+    """Returns labels as `checked_labels` takes them, each by itself: a text names its class.
 
-    True and False name theirs, too, if there are such names; else they are 1 and 0.
+    True and False name theirs, too, if there are such names; else they are 1 and 0. There is a
+    warning if numbers are outside of their range.
 
     An array of numbers is returned as it is. Where labels `may_lack`, an empty one becomes -1,
     unknown.
@@ -717,6 +758,13 @@ def numbered(
     Raises:
         ValueError: if a label that is no number names no class. The message names no label.
     """
+    if dataset.target != CLASS:
+        numbers = as_numbers(labels, what)
+        if dataset.target_range is not None and numbers.dtype.kind in "uif":
+            low, high = dataset.target_range
+            is_outside = (numbers < low) | (numbers > high)
+            tables.warn_of_range(what, is_outside, is_private=not may_lack)
+        return numbers.astype(np.int64) if numbers.dtype.kind == "b" else numbers
     # A list has no type: one that fits all labels would depend on each.
     array = np.asarray(labels, None if hasattr(labels, "dtype") else object)
     if array.dtype.kind not in "UOb":
@@ -755,7 +803,8 @@ def as_examples(samples: Any, dataset: Dataset) -> PublicExamples:
     """
     if dataset.schema is not None and hasattr(samples, "columns"):
         table = frame_table(samples, "inputs")
-        if dataset.schema.label in table.fields:
+        names = dataset.schema.label_names()
+        if names and {*names} <= {*table.fields}:
             return table.public(dataset.schema, name=dataset.name)
     if not isinstance(samples, PublicExamples):
         raise ValueError("labels: expected `labels=` with raw inputs, or data.held_out, got none")

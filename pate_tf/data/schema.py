@@ -27,7 +27,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from pate_tf.core.checks import raise_all
-from pate_tf.core.dataset import LARGEST_CHARACTER, Dataset
+from pate_tf.core.dataset import CLASS, LARGEST_CHARACTER, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset
 
 MOST_TEXT_FEATURES = 2**16
 # Words that stand for no number: `STR_NA_VALUES` of pandas, and marks.
@@ -58,9 +58,13 @@ GAPS = frozenset(
     ]
 )
 Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
+# What is stated of a label: a class, or several in one field; a number; several columns.
+WAYS = ({"label", "classes", "separator"}, {"label", "low and high"}, {"labels"})
 OTHER_DATES = ', unless the schema says another, such as `date = "%d/%m/%Y"`'
 # A column without a name, and what pandas and pyarrow call one.
 UNNAMED = re.compile(r"(?:Unnamed: \d+|__index_level_\d+__)?")
+MISFIT = -2  # the code of a label that is none
+ONE_OF = ", one of "  # begins a list in a message
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -315,8 +319,13 @@ class Schema:
 
     Attributes:
         columns: in the order of their features.
-        classes: what the label can be, in the order of the classes' numbers.
-        label: name of the label's column; None if the caller says.
+        classes: what the label can be, in the order of the classes' numbers; with a `separator`
+            the labels of which a field holds several. Empty for a number or `label_columns`.
+        label: name of the label's column; None if the caller says, or with `label_columns`.
+        label_columns: names of several labels, a column of yes or no each; empty for one column.
+        number: the label's column if it is a number, and how it is read; None for other labels.
+        separator: what stands between several labels in one field; None if a field holds one.
+        max_labels: as of `Dataset`; None for the number of labels.
         owner: name of the column that says whose a record is; None for none.
         name: of the data set; None for the public file's.
         pool_size: how many public samples form the student's pool by default; None for 70 % of
@@ -331,8 +340,12 @@ class Schema:
     """
 
     columns: tuple[TableColumn, ...]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
     label: str | None = None
+    label_columns: tuple[str, ...] = ()
+    number: TableColumn | None = None
+    separator: str | None = None
+    max_labels: int | None = None
     owner: str | None = None
     name: str | None = None
     pool_size: int | None = None
@@ -345,10 +358,7 @@ class Schema:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
             raise ValueError("columns: expected at least one, each once")
-        if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
-            raise ValueError(
-                f"classes: expected at least 2 different ones, got {list(self.classes)}"
-            )
+        self._check_target()
         if len(self.columns) > 1 and any(column.characters for column in self.columns):
             raise ValueError("characters: expected a text that is the only column, got others")
         if self.decimal not in (None, ".", ","):
@@ -360,9 +370,56 @@ class Schema:
             for column in self.columns
         ]
         object.__setattr__(self, "columns", tuple(columns))
-        for role in ("label", "owner"):
-            if getattr(self, role) in names:
-                raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
+        if (number := self.number) is not None:
+            decimal = number.decimal or self.decimal or ""
+            number = dataclasses.replace(number, decimal=decimal, missing=None)  # labels are given
+            object.__setattr__(self, "number", number)
+        for role, some in (("label", self.label_names()), ("owner", (self.owner,))):
+            for name in set(some).intersection(names):
+                raise ValueError(f"columns.{name}: expected no {role} among them")
+
+    def _check_target(self) -> None:
+        """Raises ValueError unless what is stated of the label stands together."""
+        stated: dict[str, Any] = {"labels": self.label_columns, "low and high": self.number}
+        stated |= {"label": self.label, "classes": self.classes, "separator": self.separator}
+        given = [name for name, value in stated.items() if value]
+        if not any(way.issuperset(given) for way in WAYS):
+            raise ValueError(
+                f"label: {', '.join(given)} are given together; write classes for a class, low and "
+                f"high for a number, or labels, a column of 0 and 1 each"
+            )
+        names = self.label_columns or self.classes
+        if self.number is None and (len(names) < 2 or len(set(names)) < len(names)):
+            raise ValueError(f"classes, labels: expected at least 2 different, got {list(names)}")
+        if self.separator and any(self.separator in name or not name for name in names):
+            raise ValueError("classes: no label is empty, or has the separator in it")
+        most = len(names) if self.target == SEVERAL_LABELS else 0
+        if self.max_labels is not None and not 1 <= self.max_labels <= most:
+            raise ValueError(
+                f"max_labels: {self.max_labels} is not from 1 to the number of labels, {most}"
+                if most
+                else "max_labels: only several labels have it; write labels, or a separator"
+            )
+
+    @property
+    def target(self) -> str:
+        """What a record is labeled with, as of `Dataset`."""
+        if self.number is not None:
+            return NUMBER
+        return SEVERAL_LABELS if self.label_columns or self.separator else CLASS
+
+    def label_names(self, label: str | None = None) -> tuple[str, ...]:
+        """Returns the columns of the label: what a caller names, else the schema's, if any.
+
+        Raises:
+            ValueError: if the caller names others than the schema's `label_columns`.
+        """
+        if self.label_columns and label not in (None, ",".join(self.label_columns)):
+            raise ValueError(
+                f"label: the schema has the labels {', '.join(self.label_columns)}, got {label}"
+            )
+        name = label or self.label
+        return self.label_columns or ((name,) if name else ())
 
     def with_decimals(self, fields: Mapping[str, Column | Sequence[str]]) -> "Schema":
         """Returns the schema with the decimal mark of each number that records show.
@@ -372,7 +429,7 @@ class Schema:
         mark between thousands.
         """
         columns = []
-        for column in self.columns:
+        for column in (*self.columns, *filter(None, [self.number])):
             values = fields.get(column.name)
             is_read = isinstance(values, Column) and not pyarrow.types.is_string(values.type)
             if column.is_number and not column.thousands and not is_read and values is not None:
@@ -381,7 +438,8 @@ class Schema:
                 if len(marks) == 1 and marks != [column.decimal or "."]:
                     column = dataclasses.replace(column, decimal=marks[0])
             columns.append(column)
-        return dataclasses.replace(self, columns=tuple(columns))
+        number = None if self.number is None else columns.pop()
+        return dataclasses.replace(self, columns=tuple(columns), number=number)
 
     def dataset(self, name: str, pool_size: int) -> Dataset:
         """Returns what a run knows of the data."""
@@ -389,13 +447,17 @@ class Schema:
             *(column.value_range for column in self.columns for _ in range(column.width)),
             strict=True,
         )
+        names = self.label_columns or self.classes
         return Dataset(
             name=name,
             kind="text" if len(self.columns) == 1 and self.columns[0].text else "tabular",
             input_shape=(len(lows),),
             value_range=(tuple(map(float, lows)), tuple(map(float, highs))),
-            num_classes=len(self.classes),
-            class_names=self.classes,
+            num_classes=len(names) or 2,
+            class_names=names,
+            target=self.target,
+            target_range=None if self.number is None else (self.number.low, self.number.high),
+            max_labels=self.max_labels or 0,
             pool_size=self.pool_size or pool_size,
             schema=self,
         )
@@ -416,43 +478,83 @@ class Schema:
 
     def to_toml(self) -> str:
         """Returns the schema as `read_schema` reads it, without owner and size of the pool."""
-        names = ("name", "label", "delimiter", "encoding", "decimal", "classes", "names")
-        stated = {name: getattr(self, name) for name in names}
-        lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value]
+        stated = {name: getattr(self, name) for name in (*_TEXTS, "classes", "names", "max_labels")}
+        stated.update(owner=None, labels=self.label_columns)
+        number = [] if self.number is None else _column_lines(self.number)
+        stated["decimal"] = None if number else self.decimal  # else the number has it
+        lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value] + number
         for column in self.columns:
-            lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column)]
+            lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column, self.number)]
         return "\n".join(lines) + "\n"
 
-    @property
-    def some_classes(self) -> str:
-        """The first classes, for messages."""
-        return ", ".join(self.classes[:12])
+    def expected_label(self, *, may_be_empty: bool = False) -> str:
+        """Returns what each field of a label has to be, for messages."""
+        or_none = " or none" if may_be_empty else ""
+        if self.number is not None:
+            return f"a finite number{or_none}"
+        if self.label_columns:
+            return f"1, yes or true, or 0, no or false{or_none and ', or nothing'}"
+        kind = f"labels separated by {self.separator!r}" if self.separator else "a class"
+        return f"{kind}{or_none}{ONE_OF}{', '.join(self.classes[:12])}"
 
     def labels(
-        self, values: Column | Sequence[str], *, may_be_empty: bool = False
-    ) -> npt.NDArray[np.int64]:
-        """Returns labels as numbers of classes, int64 `[num_records]`; -2 for what is no class.
+        self, *fields: Column | Sequence[str], may_be_empty: bool = False
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Returns labels as of `checked_labels`, and which fields of them fit.
 
-        A label that is no class as it is written is the only one that is the same number, or
-        differs in case or a period at the end.
+        A class that is not as it is written is the only one that is the same number, or differs in
+        case or a period at the end. A number is clipped. Of several labels in a field, a separator
+        alone says that none holds. Each record is read by itself.
 
         Args:
-            values: of the label's column.
-            may_be_empty: whether an empty one is -1.
+            *fields: of the columns of `label_names`, a field of each record.
+            may_be_empty: whether an empty field is unknown: -1, NaN, or of several labels a row of
+                -1. Otherwise it does not fit.
+
+        Returns:
+            The labels, and bool `[num_records, num_fields]`. What does not fit has no label.
         """
-        numbers = {name: place for place, name in enumerate(self.classes)}
-        spellings = [_as_number(name.casefold().rstrip(".")) for name in self.classes]
-        equal = {text: place for place, text in enumerate(spellings) if spellings.count(text) == 1}
-        if may_be_empty:
-            numbers = {"": -1, **numbers}
-        distinct, places = distinct_of(texts_of(values))
-        indices = [
-            numbers[text]
-            if text in numbers
-            else equal.get(_as_number(text.casefold().rstrip(".")), -2)
-            for text in distinct
-        ]
-        return np.array(indices, np.int64)[places]
+        if self.number is not None:
+            numbers = self.number.numbers(fields[0])
+            fits = np.isfinite(numbers)
+            if may_be_empty:
+                gaps = pyarrow.array(self.number.gap_words)
+                fits |= np.asarray(pc.is_in(texts_of(fields[0]), value_set=gaps))
+            return np.clip(numbers, self.number.low, self.number.high), fits[:, np.newaxis]
+        parts = []
+        for values in fields:
+            distinct, places = distinct_of(texts_of(values))
+            parts.append(self._codes(distinct)[places])
+        lowest = UNKNOWN if may_be_empty else 0
+        fits = np.stack([(part >= lowest).all(axis=1) for part in parts], axis=1)
+        if self.target == CLASS:
+            return parts[0][:, 0], fits
+        labels = np.concatenate(parts, axis=1)
+        labels[(labels < 0).any(axis=1)] = UNKNOWN
+        return labels, fits
+
+    def _codes(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Returns the code of each text, or with a separator 0 and 1 of each label, `[n, width]`.
+
+        It is `UNKNOWN` for an empty text, and `MISFIT` for one that is no label.
+        """
+        exact = {"": UNKNOWN, **{name: code for code, name in enumerate(self.classes)}}
+        spellings = [_spelled(name) for name in self.classes]
+        spelled = {text: code for code, text in enumerate(spellings) if spellings.count(text) == 1}
+        spelled = YES_OR_NO if self.label_columns else spelled
+
+        def code_of(text: str) -> int:
+            return exact[text] if text in exact else spelled.get(_spelled(text), MISFIT)
+
+        if not self.separator:
+            return np.array([code_of(text) for text in texts], np.int64)[:, np.newaxis]
+        rows = np.zeros((len(texts), len(self.classes)), np.int64)
+        for row, text in zip(rows, texts, strict=True):
+            parts = [part.strip() for part in text.split(self.separator)]
+            codes = [code_of(part) for part in parts if part or not text]
+            lowest = min(codes, default=0)
+            row[:] = [lowest if lowest < 0 else code in codes for code in range(len(row))]
+        return rows
 
     def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
         """Returns the float32 `[num_features]` features of one record, fields by column.
@@ -469,6 +571,11 @@ class Schema:
                 raise ValueError(f"record: {column.name}: expected {column.expected}, got others")
             parts.append(features[0])
         return np.concatenate(parts)
+
+
+def _spelled(text: str) -> float | str:
+    """Returns what labels share that differ in case, a period, or how a number is written."""
+    return _as_number(text.casefold().rstrip("."))
 
 
 def _as_number(text: str) -> float | str:
@@ -504,16 +611,18 @@ def is_inexact(text: str) -> bool:
 MOST_CLASSES = 50  # that a draft takes without a word
 USUAL = (",", "utf-8")  # delimiter and encoding that a draft doesn't state
 MOST_AMOUNTS = 10  # numbers with fractions that a draft takes for classes
+STATE_CLASSES = "[]  # state them, in the order of their numbers"
+SEPARATORS = ("|", ";", ", ")  # of labels in one field, that a draft finds
+MOST_NUMBERED = 20  # whole numbers that a draft takes for classes without a word
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
 TEXT_FEATURES = 2048  # hashed n-grams of a text, unless a schema says another number
 ALIKE = 0.8  # ratio of two names from which on one may be meant for the other
 WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
-ONE_COLUMN = {  # where a user names several
-    "label": "a run learns one label; name one column, and run once for each label",
-    "owner": "name one column; join several, such as first name, surname and birthday, into one",
-}
-_TEXTS = ("label", "owner", "name", "delimiter", "encoding", "decimal")
-_KEYS = {field.name for field in dataclasses.fields(Schema)}
+ONE_OWNER = "name one column; join several, such as first name, surname and birthday, into one"
+_TEXTS = ("name", "label", "owner", "delimiter", "encoding", "decimal", "separator")
+OF_NUMBER = ("low", "high", "gaps", "thousands", "unit")  # of a label that is one
+_KEYS = {field.name for field in dataclasses.fields(Schema)} - {"number", "label_columns"}
+_KEYS |= {"labels", *OF_NUMBER}
 _COLUMN_KEYS = {field.name for field in dataclasses.fields(TableColumn)} - {"name"}
 # Of the entries of a column that are neither texts nor lists of them.
 _KINDS = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "characters": bool}
@@ -548,28 +657,59 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
         raise ValueError("columns: expected a table [columns.NAME] for each column, got none")
     read = list[TableColumn]()
     faults = list[str]()
-    lists = dict[str, Any]()
-    for name in ("classes", "names"):
-        try:
-            if name == "classes" or name in values:
-                lists[name] = _texts(values.get(name), name)
-        except ValueError as error:
-            faults.append(str(error))
+    stated = dict[str, Any]()
+    try:
+        stated = _target_stated(values)
+        if "names" in values:
+            stated["names"] = _texts(values["names"], "names")
+    except ValueError as error:
+        faults.append(str(error))
     for name, entries in columns.items():
         try:
             read.append(_column(name, entries))
         except ValueError as error:
             faults.append(str(error))
-    for role in ("label", "owner"):
-        if isinstance(values.get(role), list):
-            faults.append(f"{role}: {ONE_COLUMN[role]}")
+    if isinstance(values.get("owner"), list):
+        faults.append(f"owner: {ONE_OWNER}")
     raise_all("schema", faults)
     return Schema(
         columns=tuple(read),
         pool_size=_typed(values.get("pool_size"), int, "pool_size"),
         **{name: _typed(values.get(name), str, name) for name in _TEXTS},
-        **lists,
+        **stated,
     )
+
+
+def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the entries of a schema say of the label, as `Schema` has it.
+
+    Raises:
+        ValueError: if they can't be meant.
+    """
+    label = values.get("label")
+    if isinstance(label, list):
+        names = _quoted([field_text(name) for name in label])
+        raise ValueError(f"label: for several labels write labels = {names}")
+    stated = {"max_labels": _typed(values.get("max_labels"), int, "max_labels")}
+    entries = {key: values[key] for key in OF_NUMBER if key in values}
+    if "classes" in values or not (entries or "labels" in values):
+        stated["classes"] = _texts(values.get("classes"), "classes")
+    if "labels" in values:
+        stated["label_columns"] = _texts(values["labels"], "labels")
+        if len(stated["label_columns"]) == 1:
+            raise ValueError(
+                f"labels: one label is a class; write label = {_quoted(*stated['label_columns'])} "
+                f"and classes = [...] with the values of that column"
+            )
+    if entries:
+        low, high = (_typed(values.get(key), (int, float), key) for key in ("low", "high"))
+        if low is None or high is None or not -math.inf < low < high < math.inf:
+            raise ValueError(
+                f"low, high: write the lowest and the highest value of the label, such as low = 0 "
+                f"and high = 100; got {low} and {high}"
+            )
+        stated["number"] = _column(field_text(label or "label"), entries)
+    return stated
 
 
 def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
@@ -602,8 +742,13 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
 _quoted = functools.partial(json.dumps, ensure_ascii=False)  # TOML reads JSON's texts
 
 
-def _column_lines(column: TableColumn) -> list[str]:
-    """Returns a column's entries in TOML."""
+def _column_lines(column: TableColumn, number: TableColumn | None = None) -> list[str]:
+    """Returns a column's entries in TOML.
+
+    `number` is the label, whose decimal mark stands for all columns that name none.
+    """
+    if number is not None and number.decimal == "," and column.is_number:
+        column = dataclasses.replace(column, decimal=column.decimal or ".")
     if column.text:
         lines = [f"text = {column.text}"]
         lines += ["characters = true"] if column.characters else []
@@ -685,6 +830,7 @@ def draft(
     *,
     label: str | None = None,
     owner: str | None = None,
+    target: str | None = None,
     left_out: Sequence[str] = (),
     names: Sequence[str] = (),
     written: Mapping[str, str] | None = None,
@@ -695,24 +841,27 @@ def draft(
 
     Args:
         fields: of each column by its name.
-        label: name of the label's column, which public records need not have.
+        label: name of the label's column, which public records need not have; of several labels
+            the names of their columns, with commas.
         owner: name of the owner's column.
+        target: "class", "number" or "labels". Default: by the label's values.
         left_out: columns that could not be read by a name of their own.
         names: that columns were called as the file doesn't name them; empty if it does.
         written: delimiter and encoding of the file; None for the usual ones.
 
     Raises:
-        ValueError: if no column can be used, or the label's has another spelling.
+        ValueError: if no column can be used, the label's has another spelling, or its values do not
+            fit the target.
     """
-    if names and label is not None and label not in names:
+    labels = split_label(label, fields)
+    if names and (strange := sorted({*labels} - {*names})):
         raise ValueError(
             f"label: expected one of {', '.join(names)}, as the first line of the file is a "
-            f"record and names no columns; got {label}"
+            f"record and names no columns; got {strange[0]}"
         )
-    doubts = _check_roles(fields, label=label, owner=owner)
-    labels = texts_of(fields[label] if label and label in fields else [])
-    spelled = sorted(set(labels.to_pylist()) - {""}, key=lambda text: (len(text), text))
-    classes = sorted({_as_number(text): text for text in reversed(spelled)}.values())
+    stated, doubts = drafted_target(labels, fields, target)
+    number = stated.get("number")
+    doubts += _check_roles(fields, labels, owner)
     if numbers := [name for name in fields if re.fullmatch(number_pattern(), name)]:
         doubts.append(
             f"the first line has numbers ({', '.join(numbers)}): does it name the columns?"
@@ -722,48 +871,102 @@ def draft(
         f"left out: {name!r} is the name of several columns, or nested"
         for name in dict.fromkeys(filter(None, left_out))
     ]
-    doubts += _label_doubts(classes, fields, without=(label, owner))
-    listed = "" if len(classes) < 2 or _are_amounts(classes) else _quoted(classes)
+    if number is not None:
+        texts = texts_of(fields[labels[0]])
+        doubts += _number_doubts(number, texts, distinct_of(texts)[0])
+    doubts += _label_doubts(stated.get("classes", ()), fields, without=(*labels, owner))
     remarks = ["Drafted from public records. Look it through: ranges and categories are public."]
-    lines = _draft_lines(
-        [*remarks, *doubts], label, listed, names=names, owner=owner, **(written or {})
-    )
-    for name, column in draft_columns(fields, without=(label, owner)).items():
+    others = {"names": names, "owner": owner, **(written or {})}
+    lines = _draft_lines([*remarks, *doubts], labels, stated, **others)
+    for name, column in draft_columns(fields, without=(*labels, owner)).items():
         lines += ["", f"# left out: {name!r} is empty, or most values are of one record: names?"]
         if column is not None:
             lines[-1:] = [f"[columns.{_key(name)}]"]
             lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
-            lines += _column_lines(column)
+            lines += _column_lines(column, number)
     return "\n".join(lines) + "\n"
 
 
-def _are_amounts(classes: Sequence[str]) -> bool:
-    """Whether labels are amounts, of which a run learns none, rather than classes."""
-    numbers = [float(text) for text in classes if re.fullmatch(number_pattern(), text)]
-    is_whole = np.array_equal(numbers, np.rint(numbers))
-    is_many = len(numbers) > (MOST_CLASSES if is_whole else MOST_AMOUNTS)
-    is_numbering = is_whole and is_many and np.ptp(numbers) < len(numbers)
-    return is_many and len(numbers) == len(classes) and not is_numbering
+def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
+    """Returns the names of the label's columns: several where commas separate no column's name."""
+    if not label:
+        return ()
+    return (label,) if label in names else tuple(part.strip() for part in label.split(","))
+
+
+def drafted_target(
+    labels: Sequence[str], fields: Mapping[str, Column], target: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns what PUBLIC records say of the label, as `Schema` has it, and what needs thought.
+
+    Args:
+        labels: names of the label's columns.
+        fields: of each column by its name.
+        target: as of `draft`.
+
+    Raises:
+        ValueError: if the values do not fit the target.
+    """
+    if len(labels) > 1:
+        if target not in (None, SEVERAL_LABELS):
+            raise ValueError(f"target: a {target} has one column; name one instead of {labels}")
+        return {"label_columns": tuple(labels)}, []
+    texts = texts_of(fields[labels[0]] if labels and labels[0] in fields else [])
+    spelled = sorted({*distinct_of(texts)[0]} - {""}, key=lambda text: (len(text), text))
+    doubts = list[str]()
+    if target in (None, NUMBER):
+        number, doubts = _drafted_label_number(labels, texts, target)
+        if number is not None or target == NUMBER:
+            return {"number": number}, doubts
+    for separator in SEPARATORS if target != CLASS else ():
+        parts = {part.strip() for text in spelled for part in text.split(separator)} - {""}
+        joined = [text for text in spelled if separator in text]
+        if joined and 2 <= len(parts) <= min(MOST_CLASSES, len(spelled)):
+            doubts = [f"{joined[0]} is read as several labels; --target=class drafts classes"]
+            return {"classes": tuple(sorted(parts)), "separator": separator}, doubts
+    classes = tuple(sorted({_as_number(text): text for text in reversed(spelled)}.values()))
+    if target == SEVERAL_LABELS:
+        return {"classes": classes, "separator": SEPARATORS[0]}, doubts
+    return {"classes": classes}, doubts
+
+
+def _drafted_label_number(
+    labels: Sequence[str], texts: pyarrow.Array, target: str | None
+) -> tuple[TableColumn | None, list[str]]:
+    """Returns a label that is a number, None for classes; and what needs thought."""
+    distinct = distinct_of(texts)[0]
+    has_values = not GAPS.issuperset(filter(None, distinct))
+    number = _drafted_number(labels[0], texts, distinct) if has_values else None
+    if number is None:
+        if target == NUMBER and has_values:
+            raise ValueError(f"target: some values of {labels[0]} are no numbers")
+        return None, []
+    number = dataclasses.replace(number, missing=None)
+    amounts = np.unique(number.numbers(texts))
+    amounts = amounts[np.isfinite(amounts)]
+    is_whole = np.array_equal(amounts, np.rint(amounts))
+    is_numbering = is_whole and amounts[0] in (0, 1) and np.ptp(amounts) < len(amounts)
+    is_many = len(amounts) > (MOST_NUMBERED if is_whole else MOST_AMOUNTS)
+    doubts = []
+    if target is None and is_whole and MOST_NUMBERED <= len(amounts) <= MOST_CLASSES:
+        drafted, other = (CLASS, NUMBER) if is_numbering or not is_many else (NUMBER, CLASS)
+        doubts.append(
+            f"the label has {len(amounts)} whole values: a number or classes? This is the draft of "
+            f"a {drafted}; for the other write --target={other}"
+        )
+    if target is None and (is_numbering or not is_many):
+        return None, doubts
+    return dataclasses.replace(number, low=float(amounts[0])), doubts
 
 
 def _label_doubts(
     classes: Sequence[str], fields: Mapping[str, Column], *, without: Collection[str | None]
 ) -> list[str]:
-    """Returns what a person should think about in the label's values."""
+    """Returns what a person should think about in the label's classes."""
     doubts = _alike(classes)
     num_records = max(map(len, fields.values()), default=0)
-    if _are_amounts(classes):
-        doubts.append(
-            f"the label has {len(classes)} values, all numbers: a run learns classes, it predicts "
-            "no numbers; make a column of classes, such as low and high"
-        )
-    elif len(classes) > MOST_CLASSES or (len(classes) == num_records > 2):
+    if len(classes) > MOST_CLASSES or (len(classes) == num_records > 2):
         doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
-    for text in classes:
-        parts = re.split(r"\s*[;,|/]\s*", text)
-        if len(parts) > 1 and {*parts} <= {*classes}:
-            doubts.append(f"{text!r} is several labels: {ONE_COLUMN['label']}")
-            break
     likes = [
         name
         for name, values in fields.items()
@@ -771,44 +974,59 @@ def _label_doubts(
     ]
     if classes and likes:
         doubts.append(
-            f"{', '.join(likes)}: same values as the label. Other labels? A run learns one; remove "
-            "columns that are not known when it is predicted"
+            f"{', '.join(likes)}: same values as the label. Several labels? Name them all, "
+            "--label=a,b; remove columns that are not known when it is predicted"
         )
     return doubts
 
 
 def draft_of_names(
-    names: Sequence[str], *, label: str, owner: str | None, written: Mapping[str, str]
+    names: Sequence[str],
+    *,
+    labels: Sequence[str],
+    owner: str | None,
+    target: str | None = None,
+    written: Mapping[str, str],
 ) -> str:
     """Returns a draft of a schema in TOML, by names of columns alone; all else is to be stated.
 
     Args:
         names: of the columns.
-        label: name of the label's column.
+        labels: names of the label's columns.
         owner: name of the owner's column.
+        target: as of `draft`.
         written: delimiter and encoding of the file.
     """
     remarks = [
         "Drafted from the names of columns; nothing of a record is in it. State what is publicly",
         "known of each: never the lowest and highest value that private records have.",
     ]
-    lines = _draft_lines([*remarks, *unnamed_left_out(names)], label, "", owner=owner, **written)
+    stated, _ = drafted_target(labels, {}, target)
+    remarks += unnamed_left_out(names)
+    lines = _draft_lines(remarks, labels, stated, owner=owner, **written)
     for name in dict.fromkeys(names):
-        if name not in (label, owner) and not UNNAMED.fullmatch(name):
+        if name not in (*labels, owner) and not UNNAMED.fullmatch(name):
             lines += ["", f"[columns.{_key(name)}]", *STATED]
     return "\n".join(lines) + "\n"
 
 
 def _draft_lines(
-    remarks: Sequence[str], label: str | None, classes: str, **others: str | Sequence[str] | None
+    remarks: Sequence[str],
+    labels: Sequence[str],
+    target: Mapping[str, Any],
+    **others: str | Sequence[str] | None,
 ) -> list[str]:
     """Returns remarks and entries of a draft in TOML, without those that are empty or usual."""
-    classes = classes or "[]  # state them, in the order of their numbers"
     lines = [f"# {remark}" for remark in remarks]
-    lines += [f"label = {_quoted(label)}"] if label else []
+    lines += [f"label = {_quoted(labels[0])}"] if len(labels) == 1 else []
+    if "number" in target:
+        lines += STATED[:2] if target["number"] is None else _column_lines(target["number"])
+    if "classes" in target:
+        listed = _quoted(target["classes"]) if len(target["classes"]) > 1 else STATE_CLASSES
+        lines.append(f"classes = {listed}")
+    others = {"labels": target.get("label_columns"), "separator": target.get("separator"), **others}
     stated = {name: value for name, value in others.items() if value and value not in USUAL}
-    entries = [f"{name} = {_quoted(value)}" for name, value in stated.items()]
-    return [*lines, f"classes = {classes}", *entries]
+    return [*lines, *(f"{name} = {_quoted(value)}" for name, value in stated.items())]
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
@@ -828,16 +1046,16 @@ STATED = (
 )
 
 
-def _check_roles(names: Collection[str], **roles: str | None) -> list[str]:
+def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | None) -> list[str]:
     """Returns what is to be said of the columns of label and owner where there are none.
 
     Raises:
         ValueError: if a column's name has another spelling: it would be taken for an input.
     """
     doubts = []
-    for role, name in roles.items():
-        if name and name not in names and {*name.split(",")} <= {*names}:
-            raise ValueError(f"{role}: {ONE_COLUMN[role]}")
+    if owner and owner not in names and {*owner.split(",")} <= {*names}:
+        raise ValueError(f"owner: {ONE_OWNER}")
+    for role, name in [*(("label", name) for name in labels), ("owner", owner)]:
         if name is not None and name not in names and (near := nearest(name, names)):
             if _letters(near) == _letters(name):
                 raise ValueError(
@@ -877,6 +1095,7 @@ OWNERS = re.compile(  # names of columns that say whose a record is
 FAR = 5.0  # ranges of the other numbers between them and an outlier
 NUMBERS_PER_WORD = 20  # from which on a draft takes a word among numbers for a gap
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
+YES_OR_NO = {_spelled(word): 1 - place for place, some in enumerate(TRUTH_VALUES) for word in some}
 
 
 def _drafted_date(name: str, distinct: Sequence[str]) -> TableColumn | None:

@@ -10,7 +10,6 @@ import io
 import itertools
 import pathlib
 import re
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from pate_tf.core.checks import MOST_FAULTS, raise_all
-from pate_tf.core.dataset import Dataset
+from pate_tf.core.dataset import Dataset, is_labeled
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, warn_holder
 from pate_tf.data.schema import (
     GAPS,
+    ONE_OF,
     Column,
     Schema,
     field_text,
@@ -39,7 +39,6 @@ from pate_tf.data.schema import (
 
 PARQUET = (".parquet", ".pq")
 HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
-ONE_OF = ", one of "  # begins a list in a message
 FIRST = "first"
 LAST = "last"
 REFUSE = "refuse"  # a file, or a record, that does not fit
@@ -110,7 +109,7 @@ class TextTable:
 
         Args:
             dataset: with the schema by which a record becomes features.
-            label: name of the label's column; None for the schema's.
+            label: name of the label's column; None for the schema's, or several.
             owner: name of the owner's column; None for the schema's.
             on_bad_record: "refuse" if a record that does not fit is an error; "skip" if it is left
                 out, by itself alone, whatever the others are. How many are left is private then,
@@ -122,13 +121,12 @@ class TextTable:
                 names places and no field.
         """
         schema: Schema = dataset.schema
-        label = label or schema.label
+        names = schema.label_names(label)
         owner = owner or schema.owner
-        if label is None:
+        if not names:
             raise ValueError("label: expected the name of the label's column, got none")
-        self.check_columns([*(each.name for each in schema.columns), label, owner])
-        labels = schema.labels(self.fields[label])
-        misfits = {f"{label}: expected a class{ONE_OF}{schema.some_classes}": labels < 0}
+        self.check_columns([*(each.name for each in schema.columns), *names, owner])
+        labels, misfits = self._labels(schema, names, is_private=True)
         owners = None
         if owner is not None:
             owners = np.array(texts_of(self.fields[owner]), np.str_)
@@ -150,21 +148,35 @@ class TextTable:
         """
         labels = None
         misfits = dict[str, npt.NDArray[np.bool_]]()
-        column = label or schema.label
-        if column is not None and column in self.fields:
-            labels = schema.labels(self.fields[column], may_be_empty=True)
-            misfits[f"{column}: expected a class or none{ONE_OF}{schema.some_classes}"] = (
-                labels < -1
-            )
+        columns = schema.label_names(label)
+        if columns and {*columns} <= {*self.fields}:
+            labels, misfits = self._labels(schema, columns, is_private=False)
         inputs, _ = self.inputs(schema, misfits)
         for each in schema.columns:
             if each.is_number:
                 numbers = dataclasses.replace(each, missing=None).numbers(self.fields[each.name])
                 is_outside = (numbers < each.low) | (numbers > each.high)
                 warn_of_range(f"{self.what}: {each.name}", is_outside)
-        has_labels = labels is not None and bool((labels >= 0).any())
+        has_labels = labels is not None and bool(is_labeled(labels).any())
         size = pool_size(self.num_records, has_labels=has_labels)
         return PublicExamples(schema.dataset(name, size), inputs, labels)
+
+    def _labels(
+        self, schema: Schema, names: Sequence[str], *, is_private: bool
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[np.bool_]]]:
+        """Returns the labels, and which fields do not fit, by what was expected.
+
+        There is a warning if a number is outside of its range.
+        """
+        fields = [self.fields[name] for name in names]
+        labels, fits = schema.labels(*fields, may_be_empty=not is_private)
+        if (number := schema.number) is not None:
+            numbers = number.numbers(fields[0])
+            is_outside = (numbers < number.low) | (numbers > number.high)
+            warn_of_range(f"{self.what}: {names[0]}", is_outside, is_private=is_private)
+        expected = schema.expected_label(may_be_empty=not is_private)
+        columns = zip(names, fits.T, strict=True)
+        return labels, {f"{name}: expected {expected}": ~fits_name for name, fits_name in columns}
 
     def inputs(
         self,
@@ -261,13 +273,14 @@ class TextTable:
                 yield from (f"line {line}: {text}" for text in texts.get(row, ()))
 
 
-def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_]) -> None:
-    """Warns of public values outside of their range, if there are some."""
+def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_], is_private: bool = False) -> None:
+    """Warns of values outside of their range, of private ones the holder alone."""
     if is_outside.any():
-        warnings.warn(
+        warn_holder(
             f"{what}: {is_outside.mean():.2%} of the values are outside of their range and are "
             f"clipped to it; state the range that is meant",
-            stacklevel=4,
+            is_private=is_private,
+            stacklevel=5,
         )
 
 
@@ -626,7 +639,7 @@ def read_table(
     """
     wanted = None
     if by is not None:
-        wanted = {*(column.name for column in by.columns), by.label, by.owner, *others}
+        wanted = {*(column.name for column in by.columns), *by.label_names(), by.owner, *others}
     if path.suffix.lower() in PARQUET:
         return _read_parquet(path, wanted)
     line, names = next(_records(path, form, wanted), (0, []))

@@ -1,4 +1,4 @@
-"""One call from data to a student: `fit`, and `PateClassifier`, a scikit-learn estimator."""
+"""One call from data to a student: `fit`, and `PateClassifier`, `PateRegressor` of scikit-learn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
@@ -194,35 +194,11 @@ def fit(
     return fitted
 
 
-class PateClassifier(ClassifierMixin, BaseEstimator):
-    """A differentially private classifier, in scikit-learn's terms.
+class _PateEstimator(BaseEstimator):
+    """What both estimators share: settings, `fit`, and how inputs are read.
 
-    >>> import numpy as np, pate_tf
-    >>> X = np.random.default_rng(0).normal(size=(300, 2))
-    >>> classifier = pate_tf.PateClassifier(
-    ...     epsilon=50.0, num_teachers=5, teacher="random_forest", student="random_forest",
-    ...     classes=[0, 1])
-    >>> classifier.fit(X[:200], X[:200, 0] > 0, X_public=X[200:]).predict(X[:3]).shape
-    (3,)
-
-    `fit` trains teachers on disjoint shares of the private records (or sums their features), has
-    noisy labels of the public inputs released for `epsilon`, and trains a student on these.
-    `predict` asks the student. Each fit is a release of its own, differentially private at
-    (epsilon, delta) for every record of `X` and `y`, or owner: k fits on the same records, as in
-    cross-validation or a search, cost up to k times as much together. What scores on private
-    records tell is not covered.
-
-    The guarantee assumes that nothing else was learned from private records: `classes` and
-    `value_range` are public knowledge, and so is what a transformer before this one in a pipeline
-    learned. A pipeline hands `X_public` through its transformers with
-    `Pipeline(..., transform_input=["X_public"])` and `set_fit_request(X_public=True)`.
-
-    Attributes:
-        classes_: the classes, `[num_classes]`.
-        cost_: what the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
-        fitted_: student, labels and source, as `pate_tf.fit` returns them; with a `directory`,
-            `fitted_.student.publish()` exports the student with its privacy statement.
-        n_features_in_: number of columns of `X`.
+    `_coded`, of each, returns the labels as `Data.from_arrays` takes them, and what it takes of
+    them besides.
     """
 
     _num_fits: ClassVar[int] = 0  # of all in this process
@@ -239,41 +215,13 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         student_steps: int | None = None,
         num_queries: int | None = None,
         mechanism: Mechanism | type[Mechanism] | None = None,
-        classes: Sequence[Any] | None = None,
         value_range: tuple[Any, Any] | None = None,
         directory: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         insecure_seed: int | None = None,
         accept_forecast: bool = False,
     ) -> None:
-        """Takes the settings, which are checked by `fit`.
-
-        Args:
-            epsilon: what the labels of one fit may cost.
-            delta: what epsilon holds at, as of `pate_tf.Labeller`.
-            method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained; sums are of
-                bins, as no public labels choose a representation). Default: "pate", but
-                "feature_sums" without public inputs.
-            num_teachers: of method pate.
-            teacher: of method pate: an unfitted classifier of scikit-learn, or what
-                `pate_tf.Teachers` takes. Default: a small network.
-            student: kind of the student, as `pate_tf.Student` takes it.
-            student_steps: training steps of the student. Default: its own number.
-            num_queries: labels of method pate. Default: planned from public values.
-            mechanism: of method pate, as `pate_tf.Labeller` takes it; one that has its noise goes
-                with `epsilon=None`. Default: planned from public values.
-            classes: labels that there may be, from public knowledge. Default: those of `y`, which
-                makes their set public; there is a warning.
-            value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
-                public knowledge. Other values of `X` are clipped. Default: those of `X_public`.
-            directory: of the run with its ledger, for good. A second fit there uses the teachers or
-                sums that the first one stored, with a warning, whatever its records. Default: a
-                temporary one for each fit, so that no record of the cost remains but `cost_`.
-            random_state: of partition, training and the choice of queries; not of the privacy
-                noise, which the operating system seeds.
-            insecure_seed: for tests alone: noise from this seed. Nothing is private then.
-            accept_forecast: as of `pate_tf.Labeller`.
-        """
+        """Takes the settings of both estimators, as `PateClassifier` says."""
         self.epsilon = epsilon
         self.delta = delta
         self.method = method
@@ -283,12 +231,21 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self.student_steps = student_steps
         self.num_queries = num_queries
         self.mechanism = mechanism
-        self.classes = classes
         self.value_range = value_range
         self.directory = directory
         self.random_state = random_state
         self.insecure_seed = insecure_seed
         self.accept_forecast = accept_forecast
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Lists the shared settings in the signature, in which scikit-learn looks for them."""
+        super().__init_subclass__(**kwargs)
+        function: Any = cls.__init__
+        own = inspect.signature(function)
+        if "settings" in own.parameters:
+            settings = {**inspect.signature(_PateEstimator.__init__).parameters, **own.parameters}
+            listed = [each for name, each in settings.items() if name != "settings"]
+            function.__signature__ = own.replace(parameters=listed)
 
     def fit(
         self,
@@ -302,7 +259,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
             X: private inputs `[num_records, num_columns]`. SENSITIVE.
-            y: their classes `[num_records]`. SENSITIVE.
+            y: their classes, or numbers, `[num_records]`. SENSITIVE.
             X_public: public inputs `[num_inputs, num_columns]` of the same kind, without labels.
                 Default: none; feature sums take bins of `value_range` then.
             owners: whose each record is `[num_records]`; the guarantee is for owners then.
@@ -322,21 +279,21 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             if "could not convert" not in str(error):  # which quotes a private value
                 raise
             raise ValueError("X: expected numbers, got a text; use Data.from_dataframe") from None
-        if self.classes is not None and not hasattr(y, "dtype"):
+        if getattr(self, "classes", None) is not None and not hasattr(y, "dtype"):
             y = np.asarray(y, object)  # a type that fits all labels would depend on each
         labels = column_or_1d(y, warn=True)
         if len(labels) != len(private):
             raise ValueError(
                 f"y: expected a label of each of {len(private)} records, got {len(labels)} labels"
             )
-        self.classes_, codes = self._coded(labels)
+        targets, target = self._coded(labels)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         public, low, high = self._public(X_public, private.shape[1])
         data = Data.from_arrays(
             np.clip(private, low, high),
-            codes,
+            targets,
             np.clip(public, low, high),
-            num_classes=len(self.classes_),
+            **target,
             value_range=(low.tolist(), high.tolist()),
             owners=owners,
             held_out=0.0,
@@ -375,47 +332,15 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 acknowledge_reset=self.directory is None,
             )
         self.cost_ = self.fitted_.cost
-        PateClassifier._num_fits += 1
+        type(self)._num_fits += 1
         if self._num_fits == 2:
             warnings.warn(
-                f"PateClassifier: this was the second fit: k fits on the same records, as in a "
-                f"search or a cross-validation, cost up to k times epsilon "
+                f"{type(self).__name__}: this was the second fit: k fits on the same records, as "
+                f"in a search or a cross-validation, cost up to k times epsilon "
                 f"{self.cost_.epsilon:.4g} at delta {self.cost_.delta:g} together",
                 stacklevel=2,
             )
         return self
-
-    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803
-        """Returns the class `[num_inputs]` of each input `[num_inputs, num_columns]`."""
-        winners = self.predict_proba(X).argmax(axis=1)
-        return np.asarray(self.classes_[winners])
-
-    def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Returns the probability of each class `[num_inputs, num_classes]`, as `classes_`."""
-        check_is_fitted(self, "fitted_")
-        inputs = validate_data(self, X, reset=False, dtype=np.float64)
-        low, high = self.fitted_.labels.pool.dataset.value_range
-        clipped = np.clip(inputs, np.asarray(low), np.asarray(high))
-        return np.asarray(self.fitted_.student.predict_proba(clipped), np.float64)
-
-    def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Returns the classes, and each label's position among them."""
-        if self.classes is None:
-            warnings.warn(
-                "classes: taken from y, so that their set is public; give `classes`", stacklevel=3
-            )
-            if labels.dtype.kind == "f":
-                is_class = np.isfinite(labels) & (np.floor(labels) == labels)
-                if not is_class.all():
-                    raise ValueError("y: expected labels, got continuous targets, NaN or infinity")
-        classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
-        if len(classes) < 2:
-            raise ValueError(f"classes: expected at least two, got {len(classes)} class")
-        places = {label: place for place, label in enumerate(classes.tolist())}
-        codes = [places.get(label) for label in labels.tolist()]
-        if None in codes:
-            raise ValueError("y: expected labels among `classes`, got others")
-        return classes, np.array(codes, np.int64)
 
     def _public(
         self, inputs: npt.ArrayLike | None, num_columns: int
@@ -438,6 +363,141 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         low, high = (np.asarray(side, np.float64) for side in sides)
         high = np.where(high > low, high, low + 1.0)
         return np.zeros((0, num_columns)) if public is None else public, low, high
+
+    def _inputs(self, inputs: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Returns inputs `[num_inputs, num_columns]` of a fitted estimator, clipped."""
+        check_is_fitted(self, "fitted_")
+        checked = validate_data(self, inputs, reset=False, dtype=np.float64)
+        low, high = self.fitted_.labels.pool.dataset.value_range
+        return np.clip(checked, np.asarray(low), np.asarray(high))
+
+
+class PateClassifier(ClassifierMixin, _PateEstimator):
+    """A differentially private classifier, in scikit-learn's terms.
+
+    >>> import numpy as np, pate_tf
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> classifier = pate_tf.PateClassifier(
+    ...     epsilon=50.0, num_teachers=5, teacher="random_forest", student="random_forest",
+    ...     classes=[0, 1])
+    >>> classifier.fit(X[:200], X[:200, 0] > 0, X_public=X[200:]).predict(X[:3]).shape
+    (3,)
+
+    `fit` trains teachers on disjoint shares of the private records (or sums their features), has
+    noisy labels of the public inputs released for `epsilon`, and trains a student on these.
+    `predict` asks the student. Each fit is a release of its own, differentially private at
+    (epsilon, delta) for every record of `X` and `y`, or owner: k fits on the same records, as in
+    cross-validation or a search, cost up to k times as much together. What scores on private
+    records tell is not covered.
+
+    The guarantee assumes that nothing else was learned from private records: `classes` and
+    `value_range` are public knowledge, and so is what a transformer before this one in a pipeline
+    learned. A pipeline hands `X_public` through its transformers with
+    `Pipeline(..., transform_input=["X_public"])` and `set_fit_request(X_public=True)`.
+
+    Attributes:
+        classes_: the classes, `[num_classes]`.
+        cost_: what the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
+        fitted_: student, labels and source, as `pate_tf.fit` returns them; with a `directory`,
+            `fitted_.student.publish()` exports the student with its privacy statement.
+        n_features_in_: number of columns of `X`.
+    """
+
+    def __init__(self, *, classes: Sequence[Any] | None = None, **settings: Any) -> None:
+        """Takes the settings, which are checked by `fit`.
+
+        Args:
+            classes: labels that there may be, from public knowledge. Default: those of `y`, which
+                makes their set public; there is a warning.
+            **settings: the following ones, which `PateRegressor` takes, too.
+            epsilon: what the labels of one fit may cost.
+            delta: what epsilon holds at, as of `pate_tf.Labeller`.
+            method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained; sums are of
+                bins, as no public labels choose a representation). Default: "pate", but
+                "feature_sums" without public inputs.
+            num_teachers: of method pate.
+            teacher: of method pate: an unfitted estimator of scikit-learn, or what
+                `pate_tf.Teachers` takes. Default: a small network.
+            student: kind of the student, as `pate_tf.Student` takes it.
+            student_steps: training steps of the student. Default: its own number.
+            num_queries: labels of method pate. Default: planned from public values.
+            mechanism: of method pate, as `pate_tf.Labeller` takes it; one that has its noise goes
+                with `epsilon=None`. Default: planned from public values.
+            value_range: lowest and highest value of each column, numbers or `[num_columns]`, from
+                public knowledge. Other values of `X` are clipped. Default: those of `X_public`.
+            directory: of the run with its ledger, for good. A second fit there uses the teachers or
+                sums that the first one stored, with a warning, whatever its records. Default: a
+                temporary one for each fit, so that no record of the cost remains but `cost_`.
+            random_state: of partition, training and the choice of queries; not of the privacy
+                noise, which the operating system seeds.
+            insecure_seed: for tests alone: noise from this seed. Nothing is private then.
+            accept_forecast: as of `pate_tf.Labeller`.
+        """
+        super().__init__(**settings)
+        self.classes = classes
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803
+        """Returns the class `[num_inputs]` of each input `[num_inputs, num_columns]`."""
+        winners = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[winners])
+
+    def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:  # noqa: N803
+        """Returns the probability of each class `[num_inputs, num_classes]`, as `classes_`."""
+        inputs = self._inputs(X)
+        return np.asarray(self.fitted_.student.predict_proba(inputs), np.float64)
+
+    def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Returns each label's position among `classes_`, and what `Data` takes of these."""
+        if self.classes is None:
+            warnings.warn(
+                "classes: taken from y, so that their set is public; give `classes`", stacklevel=3
+            )
+            if labels.dtype.kind == "f":
+                is_class = np.isfinite(labels) & (np.floor(labels) == labels)
+                if not is_class.all():
+                    raise ValueError("y: expected labels, got continuous targets, NaN or infinity")
+        classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        if len(classes) < 2:
+            raise ValueError(f"classes: expected at least two, got {len(classes)} class")
+        places = {label: place for place, label in enumerate(classes.tolist())}
+        codes = [places.get(label) for label in labels.tolist()]
+        if None in codes:
+            raise ValueError("y: expected labels among `classes`, got others")
+        self.classes_ = classes
+        return np.array(codes, np.int64), {"num_classes": len(classes)}
+
+
+class PateRegressor(RegressorMixin, _PateEstimator):
+    """A differentially private model of a number, in scikit-learn's terms.
+
+    As `PateClassifier`, with numbers in place of classes: `y` has a number for each record, and
+    `predict` returns numbers in the same unit. The guarantee is the same.
+
+    Attributes:
+        cost_: what the release cost, whatever the data, as of `PateClassifier`.
+        fitted_: student, labels and source, as `pate_tf.fit` returns them.
+        n_features_in_: number of columns of `X`.
+    """
+
+    def __init__(self, *, target_range: tuple[float, float], **settings: Any) -> None:
+        """Takes the settings, which are checked by `fit`.
+
+        Args:
+            target_range: lowest and highest value of `y`, from public knowledge. Other values are
+                clipped, with a warning for the holder of the records.
+            **settings: as of `PateClassifier`, without `classes`.
+        """
+        super().__init__(**settings)
+        self.target_range = target_range
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:  # noqa: N803
+        """Returns the number `[num_inputs]` of each input `[num_inputs, num_columns]`."""
+        inputs = self._inputs(X)
+        return np.asarray(self.fitted_.student.predict(inputs), np.float64)
+
+    def _coded(self, labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Returns the numbers, and what `Data` takes of them."""
+        return labels, {"target_range": self.target_range}
 
 
 def _unfitted(teacher: BaseEstimator, dataset: Dataset) -> BaseEstimator:

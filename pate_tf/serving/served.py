@@ -325,7 +325,8 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     if column not in fields:
         raise ValueError(f"inputs: expected labels in {column}, or `output` to predict, got none")
     if schema is not None:
-        truth = schema.labels(fields[column], may_be_empty=True)
+        truth, fits = schema.labels(fields[column], may_be_empty=True)
+        truth = np.where(fits[:, 0], truth, -2)
     else:
         numbers = {"": -1, **{name: place for place, name in enumerate(published.class_names)}}
         truth = np.array([numbers.get(name, -2) for name in fields[column]], np.int64)

@@ -85,7 +85,7 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
     return PrivateExamples(
         dataset,
         records.inputs(schema)[0],
-        schema.labels(fields["ill"]),
+        schema.labels(fields["ill"])[0],
         np.array(fields["who"].to_pylist()) if owners else None,
     )
 
