@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pate_tf.core import artifacts
 from pate_tf.core.checks import MOST_FAULTS, raise_all
-from pate_tf.core.dataset import CLASS, NUMBER, SEVERAL_LABELS, Dataset
+from pate_tf.core.dataset import CLASS, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset, is_labeled
 from pate_tf.core.reporting import RunReport
 from pate_tf.data import image_folders, tables
 from pate_tf.data.schema import read_schema, texts_of
@@ -321,23 +321,28 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     published = ServedStudent(newest_version(pathlib.Path(student)))
     fields, raw = published.read(inputs)
     schema = published.dataset.schema
-    column = label or (schema.label if schema is not None else None) or "label"
-    if column not in fields:
-        raise ValueError(f"inputs: expected labels in {column}, or `output` to predict, got none")
+    columns = schema.label_names(label) if schema is not None else (label or "label",)
+    columns = columns or ("label",)
+    named = ", ".join(columns)
+    if not set(columns) <= set(fields):
+        raise ValueError(f"inputs: expected labels in {named}, or `output` to predict, got none")
+    expected = ", ".join(published.class_names[:12])
     if schema is not None:
-        truth, fits = schema.labels(fields[column], may_be_empty=True)
-        truth = np.where(fits[:, 0], truth, -2)
+        truth, fits = schema.labels(*map(fields.get, columns), may_be_empty=True)
+        expected = schema.expected_label(may_be_empty=True)
     else:
-        numbers = {"": -1, **{name: place for place, name in enumerate(published.class_names)}}
-        truth = np.array([numbers.get(name, -2) for name in fields[column]], np.int64)
-    if (truth < -1).any():
-        raise ValueError(
-            f"inputs: expected labels of {', '.join(published.class_names[:12])} in {column}, got "
-            f"{min(itertools.compress(fields[column], truth < -1))!r}"
-        )
-    has_label = truth >= 0
+        numbers = {"": UNKNOWN, **{name: place for place, name in enumerate(published.class_names)}}
+        fits = np.array([[name in numbers] for name in fields[columns[0]]])
+        truth = np.array([numbers.get(name, UNKNOWN) for name in fields[columns[0]]], np.int64)
+    for column, fits_there in zip(columns, fits.T, strict=True):
+        if not fits_there.all():
+            raise ValueError(
+                f"inputs: {column}: expected {expected}, got "
+                f"{min(itertools.compress(fields[column], ~fits_there))!r}"
+            )
+    has_label = is_labeled(truth)
     if not has_label.any():
-        raise ValueError(f"inputs: expected a label in {column} at least once, got none")
+        raise ValueError(f"inputs: expected a label in {named} at least once, got none")
     from pate_tf.students.measures import measure, rows_of_measure
 
     predictions, probabilities = published.answer(raw[has_label])

@@ -42,7 +42,6 @@ def test_records_become_data_of_a_number(monkeypatch, form):
         regressor().fit(INPUTS, np.where(NUMBERS > 50, np.nan, NUMBERS))
 
 
-@pytest.mark.xfail(strict=False, reason="releases and students of numbers come from another branch")
 @pytest.mark.filterwarnings("ignore")
 def test_a_student_predicts_numbers():
     fitted = regressor().fit(INPUTS[:800], NUMBERS[:800])
