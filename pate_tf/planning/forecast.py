@@ -161,13 +161,13 @@ class Forecast(NamedTuple):
         more than `UNEVEN_SHARE`, few labels of another class can be expected at all: what counts is
         whether the labels rank inputs better than a constant does, an area under the curve above
         1/2. A measured mean has equal chances to be too high and too low, so it is compared itself.
-        Of numbers and several labels, all of the range is better than a constant answer.
+        So is the measure of numbers and several labels.
 
         Args:
             majority: share of the pool's most frequent class; None where the pool has no labels.
         """
         if self.target != CLASS:
-            return self.low > MEASURES[self.target][1]
+            return self.accuracy > MEASURES[self.target][1]
         if self.is_noise or majority is None:
             return not self.is_noise
         if majority > UNEVEN_SHARE and self.auc is not None:

@@ -175,7 +175,8 @@ class SumsOption:
             if len(encoders) > 1:
                 trials = {each: self._trial(each, encoders[each], 1)[0] for each in encoders}
                 name = max(encoders, key=lambda each: trials[each].accuracy)
-                shown = ", ".join(f"{each} {of.accuracy:.1%}" for each, of in trials.items())
+                form = ".1%" if pool.dataset.target == CLASS else ".2f"
+                shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
                 reporting.note(f"Representation, by labels of the pool: {shown}.")
             return name, *self._trial(name, encoders[name], DRAWS)
 
@@ -222,6 +223,7 @@ class SumsOption:
             epsilon=settings.budget.epsilon,
             planned=self.planned,
             known=self._known,
+            target=pool.dataset.target,
             forecast=forecast,
         )
         reason, description = words.splitlines()
