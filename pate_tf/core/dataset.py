@@ -335,7 +335,7 @@ def is_labeled(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Returns which of labels, as of `checked_labels`, are known, `[num_examples]`."""
     if labels.dtype.kind == "f":
         return np.asarray(~np.isnan(labels))
-    return np.asarray((labels != UNKNOWN).reshape(len(labels), -1).all(axis=1))
+    return np.asarray((labels != UNKNOWN).all(axis=tuple(range(1, labels.ndim))))
 
 
 def unlabeled(number: int, dataset: Dataset) -> npt.NDArray[Any]:
