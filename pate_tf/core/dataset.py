@@ -351,8 +351,7 @@ def is_labeled(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Returns which of labels, as of `checked_labels`, are known, `[num_examples]`."""
     if labels.dtype.kind == "f":
         return np.asarray(~np.isnan(labels))
-    is_known = labels != UNKNOWN
-    return np.asarray(is_known if labels.ndim == 1 else is_known.all(axis=1))
+    return np.asarray((labels != UNKNOWN).all(axis=tuple(range(1, labels.ndim))))
 
 
 def unlabeled(number: int, dataset: Dataset) -> npt.NDArray[Any]:

@@ -39,7 +39,7 @@ class FileSource(Settings):
     )
     schema: pathlib.Path | None = setting(
         None,
-        help="Of files: a TOML file with each column's range or categories, and the classes, from "
+        help="Of files: a TOML file with each column's range or categories, and the label's, from "
         "public knowledge; pate schema drafts it from the public file.",
     )
     label: str | None = setting(

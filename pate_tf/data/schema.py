@@ -385,20 +385,19 @@ class Schema:
         given = [name for name, value in stated.items() if value]
         if not any(way.issuperset(given) for way in WAYS):
             raise ValueError(
-                f"label: {', '.join(given)} are given together; write classes for a class, low and "
-                f"high for a number, or labels, a column of 0 and 1 each"
+                f"label: write one of classes (a class), low and high (a number) or labels (a "
+                f"column of 0 and 1 each), got {', '.join(given)}"
             )
         names = self.label_columns or self.classes
         if self.number is None and (len(names) < 2 or len(set(names)) < len(names)):
             raise ValueError(f"classes, labels: expected at least 2 different, got {list(names)}")
         if self.separator and any(self.separator in name or not name for name in names):
-            raise ValueError("classes: no label is empty, or has the separator in it")
+            raise ValueError("classes: a label must not be empty, or contain the separator")
         most = len(names) if self.target == SEVERAL_LABELS else 0
         if self.max_labels is not None and not 1 <= self.max_labels <= most:
             raise ValueError(
-                f"max_labels: {self.max_labels} is not from 1 to the number of labels, {most}"
-                if most
-                else "max_labels: only several labels have it; write labels, or a separator"
+                f"max_labels: write at most the number of labels, {most}; only several labels "
+                f"have it. Got {self.max_labels}"
             )
 
     @property
@@ -688,12 +687,15 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     label = values.get("label")
     if isinstance(label, list):
-        names = _quoted([field_text(name) for name in label])
-        raise ValueError(f"label: for several labels write labels = {names}")
+        raise ValueError('label: for several labels write labels = ["edema", "effusion"]')
     stated = {"max_labels": _typed(values.get("max_labels"), int, "max_labels")}
     entries = {key: values[key] for key in OF_NUMBER if key in values}
-    if "classes" in values or not (entries or "labels" in values):
-        stated["classes"] = _texts(values.get("classes"), "classes")
+    if "classes" in values:
+        stated["classes"] = _texts(values["classes"], "classes")
+    elif not entries and "labels" not in values:
+        raise ValueError(
+            'classes: list the classes: classes = ["a", "b"]; a number has low and high instead'
+        )
     if "labels" in values:
         stated["label_columns"] = _texts(values["labels"], "labels")
         if len(stated["label_columns"]) == 1:
@@ -909,7 +911,7 @@ def drafted_target(
     """
     if len(labels) > 1:
         if target not in (None, SEVERAL_LABELS):
-            raise ValueError(f"target: a {target} has one column; name one instead of {labels}")
+            raise ValueError(f"target: a {target} has one column, got {', '.join(labels)}")
         return {"label_columns": tuple(labels)}, []
     texts = texts_of(fields[labels[0]] if labels and labels[0] in fields else [])
     spelled = sorted({*distinct_of(texts)[0]} - {""}, key=lambda text: (len(text), text))
@@ -939,7 +941,7 @@ def _drafted_label_number(
     number = _drafted_number(labels[0], texts, distinct) if has_values else None
     if number is None:
         if target == NUMBER and has_values:
-            raise ValueError(f"target: some values of {labels[0]} are no numbers")
+            raise ValueError(f"target: some values of {labels[0]} are not numbers")
         return None, []
     number = dataclasses.replace(number, missing=None)
     amounts = np.unique(number.numbers(texts))

@@ -470,6 +470,10 @@ class PateClassifier(ClassifierMixin, _PateEstimator):
 class PateRegressor(RegressorMixin, _PateEstimator):
     """A differentially private model of a number, in scikit-learn's terms.
 
+    >>> import pate_tf
+    >>> pate_tf.PateRegressor(epsilon=1.0, target_range=(0, 60000)).get_params()["target_range"]
+    (0, 60000)
+
     As `PateClassifier`, with numbers in place of classes: `y` has a number for each record, and
     `predict` returns numbers in the same unit. The guarantee is the same.
 

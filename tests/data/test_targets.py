@@ -82,16 +82,19 @@ def test_several_labels_are_in_one_field(tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({**ONE_FIELD, "label": ["a", "b"]}, r'several labels write labels = \["a", "b"\]$'),
-        ({**COLUMNWISE, "max_labels": 4}, "max_labels: 4 is not from 1 to the number of labels, 3"),
-        ({**NUMBER, "max_labels": 1}, "max_labels: only several labels have it"),
-        ({**NUMBER, "classes": ["a", "b"]}, "classes, low and high|low and high, label, classes"),
-        ({**COLUMNWISE, "label": "x2"}, "labels, label are given together; write classes"),
+        ({**ONE_FIELD, "label": ["a", "b"]}, r'for several labels write labels = \["edema"'),
+        ({**COLUMNWISE, "max_labels": 4}, "max_labels: write at most the number of labels, 3"),
+        ({**NUMBER, "max_labels": 1}, "number of labels, 0; only several labels have it"),
+        (
+            {**NUMBER, "classes": ["a", "b"]},
+            r"low and high \(a number\) .* got low and high, label, classes",
+        ),
+        ({**COLUMNWISE, "label": "x2"}, "got labels, label$"),
         ({**COLUMNWISE, "labels": ["a"]}, 'one label is a class; write label = "a" and classes'),
         ({**COLUMNWISE, "labels": ["a", "x"]}, "columns.x: expected no label among them"),
         ({**NUMBER, "low": 100}, "low, high: write the lowest and .* got 100 and 100"),
         ({"label": "cost", "unit": "$"} | COLUMNS, "low, high: write .* got None and None"),
-        ({**ONE_FIELD, "classes": ["a", "b|c"]}, "classes: no label is empty, or has the separ"),
+        ({**ONE_FIELD, "classes": ["a", "b|c"]}, "classes: a label must not be empty, or contain"),
     ],
     ids=str,
 )
@@ -141,7 +144,7 @@ def test_drafts(tmp_path):
     assert '\nseparator = "|"\n' in draft("site", "labels")
     assert "# low = 0.0" in draft("days", "number", private=path).partition("[columns")[0]
     for label, target in (("site", "number"), ("edema,mass", "class")):
-        with pytest.raises(ValueError, match=r"^target: .*(no numbers|one column)"):
+        with pytest.raises(ValueError, match=r"^target: .*(not numbers|one column)"):
             draft(label, target)
     command = ("pate_tf/cli/main.py", "schema", f"--public={path}", "--label=edema")
     shown = run_script(*command, "--target=number", folder=tmp_path)

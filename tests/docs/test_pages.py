@@ -19,10 +19,7 @@ from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.students.student_kinds import StudentSettings
 
 CLI = REPOSITORY / "pate_tf" / "cli"
-COMMANDS = [
-    CLI / "command_line.py",
-    *(CLI / f"{name}_command.py" for name in main.COMMANDS if name != "schema"),
-]
+COMMANDS = [CLI / "command_line.py", *(CLI / f"{name}_command.py" for name in main.COMMANDS)]
 OF_OTHERS = {
     # of the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed", "beta"),

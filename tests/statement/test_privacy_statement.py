@@ -193,6 +193,8 @@ def test_every_sentence_of_the_templates_is_on_a_page():
     pages = "\n".join(made.to_markdown() for made in EVERY.values())
     pages += labels(num_ledgers=2, **NAMED).to_markdown()
     pages += labels(**estimated(0.5, is_apart=False)).to_markdown()
+    sums = GaussianFeatureSums(sigma=50.0)
+    pages += labels(mechanism=sums, num_teachers=None, predicts="a number").to_markdown()
     for name in TEMPLATES.list_templates():
         tree = TEMPLATES.parse(TEMPLATES.loader.get_source(TEMPLATES, name)[0])
         for text in tree.find_all(nodes.TemplateData):

@@ -9,13 +9,14 @@ from pate_tf.data import datasets as data
 from pate_tf.data.datasets import DIGITS
 from pate_tf.students import student_training
 from pate_tf.students.student_kinds import StudentConfig, kind_of
-from pate_tf.students.student_training import accuracy_in_pool, measure
+from pate_tf.students.measures import measure_classes, measure_labels, measure_numbers
+from pate_tf.students.student_training import accuracy_in_pool
 
 
 def measured(labels, truth, probabilities=None):
     if probabilities is None:
         probabilities = np.eye(max(2, *truth) + 1)[labels]
-    return measure(np.array(labels), np.array(truth), np.asarray(probabilities))
+    return measure_classes(np.array(labels), np.array(truth), np.asarray(probabilities))
 
 
 def test_accuracy_has_wilsons_interval():
@@ -25,6 +26,21 @@ def test_accuracy_has_wilsons_interval():
     assert measures["accuracy_interval"] == pytest.approx([0.4902, 0.9433], abs=1e-4)
     low, high = measured([1] * 3, [1] * 3)["accuracy_interval"]
     assert low == pytest.approx(0.4385, abs=1e-4) and high == 1.0
+
+
+def test_numbers_and_several_labels_against_their_definitions():
+    found = measure_numbers(np.array([1.0, 2.0, 6.0]), np.array([0.0, 3.0, 6.0]))
+    assert found["r_squared"] == pytest.approx(1.0 - 2.0 / 18.0)
+    assert found["root_mean_squared_error"] == pytest.approx((2.0 / 3.0) ** 0.5)
+    assert found["mean_absolute_error"] == pytest.approx(2.0 / 3.0)
+    assert found["constant_root_mean_squared_error"] == pytest.approx(6.0**0.5)
+    assert found["constant_mean_absolute_error"] == pytest.approx(2.0)
+    truth = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0]])
+    probable = np.array([[0.9, 0.2, 0.1], [0.3, 0.1, 0.2], [0.4, 0.8, 0.3]])
+    found = measure_labels((probable >= 0.5).astype(int), truth, probable)
+    # Of label 2 one of two pairs is in order; no sample has label 3.
+    assert found["label_auc"] == [1.0, 0.5, None] and found["auc"] == 0.75
+    assert found["label_recall"] == [0.5, 0.5, None] and found["exact_match"] == 1 / 3
 
 
 def numbered(num: int) -> PublicExamples:
