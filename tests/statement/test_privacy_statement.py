@@ -16,7 +16,12 @@ from scipy.stats import norm
 from pate_tf.accounting.charge import SanitisedEpsilon
 from pate_tf.accounting.composition import several_teachers_epsilon, smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureFeatureSums, SecureHistogram
-from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, base
+from pate_tf.accounting.mechanisms import (
+    GaussianFeatureSums,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    base,
+)
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.release.noisy_sums import mechanism_of_estimate
 from pate_tf.statement.labels_statement import LabelsStatement, with_estimate

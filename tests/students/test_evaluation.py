@@ -8,8 +8,8 @@ from pate_tf.core.public import PoolLabels, PublicExamples
 from pate_tf.data import datasets as data
 from pate_tf.data.datasets import DIGITS
 from pate_tf.students import student_training
-from pate_tf.students.student_kinds import StudentConfig, kind_of
 from pate_tf.students.measures import measure_classes, measure_labels, measure_numbers
+from pate_tf.students.student_kinds import StudentConfig, kind_of
 from pate_tf.students.student_training import accuracy_in_pool
 
 
