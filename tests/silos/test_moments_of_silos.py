@@ -22,16 +22,21 @@ COLUMNS = {"age": {"low": 0, "high": 100}, "ward": {"categories": ["a", "b"], "o
 SCHEMA = schema_of({"label": "ill", "classes": ["no", "yes"], "columns": COLUMNS})
 
 
-def data_of(start=0, stop=2_000):
+COSTS = schema_of({"label": "cost", "low": 0, "high": 200, "columns": COLUMNS})
+
+
+def data_of(start=0, stop=2_000, schema=SCHEMA):
     random = np.random.default_rng(0)
     age, ward = random.uniform(0, 100, 2_000), random.choice(["a", "b", "c"], 2_000)
-    ill = np.where(age + 40 * (ward == "a") > 75, "yes", "no")
-    table = pyarrow.table({"age": age, "ward": ward, "ill": ill})
-    return pate_tf.Data.from_dataframe(table.slice(start, stop - start), label="ill", schema=SCHEMA)
+    cost = age + 40 * (ward == "a")
+    ill = np.where(cost > 75, "yes", "no")
+    table = pyarrow.table({"age": age, "ward": ward, "ill": ill, "cost": cost})
+    part = table.slice(start, stop - start)
+    return pate_tf.Data.from_dataframe(part, label=schema.label, schema=schema)
 
 
-def sums_of(folder, *part):
-    data = data_of(*part)
+def sums_of(folder, *part, schema=SCHEMA):
+    data = data_of(*part, schema=schema)
     return FeatureSums(directory=folder).fit(data.private, data.pool)
 
 
@@ -58,9 +63,9 @@ def setting(tmp_path, monkeypatch):
     return whole, parts, release
 
 
-def labels_of(folder, parts, **changes):
+def labels_of(folder, parts, schema=SCHEMA, **changes):
     """Labels and the student of five silos."""
-    data = data_of()
+    data = data_of(schema=schema)
     representation = pate_tf.Representation("bins").fit(data.pool)
     silos = [open_silo(folder, name, sums=parts[name], **changes) for name in NAMES]
     running, _ = five_silos.coordinator(folder, silos, kind="moments")
@@ -120,3 +125,22 @@ def test_a_silo_that_lies_of_sums_or_moments_is_noticed(tmp_path, setting, colum
     parts["b"] = dataclasses.replace(parts["b"], values=table)
     with pytest.raises(ValueError, match="silos: expected a total of records' features"):
         labels_of(tmp_path, parts)
+
+
+def test_silos_learn_a_number_and_refuse_one_of_another_range(tmp_path, setting):
+    parts = {
+        name: silo_sums(
+            sums_of(tmp_path / f"cost of {name}", 400 * place, 400 * place + 400, schema=COSTS)
+        )
+        for place, name in enumerate(NAMES)
+    }
+    _, student, published = labels_of(tmp_path, parts, schema=COSTS)
+    data = data_of(schema=COSTS)
+    truth = data.private.labels
+    assert student.evaluate(data.private.inputs, truth) > 0.6
+    answers, interval = ServedStudent(published.student_folder).answer(data.private.inputs)
+    np.testing.assert_allclose(answers, student.predict(data.private.inputs), rtol=1e-3, atol=0.1)
+    assert (interval[:, 0] <= answers).all() and (answers <= interval[:, 1]).all()
+    other = dataclasses.replace(COSTS, number=dataclasses.replace(COSTS.number, high=300.0))
+    digests = {sums_of(tmp_path / "other", 0, 9, schema=other).representation_digest}
+    assert digests.isdisjoint(part.encoder_digest for part in parts.values())
