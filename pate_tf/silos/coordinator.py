@@ -46,7 +46,7 @@ from pate_tf.silos.protocol import (
     Transcript,
 )
 from pate_tf.silos.roster import Asking, SiloRoster
-from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundResult
+from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundCollected, RoundResult
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.several_holders import SiloSpending, SilosStatement
 
@@ -221,6 +221,7 @@ class Coordinator(contextlib.ExitStack):
         asking: Asking | None = None,
         aggregators: Sequence[Ask] = (),
         on_event: Callable[[str], None] = lambda event: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Opens the journal, and takes up what it holds.
 
@@ -231,6 +232,7 @@ class Coordinator(contextlib.ExitStack):
             asking: how silos are asked; default: randomized response, all silos.
             aggregators: how to ask each of the roster, with secure aggregation.
             on_event: called with who is waited for, who refused, and whom a total left out.
+            clock: seconds since 1970.
 
         Raises:
             ValueError: if roster, silos and mechanism do not fit each other.
@@ -260,9 +262,12 @@ class Coordinator(contextlib.ExitStack):
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        self.journal = CoordinatorJournal(roster.run, roster.names, path, on_event=on_event)
+        self.journal = CoordinatorJournal(
+            roster.run, roster.names, path, clock=clock, on_event=on_event
+        )
         self.callback(self.journal.close)
         self._silos = silos
+        self._round_seconds = self.asking.seconds if silos is None else IN_PROCESS_SECONDS
 
     def label(self, pool: Pool, *, num_queries: int, strategy: str = "first", seed: int = 0) -> Any:
         """Chooses queries of a pool, and has silos label them.
@@ -289,7 +294,8 @@ class Coordinator(contextlib.ExitStack):
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
         """Returns labels of inputs of a pool; silos are asked for those that have none yet.
 
-        A round that was open when a coordinator was killed is finished first.
+        A round that was open when a coordinator was killed is finished first. Silos that have not
+        replied to it get `asking.seconds` again, however long the coordinator was away.
 
         Args:
             pool: public inputs.
@@ -501,14 +507,13 @@ class Coordinator(contextlib.ExitStack):
             for member in self.roster.members
         }
         number = 1 + max((earlier.number for earlier in self.journal.rounds), default=0)
-        seconds = self.asking.seconds if self._silos is None else IN_PROCESS_SECONDS
         batch = QueryBatch(
             run_id=self.roster.run,
             batch_id=f"round-{number}",
             queries=queries,
             num_classes=num_classes,
             mechanism=mechanisms[self.roster.names[0]],
-            deadline=time.time() + seconds,
+            deadline=self.journal.clock() + self._round_seconds,
         )
         round_ = Round(number=number, batch=batch, mechanisms=mechanisms)
         self.journal.keep(round_)
@@ -517,12 +522,14 @@ class Coordinator(contextlib.ExitStack):
 
     def _finish_open_rounds(self) -> None:
         for round_ in self.journal.rounds:
+            if round_.is_waiting:
+                self.journal.reopen(round_, self._round_seconds)
             if round_.is_open:
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
         """Waits for replies, or has the silos of this process reply, and closes a round."""
-        if self._silos is None:
+        if self._silos is None and round_.is_waiting:
             asked = round_.mechanisms.keys()
             deadline = round_.batch.deadline
             self.journal.wait(asked, round_.replies.keys(), deadline, "silos replied")
@@ -533,6 +540,8 @@ class Coordinator(contextlib.ExitStack):
                 fault_point("silo_answered")
                 self.journal.submit(reply)
                 fault_point("silo_submitted")
+        if round_.is_waiting:
+            self.journal.keep(RoundCollected(number=round_.number))
         self._on_event(in_words(round_.replies))
         if isinstance(round_.batch.mechanism, SecureMechanism):
             values = self._open_histogram(round_)
