@@ -103,12 +103,15 @@ def test_a_coordinator_that_was_away_for_a_quarter_of_an_hour_finishes_its_round
     present = SILOS[:1]
     now = time.time()
 
+    def clock():
+        return now
+
     def waiting(event):
         """Has the silos that are present reply over the network; kills a coordinator that waits."""
         if not event.startswith("waiting"):
             return
         for name in present:
-            silo_there = open_silo(tmp_path, name, mechanism, clock=lambda: now)
+            silo_there = open_silo(tmp_path, name, mechanism, clock=clock)
             with connect(server, certificates[name]) as connection, silo_there:
                 if batch := connection.poll():
                     assert connection.submit(silo_there.answer(batch)) is Answer.OK
@@ -122,7 +125,7 @@ def test_a_coordinator_that_was_away_for_a_quarter_of_an_hour_finishes_its_round
             aggregators=[aggregator.answer for aggregator in aggregators],
             asking=Asking(mechanism=mechanism, seconds=600.0),
             on_event=waiting,
-            clock=lambda: now,
+            clock=clock,
         )
         asks = functools.partial(coordinator.ask, POOL, np.arange(20))
         if mechanism is SUMS:
