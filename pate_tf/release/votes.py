@@ -174,9 +174,10 @@ def release_votes(
     before its noise is drawn. What was answered before is answered again from the ledger, at no
     cost and without fresh noise, also where a batch repeats a query. If the process is killed after
     the debit, the same call resumes under that debit (`Ledger.debited`). If the answers can't be
-    stored, the next call is charged again. Queries that the mechanism withheld are charged like the others, and nothing is refunded: how many there
-    were is itself an output. A mechanism with one charge for a batch is charged for every batch
-    with a query that has no answer yet, and its batches must be fixed in advance.
+    stored, the next call is charged again. Queries that the mechanism withheld are charged like the
+    others, and nothing is refunded: how many there were is itself an output. A mechanism with one
+    charge for a batch is charged for every batch with a query that has no answer yet, and its
+    batches must be fixed in advance.
 
     Args:
         inputs: the queries, `[num_queries, ...]`, public.

@@ -29,7 +29,6 @@ from pate_tf.silos.messages import (
     QueryBatch,
     RandomisedVotes,
     Refusal,
-    Reply,
     SealedShares,
     SecureMechanism,
     query_digest,
@@ -158,14 +157,25 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
     return order[np.argmax(np.round(scores[:, order], 9), axis=1)]
 
 
-def in_words(replies: Mapping[str, Reply]) -> str:
-    """Returns how many silos answered a round, and how many refused it for each reason."""
+def in_words(round_: Round) -> str:
+    """Returns how many silos answered a round, how many refused it and why, and wrong clocks.
+
+    A refusal that came before the coordinator's deadline, and says that it is too late, was made by
+    a clock that is ahead.
+    """
+    replies = round_.replies.values()
     outcomes = Counter(
         f"refused: {reply.reason.value}" if isinstance(reply, Refusal) else "answered"
-        for reply in replies.values()
+        for reply in replies
     )
     counts = [f"{number} {outcome}" for outcome, number in sorted(outcomes.items())]
-    return f"replies of silos: {', '.join(counts) or 'none'}"
+    clocks = [
+        f"; the clock of {reply.silo} is at least {reply.time - round_.batch.deadline:.0f} seconds "
+        f"ahead of this machine's: set both by NTP"
+        for reply in replies
+        if isinstance(reply, Refusal) and reply.time is not None
+    ]
+    return f"replies of silos: {', '.join(counts) or 'none'}{''.join(clocks)}"
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
@@ -394,7 +404,7 @@ class Coordinator(contextlib.ExitStack):
         if round_.result is None:
             raise ValueError(
                 f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
-                f"got {in_words(round_.replies)}; nothing opened; call again to ask for new ones, "
+                f"got {in_words(round_)}; nothing opened; call again to ask for new ones, "
                 "which those that answered are charged for again"
             )
         return round_
@@ -542,7 +552,7 @@ class Coordinator(contextlib.ExitStack):
                 fault_point("silo_submitted")
         if round_.is_waiting:
             self.journal.keep(RoundCollected(number=round_.number))
-        self._on_event(in_words(round_.replies))
+        self._on_event(in_words(round_))
         if isinstance(round_.batch.mechanism, SecureMechanism):
             values = self._open_histogram(round_)
         else:

@@ -25,6 +25,8 @@ from pate_tf.silos.messages import (
     Mechanism,
     QueryBatch,
     RandomisedVotes,
+    Reason,
+    Refusal,
     Reply,
     SealedShares,
     reply_digest,
@@ -184,9 +186,12 @@ class CoordinatorJournal(contextlib.ExitStack):
         """Gives silos so many seconds from now to reply to a round that a restart interrupted.
 
         A silo knows the batch by its `question`, which leaves the deadline out, so a silo that was
-        charged for the batch sends its stored answer.
+        charged for the batch sends its stored answer. A silo that was too late is asked again.
         """
         with self.changed:
+            for silo, reply in [*round_.replies.items()]:
+                if isinstance(reply, Refusal) and reply.reason is Reason.TOO_LATE:
+                    del round_.replies[silo]
             batch = round_.batch
             round_.batch = dataclasses.replace(batch, deadline=self.clock() + seconds)
             self.changed.notify_all()

@@ -1,5 +1,7 @@
 """What a coordinator says to late, repeated, altered, foreign and misshapen submissions."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, batch
@@ -106,6 +108,8 @@ def test_what_was_acknowledged_survives(tmp_path, journal, clock):
 
 def test_a_round_that_is_open_again_takes_replies_until_they_are_complete(tmp_path, journal, clock):
     journal.submit(votes("a", [3, 1, 2, 3]))
+    late = {"reason": Reason.TOO_LATE, "time": clock.now + 60.0}
+    journal.submit(dataclasses.replace(refusal("b"), **late))
     journal.close()
     clock.now += 900.0
     again = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
@@ -120,7 +124,8 @@ def test_a_round_that_is_open_again_takes_replies_until_they_are_complete(tmp_pa
     again.close()
     last = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
     assert last.rounds[0].is_open and not last.rounds[0].is_waiting
-    assert last.submit(votes("b", [0, 1, 2, 3])) is Answer.LATE
+    assert last.poll("b") is None and set(last.rounds[0].replies) == {"a", "b"}
+    assert last.submit(votes("b", [0, 1, 2, 3])) is Answer.CONFLICT  # with the refusal
 
 
 def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path, journal):

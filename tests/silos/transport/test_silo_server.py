@@ -95,7 +95,7 @@ def test_a_process_gives_up_after_an_hour_without_a_connection():
         now[0] += seconds
 
     options = {"sleep": sleep, "on_event": events.append, "clock": lambda: now[0]}
-    with pytest.raises(ConnectionError, match="gave up after 36.. seconds without.* no route. If"):
+    with pytest.raises(ConnectionError, match=r"after 36\d\d seconds without .* no route"):
         with_retries(step, give_up_after=3600.0, **options)
     assert 3600.0 <= now[0] < 3700.0
     assert events.count("connected again") == 1
