@@ -124,6 +124,7 @@ def demonstrate_silos(
             started.callback(child.kill)
         options = {**sums, **roster, "representation": "raw", "epsilon": epsilon}
         options |= {"least_silos": LEAST_SILOS, "address": address, "train_dir": folder}
+        options["give_up_after"] = 30  # a host may be cut off for good
         shown(command("coordinator", max_steps=600, **options), on_host("coordinator"))
     report = json.loads((folder / "report.json").read_text())
     epsilon = max(report["epsilon_per_silo"].values())

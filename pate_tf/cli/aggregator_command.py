@@ -15,8 +15,6 @@ threshold of them, learn every vote. It may be killed and started again on its o
 time.
 """
 
-import functools
-
 from absl import flags
 
 from pate_tf.cli import command_line
@@ -24,8 +22,12 @@ from pate_tf.silos import silo_server
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(silo_server.AggregatorRun)
-# Defines the flags.
-define = functools.partial(command_line.define, silo_server.AggregatorRun, group="aggregator")
+
+
+def define() -> None:
+    """Defines the flags."""
+    command_line.define(silo_server.AggregatorRun, group="aggregator")
+    command_line.define_give_up_after()
 
 
 def main() -> None:
@@ -34,7 +36,9 @@ def main() -> None:
         raise ValueError("aggregator_dir: expected the folder of the aggregator, got none")
     settings = command_line.read(silo_server.AggregatorRun)
     if settings.name is None:
-        silo_server.serve_aggregator(settings, on_event=command_line.note)
+        silo_server.serve_aggregator(
+            settings, on_event=command_line.note, give_up_after=FLAGS.give_up_after
+        )
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 

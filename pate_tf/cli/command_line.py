@@ -27,6 +27,7 @@ from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
 from pate_tf.core.settings import FUNCTION, Setting, described, value_type
 from pate_tf.data.data_source import FileSource
 from pate_tf.ledger import LedgerError
+from pate_tf.net.credentials import GIVE_UP_SECONDS
 from pate_tf.planning.forecast import ForecastError
 
 FLAGS = flags.FLAGS
@@ -39,6 +40,7 @@ USER_ERROR = 1
 FLAG_ERROR = 2
 LEDGER_ERROR = 3
 NOT_WORTH_ITS_COST = 4
+TRANSIENT = 75  # start the same command again, as EX_TEMPFAIL of sysexits.h
 INTERRUPTED = 130
 # Flags of the first release that a command does not have any more.
 GONE = (
@@ -141,6 +143,18 @@ def parse_flags(arguments: list[str]) -> list[str]:
     return others
 
 
+def define_give_up_after() -> None:
+    """Defines the flag of processes that need each other over a network."""
+    flags.DEFINE_float(
+        "give_up_after",
+        GIVE_UP_SECONDS,
+        "Seconds without a connection after which the process ends with exit code 75. A process "
+        "that serves others waits as long for those that have not heard the end of the run.",
+        lower_bound=0.0,
+    )
+    shown_in_help("give_up_after", "run")
+
+
 def path(text: str | None) -> pathlib.Path | None:
     """Returns the path that a flag names; None where it names none."""
     return pathlib.Path(text) if text else None
@@ -226,6 +240,8 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
             FlagValueError: FLAG_ERROR,
             ForecastError: NOT_WORTH_ITS_COST,
             LedgerError: LEDGER_ERROR,
+            ConnectionError: TRANSIENT,
+            TimeoutError: TRANSIENT,
         }
         code = next((codes[kind] for kind in codes if isinstance(error, kind)), code)
     # TensorFlow reports a full disk or exhausted device memory by classes of its own, and pathlib a

@@ -36,6 +36,7 @@ def define() -> None:
     )
     command_line.define(Asking, group="asking", without=("least_answers",))
     command_line.define(StudentSettings, group="student", student="supervised")
+    command_line.define_give_up_after()
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def main() -> None:
         files=files,
     )
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
-        report = coordinate(run, on_event=command_line.note)
+        report = coordinate(run, on_event=command_line.note, give_up_after=FLAGS.give_up_after)
     command_line.write_report(run.report_file, report)
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")

@@ -70,6 +70,8 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
             "Resume although the run's ledger, or rows of it, are gone. What is known of their "
             "cost is charged, and the run is charged again, above its target, on record forever.",
         )
+    if "address" in names:
+        command_line.define_give_up_after()
 
 
 def define_flags() -> None:
@@ -125,6 +127,7 @@ def serve() -> None:
         public=public,
         reporting=reporting,
         on_event=command_line.note,
+        give_up_after=FLAGS.give_up_after,
     )
     command_line.print_table("Shared training", report.rows)
 
@@ -153,6 +156,7 @@ def join() -> None:
         directory=pathlib.Path(FLAGS.train_dir),
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
         on_event=command_line.note,
+        give_up_after=FLAGS.give_up_after,
     )
     command_line.note(f"done; the parameters of all are in {FLAGS.train_dir}")
 

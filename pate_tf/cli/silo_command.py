@@ -5,7 +5,8 @@
 
 `init` writes policy.toml, which a privacy officer reads, changes and signs off; --policy=FILE has
 lines of it that differ from the defaults. `serve` dials the coordinator and ends, with exit code 0,
-when that says that the run is over. It may be killed and started again at any time, and needs no
+when that says that the run is over. If it can't reach the coordinator for --give_up_after seconds,
+it ends with exit code 75. It may be killed and started again at any time, and needs no
 open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
 ledger (SILO_DIR/sensitive): never restore it from a copy.
 
@@ -56,6 +57,7 @@ def define(name: str) -> None:
     if name == "serve":
         command_line.define(silo_server.SiloRun, group="silo", without=("owners_file",))
         command_line.define_data_flags(with_private=True)
+        command_line.define_give_up_after()
     if name == "init":
         command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
         about = "feature_sums allows secure_feature_sums alone."
@@ -103,7 +105,7 @@ def serve() -> None:
     files = command_line.own_files(with_private=True)
     settings = command_line.read(silo_server.SiloRun, files=files)
     Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
-    silo_server.serve(settings, on_event=command_line.note)
+    silo_server.serve(settings, on_event=command_line.note, give_up_after=FLAGS.give_up_after)
 
 
 def status() -> None:

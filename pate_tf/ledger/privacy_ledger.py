@@ -1,12 +1,13 @@
 """The ledger of one ensemble: what it released, what that cost, and what may still be spent."""
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
 import math
 import pathlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +15,7 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charge import PlannedRelease, QueryCounts, check_recordable, rounded_up
 from pate_tf.accounting.composition import Charge
 from pate_tf.accounting.conversions import DEFAULT_DELTA, least
+from pate_tf.core import artifacts
 from pate_tf.core.settings import EpsilonDelta
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.journal import Store
@@ -27,6 +29,7 @@ from pate_tf.ledger.ledger_file import (
     canonical_json,
     charge_of,
     charges_of,
+    fault_point,
     first_debit,
 )
 from pate_tf.ledger.rollback_guard import Identity
@@ -357,22 +360,65 @@ class Ledger(Store):
         with self.transaction():
             return self.append("debit", details).sequence
 
-    def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
-        """Returns the sequence of the debit that charged queries; None if they are to be charged.
+    @contextlib.contextmanager
+    def debited(
+        self, charge: Charge, queries: Sequence[bytes], *, secure_noise: bool
+    ) -> Iterator[int]:
+        """Charges queries, or takes up their open debit; gives its row. Call it in `exclusive`.
 
-        For what a run that was stopped did not answer; call it inside `exclusive`, where no other
-        process can be answering. The caller promises that nothing drawn for these queries, and not
-        stored, left the process that was stopped. Not found are a debit of what was released
-        already, one of unpredictable noise where this run's is predictable, and one from before a
-        reset was acknowledged, under which another copy of the ledger may have drawn.
+        Draw and store the answers inside. Nothing that was drawn may leave before it is stored. If
+        the process is killed or interrupted inside, the debit stays open, and the next call takes
+        it up: whether a process is killed does not depend on what it drew
+        (docs/proofs/theory.md, Proposition S6). An error closes the debit, because it may depend
+        on what was drawn: longer answers may not fit on a full disk.
 
         Args:
-            queries: all that the debit is to have charged, in its order.
+            charge: as of `debit`.
+            queries: all that the debit charges, in its order.
+            secure_noise: as of `debit`.
+
+        Raises as `debit`.
+        """
+        mark = self._mark_of(queries)
+        debit = self.open_debit(queries, secure_noise=secure_noise)
+        if debit is None:
+            fault_point("before_debit")
+            with self._reporting(), artifacts.atomic_file(mark, private=True) as file:
+                file.write(str(self.head.sequence).encode())
+            debit = self.debit(charge, queries, secure_noise=secure_noise)
+        try:
+            yield debit
+        except Exception:
+            mark.unlink()  # needs no space on a full disk
+            artifacts.sync_folder(mark.parent)
+            raise
+        mark.unlink()
+
+    def _mark_of(self, queries: Sequence[bytes]) -> pathlib.Path:
+        """Returns the file that marks the debit of queries as open.
+
+        It contains the last row before the debit: an earlier debit of the queries is closed.
+        """
+        return self.folder / f"open-{hashlib.sha256(b''.join(queries)).hexdigest()[:32]}"
+
+    def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
+        """Returns the row of a debit that `debited` would take up; None if there is none.
+
+        A debit of unpredictable noise is not taken up with predictable noise. A debit from before a
+        reset was acknowledged is not taken up either: another copy of the ledger may have released
+        its answers.
+
+        Args:
+            queries: all that the debit charged, in its order.
             secure_noise: as of `debit`.
         """
+        try:
+            before = int(self._mark_of(queries).read_text())
+        except (OSError, ValueError):
+            return None
         debit = None
         digest = hashlib.sha256(b"".join(queries)).hexdigest()
-        for row in self.history():
+        for row in self.history()[before:]:
             details = row.details
             if row.kind == "acknowledged":
                 debit = None

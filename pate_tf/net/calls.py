@@ -30,6 +30,8 @@ def with_retries(
     until: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
     on_event: Callable[[str], None] = lambda event: None,
+    give_up_after: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Repeats a step until it is stopped; waits longer after every failure.
 
@@ -39,7 +41,12 @@ def with_retries(
         until: asked before every step whether to stop; raises as `step`.
         sleep: waits for so many seconds.
         on_event: called with what happened, in words without anything sensitive.
+        give_up_after: seconds without a connection after which to give up.
+        clock: seconds, from any start.
+
+    Raises ConnectionError once it gives up.
     """
+    reached = clock()
     num_failures = 0
     is_cut_off = False
     while True:
@@ -47,10 +54,18 @@ def with_retries(
             if until():
                 return
             done = step()
+            reached = clock()
             if is_cut_off:
                 on_event("connected again")
             is_cut_off = False
         except ConnectionError as error:
+            away = clock() - reached
+            if away >= give_up_after:
+                raise ConnectionError(
+                    f"gave up after {away:.0f} seconds without a connection (--give_up_after="
+                    f"{give_up_after:g}): {str(error) or UNREACHED}. If the run is not over, start "
+                    f"the same command again."
+                ) from None
             on_event(f"{str(error) or UNREACHED}; trying again")
             done = False
             is_cut_off = True
@@ -338,11 +353,18 @@ class TlsServer(contextlib.ExitStack):
         seconds = {name: max(now - last, -1.0) for name, last in self._last_calls.items()}
         return self._is_over, seconds
 
-    def end(self, seconds: float = 10.0) -> None:
-        """Says that the run is over; waits until all heard it who asked before, or so long."""
+    def end(self, seconds: float = 10.0) -> tuple[str, ...]:
+        """Says that the run is over; waits until all heard it who asked before, or so long.
+
+        Late callers hear it until the server stops. May be called again to wait longer.
+
+        Returns:
+            The names of those that have not heard it.
+        """
         with self._ended:
             self._is_over = True
             self._ended.wait_for(lambda: not self._untold, seconds)
+            return tuple(sorted(self._untold))
 
     def stop(self, grace: float = 1.0) -> None:
         """Stops: no new calls, running ones have so many seconds."""

@@ -92,8 +92,9 @@ def release_sums(
 
     Guarantees, under those of `Ledger`. They are charged durably before noise is drawn, once for
     each amount of noise and number of rounds; all rounds together. Each round is stored durably
-    before the next one begins, and nothing is released before all are. A run that was stopped goes
-    on under its debit: stored rounds are taken as they are, missing ones are drawn.
+    before the next one begins, and nothing is released before all are. A run that was killed
+    resumes under its debit (`Ledger.debited`): stored rounds are taken as they are, missing ones
+    are drawn.
 
     Args:
         sums: of the ensemble's records, each of which adds a length of at most 1.
@@ -130,22 +131,19 @@ def release_sums(
     with ledger.exclusive():
         noisy = np.array(sums_in_ledger(ledger, mechanism, about)[0], np.int64).reshape(shape)
         if len(noisy) < mechanism.num_rounds:
-            debit = ledger.open_debit(digests, secure_noise=noise.is_secure)
-            if debit is None:
+            is_secure = noise.is_secure
+            if ledger.open_debit(digests, secure_noise=is_secure) is None:
                 ledger.check_affordable(mechanism, 1)
                 check_owners(ledger, mechanism, 1, unit)
-                fault_point("before_debit")
-                debit = ledger.debit(mechanism, digests, secure_noise=noise.is_secure)
-            for digest in digests[len(noisy) :]:
-                exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)
-                drawn = mechanism.draw_sums(exact, noise)
-                fault_point("noise_drawn")
-                # Until it is stored, a draw is in the memory of this process alone, which has the
-                # ledger for itself; and whether it gets stored does not depend on what was drawn.
-                # So one that a crash takes may be drawn anew for the same debit.
-                most_frequent = int(drawn[-1].argmax())  # in round 1, of noisy numbers of records
-                ledger.store_answers(debit, [digest], [most_frequent], drawn.reshape(1, -1))
-                noisy = np.concatenate([noisy, drawn[None]])
+            with ledger.debited(mechanism, digests, secure_noise=is_secure) as debit:
+                for digest in digests[len(noisy) :]:
+                    exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)
+                    drawn = mechanism.draw_sums(exact, noise)
+                    fault_point("noise_drawn")
+                    # In round 1 the last row has the noisy numbers of records.
+                    most_frequent = int(drawn[-1].argmax())
+                    ledger.store_answers(debit, [digest], [most_frequent], drawn.reshape(1, -1))
+                    noisy = np.concatenate([noisy, drawn[None]])
         _, rows = sums_in_ledger(ledger, mechanism, about)
     return ReleasedSums(
         values=frozen_view(noisy.reshape(-1, shape[-1])),

@@ -172,11 +172,12 @@ def release_votes(
 
     Guarantees, under those of `Ledger`. A batch is charged whole, in the worst case, and durably
     before its noise is drawn. What was answered before is answered again from the ledger, at no
-    cost and without fresh noise, also where a batch repeats a query. A crash after the debit loses
-    budget, never privacy: without stored answers the queries must be charged again. Queries
-    that the mechanism withheld are charged like the others, and nothing is refunded: how many there
-    were is itself an output. A mechanism with one charge for a batch is charged for every batch
-    with a query that has no answer yet, and its batches must be fixed in advance.
+    cost and without fresh noise, also where a batch repeats a query. If the process is killed after
+    the debit, the same call resumes under that debit (`Ledger.debited`). If the answers can't be
+    stored, the next call is charged again. Queries that the mechanism withheld are charged like the
+    others, and nothing is refunded: how many there were is itself an output. A mechanism with one
+    charge for a batch is charged for every batch with a query that has no answer yet, and its
+    batches must be fixed in advance.
 
     Args:
         inputs: the queries, `[num_queries, ...]`, public.
@@ -207,11 +208,13 @@ def release_votes(
     first_place = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
     with ledger.exclusive():
         answers = ledger.stored_answers(distinct)
-    new = [digest for digest in distinct if digest not in answers]
+        new = [digest for digest in distinct if digest not in answers]
+        is_charged = ledger.open_debit(new, secure_noise=noise.is_secure) is not None
     if new:
-        number = mechanism.number_charged(len(new))
-        ledger.check_affordable(mechanism, number)
-        check_owners(ledger, mechanism, number, unit)
+        if not is_charged:
+            number = mechanism.number_charged(len(new))
+            ledger.check_affordable(mechanism, number)
+            check_owners(ledger, mechanism, number, unit)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
         counts = (votes.counts() if isinstance(votes, Votes) else votes).values  # SENSITIVE
@@ -222,11 +225,11 @@ def release_votes(
         with ledger.exclusive():
             answered = ledger.stored_answers(new)  # by another process, meanwhile
             rows = [row for row, digest in enumerate(new) if digest not in answered]
-            if rows:
+            missing = [new[row] for row in rows]
+            if rows and ledger.open_debit(missing, secure_noise=noise.is_secure) is None:
                 check_owners(ledger, mechanism, mechanism.number_charged(len(rows)), unit)
-                _charge_and_draw(
-                    mechanism, [new[row] for row in rows], counts[rows], ledger=ledger, noise=noise
-                )
+            if rows:
+                _charge_and_draw(mechanism, missing, counts[rows], ledger=ledger, noise=noise)
             answers |= ledger.stored_answers(new)
     stored = [answers[digest] for digest in digests]
     rows_charged = tuple(sorted({answer.debit for answer in stored}))
@@ -270,27 +273,26 @@ def _charge_and_draw(
     ledger: Ledger,
     noise: NoiseSource,
 ) -> None:
-    """Charges distinct queries, draws their labels, and stores counts and labels durably."""
+    """Charges distinct queries or resumes their debit; stores counts and drawn labels durably."""
     most = mechanism.most_queries
     if most is not None and len(queries) > most:
         raise ValueError(
             f"most_queries: expected a batch of at most {most} new queries, got {len(queries)}"
         )
-    fault_point("before_debit")
-    debit = ledger.debit(mechanism, queries, secure_noise=noise.is_secure)
-    drawn = mechanism.draw(counts, noise)
-    fault_point("noise_drawn")
-    path = ledger.folder / VOTES / f"{debit:09d}.npz"
-    arrays = {
-        "counts": counts,
-        "answered": np.array([label is not None for label in drawn.labels], np.bool_),
-    }
-    try:
-        artifacts.make_sensitive_folder(path.parent)
-        artifacts.write_arrays(path, arrays, private=True)
-    except OSError as error:
-        raise LedgerError(
-            f"{path}: the counts of a charged batch can't be stored: {error}"
-        ) from error
-    fault_point("counts_kept")
-    ledger.store_answers(debit, queries, drawn.labels, drawn.noisy_counts)
+    with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
+        drawn = mechanism.draw(counts, noise)
+        fault_point("noise_drawn")
+        path = ledger.folder / VOTES / f"{debit:09d}.npz"
+        arrays = {
+            "counts": counts,
+            "answered": np.array([label is not None for label in drawn.labels], np.bool_),
+        }
+        try:
+            artifacts.make_sensitive_folder(path.parent)
+            artifacts.write_arrays(path, arrays, private=True)
+        except OSError as error:
+            raise LedgerError(
+                f"{path}: the counts of a charged batch can't be stored: {error}"
+            ) from error
+        fault_point("counts_kept")
+        ledger.store_answers(debit, queries, drawn.labels, drawn.noisy_counts)

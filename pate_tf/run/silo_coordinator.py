@@ -19,7 +19,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.reporting import QUIET
 from pate_tf.core.settings import ProtectedUnit, setting
 from pate_tf.data.data_source import DataSource
-from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
+from pate_tf.net.credentials import COORDINATOR, GIVE_UP_SECONDS, Limits, TlsFiles
 from pate_tf.planning.release_settings import FEATURE_SUMS, Output, ReleasePlan, WishedEpsilon
 from pate_tf.queries.strategies import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
@@ -86,11 +86,17 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUn
 
 
 def coordinate(
-    run: CoordinatorRun, *, on_event: Callable[[str], None] = lambda event: None
+    run: CoordinatorRun,
+    *,
+    on_event: Callable[[str], None] = lambda event: None,
+    give_up_after: float = GIVE_UP_SECONDS,
 ) -> dict[str, Any]:
     """Asks silos until there are labels, trains a student, and publishes it.
 
-    Killed and started again with the same arguments it resumes from its journal.
+    Killed and started again with the same arguments it resumes from its journal. After the report
+    is written it tells everyone who called that the run is over, and waits at most `give_up_after`
+    seconds for those that are cut off. Started again after the end it asks and charges nothing, and
+    late callers hear the end.
 
     Returns:
         JSON values, also written to `report.json`: silos, aggregators, what each spent, accuracies
@@ -153,24 +159,28 @@ def coordinate(
             on_event(f"listening on port {server.port}")
             silos = Silos(coordinator, asking.seconds, on_event)
             fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
-            num_rounds = len(coordinator.journal.rounds)
-            server.end()
-    statement: Any = fitted.published.statement  # of silos
-    report = {
-        "method": statement.method,
-        "unit": statement.unit,
-        "silos": len(statement.silos),
-        "aggregators": 0 if aggregators is None else len(aggregators.names),
-        **fitted.published.measured,
-        "rows": measured_rows(fitted.published.measured, pool.dataset),
-        "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
-        "delta": roster.delta,
-        "seconds_per_round": silos.seconds / max(num_rounds, 1),
-    }
-    if not are_sums:
-        report["queries_asked"] = statement.num_queries
-        report["queries_answered"] = statement.num_answered
-    artifacts.write_json(run.folder / REPORT, report)
+            statement: Any = fitted.published.statement  # of silos
+            report = {
+                "method": statement.method,
+                "unit": statement.unit,
+                "silos": len(statement.silos),
+                "aggregators": 0 if aggregators is None else len(aggregators.names),
+                **fitted.published.measured,
+                "rows": measured_rows(fitted.published.measured, pool.dataset),
+                "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
+                "delta": roster.delta,
+                "seconds_per_round": silos.seconds / max(len(coordinator.journal.rounds), 1),
+            }
+            if not are_sums:
+                report["queries_asked"] = statement.num_queries
+                report["queries_answered"] = statement.num_answered
+            artifacts.write_json(run.folder / REPORT, report)
+            if untold := ", ".join(server.end()):
+                on_event(
+                    f"the run is over, and student and report are written. Waiting for {untold} to "
+                    f"hear it, at most {give_up_after:g} seconds. You can stop this command."
+                )
+                server.end(give_up_after)
     return report
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import pathlib
 import threading
 from collections.abc import Callable
@@ -42,6 +43,7 @@ class ParameterService:
 
     Attributes:
         facts: what participants say of their ledgers, by name; they may charge more later.
+        called: names of those that called this process.
         fetched: names of those that have the final parameters.
     """
 
@@ -50,6 +52,7 @@ class ParameterService:
         self._terms = terms
         self._ledgers = ledgers
         self._changed = threading.Condition()
+        self.called: set[str] = set()
         self.fetched: set[str] = set()
         stored = artifacts.read_json(ledgers) if ledgers.exists() else {}
         self.facts = {name: LedgerFacts(**fields) for name, fields in stored.items()}
@@ -144,7 +147,10 @@ class ParameterService:
                 "run: expected that of this server's roster, got another; the roster must be the "
                 "same file everywhere"
             )
-        return self._terms.number(caller.name)
+        number = self._terms.number(caller.name)
+        with self._changed:
+            self.called.add(caller.name)
+        return number
 
 
 def message_limits(num_parameters: int) -> Limits:
@@ -167,6 +173,7 @@ class RemoteServer(Connection):
         run: where the last upload is stored.
         wait_seconds: how long a call waits at the server for its turn.
         on_event: called with what happens, in words without anything sensitive.
+        give_up_after: seconds without a connection after which a call raises ConnectionError.
 
     Raises:
         OSError: if a file can't be read.
@@ -182,6 +189,7 @@ class RemoteServer(Connection):
         *,
         wait_seconds: float = WAIT_SECONDS,
         on_event: Callable[[str], None] = lambda event: None,
+        give_up_after: float = math.inf,
     ) -> None:
         limits = message_limits(num_parameters)
         super().__init__(address, service=SERVICE, files=files, limits=limits)
@@ -190,6 +198,7 @@ class RemoteServer(Connection):
         self._run = run
         self._wait_seconds = wait_seconds
         self._on_event = on_event
+        self._give_up_after = give_up_after
 
     def join(self, facts: LedgerFacts | None = None) -> None:
         """Makes sure that the server has the same terms, and tells it what the ledger says.
@@ -258,5 +267,10 @@ class RemoteServer(Connection):
             reply = self.call(method, request, kind, wait_seconds=self._wait_seconds)
             return True
 
-        with_retries(step, until=lambda: reply is not None, on_event=self._on_event)
+        with_retries(
+            step,
+            until=lambda: reply is not None,
+            on_event=self._on_event,
+            give_up_after=self._give_up_after,
+        )
         return reply

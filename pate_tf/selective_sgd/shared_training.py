@@ -20,6 +20,7 @@ from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import Named
 from pate_tf.models.architectures import model_definition
 from pate_tf.models.encoder import Encoder
+from pate_tf.net.credentials import GIVE_UP_SECONDS
 from pate_tf.release.noise import NoiseSource
 from pate_tf.representations.catalogue import default_representation, encoder_of
 from pate_tf.representations.raw import whitened
@@ -275,10 +276,12 @@ def join(
     directory: pathlib.Path,
     acknowledge_reset: bool = False,
     on_event: Callable[[str], None] = lambda event: None,
+    give_up_after: float = GIVE_UP_SECONDS,
 ) -> pathlib.Path:
     """Takes all turns of a participant, and returns the file with the parameters of all.
 
-    Killed and started again with the same arguments it resumes.
+    Killed and started again with the same arguments it resumes. Once it has the parameters of all,
+    it needs no server.
 
     Args:
         terms: of the run.
@@ -289,8 +292,10 @@ def join(
         directory: of the run.
         acknowledge_reset: see `DurableRun`.
         on_event: called with what happens, in words without anything sensitive.
+        give_up_after: seconds without a connection after which to give up.
 
     Raises:
+        ConnectionError: if the server could not be reached for `give_up_after` seconds.
         ValueError: if roster, records and server do not fit each other; nothing was charged then,
             unless the server refuses an upload.
         PermissionError: if the server does not know the participant.
@@ -318,8 +323,19 @@ def join(
         source=shard.source,
         acknowledge_reset=acknowledge_reset,
     ) as run:
-        num_parameters = FlatView(network).num_parameters
-        with RemoteServer(address, terms, files, num_parameters, run, on_event=on_event) as server:
+        path = run.folder / "global_parameters.npz"
+        if path.exists():
+            on_event(f"{terms.run} is over")
+            return path
+        with RemoteServer(
+            address,
+            terms,
+            files,
+            FlatView(network).num_parameters,
+            run,
+            on_event=on_event,
+            give_up_after=give_up_after,
+        ) as server:
             server.join()
             participants = participants_of(
                 settings, network, {number: shard}, run=run, declare=server.join
@@ -331,7 +347,6 @@ def join(
             while training.round < settings.rounds:
                 training.run_round()
             final = server.pull(number, settings.rounds)
-        path = run.folder / "global_parameters.npz"
         artifacts.write_arrays(path, {"values": final.values}, private=True)
     return path
 
@@ -345,10 +360,13 @@ def serve(
     public: PublicExamples,
     reporting: Reporting = QUIET,
     on_event: Callable[[str], None] = lambda event: None,
+    give_up_after: float = GIVE_UP_SECONDS,
 ) -> RunReport:
     """Serves until all took all turns, exports the global model with its statement.
 
-    Killed and started again with the same arguments it resumes.
+    Killed and started again with the same arguments it resumes. After the end it hands out the
+    final parameters until everyone who called has them, for at most `give_up_after` seconds.
+    Started again it hands them out to late callers.
 
     Args:
         terms: of the run.
@@ -358,6 +376,7 @@ def serve(
         public: samples of the data set that the terms name; those with labels evaluate the model.
         reporting: how progress is shown.
         on_event: called with what happens.
+        give_up_after: seconds to wait for a participant that has not fetched the final parameters.
 
     Raises:
         ValueError: if roster, data and state do not fit each other.
@@ -385,5 +404,13 @@ def serve(
                 facts=tuple(service.facts[name] for name in terms.names if name in service.facts),
             )
             report = shared.publish(directory, evaluate_on=public, reporting=reporting)
-            service.wait(lambda: len(service.fetched) == len(terms.names), LINGER_SECONDS)
+            linger = min(LINGER_SECONDS, give_up_after)
+            service.wait(lambda: len(service.fetched) == len(terms.names), linger)
+            if missing := ", ".join(sorted(service.called - service.fetched)):
+                on_event(
+                    f"the run is over, and the model is written. Waiting for {missing} to fetch "
+                    f"the final parameters, at most {give_up_after:g} seconds. You can stop this "
+                    f"command."
+                )
+                service.wait(lambda: service.called <= service.fetched, give_up_after)
     return report

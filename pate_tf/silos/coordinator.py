@@ -29,7 +29,6 @@ from pate_tf.silos.messages import (
     QueryBatch,
     RandomisedVotes,
     Refusal,
-    Reply,
     SealedShares,
     SecureMechanism,
     query_digest,
@@ -46,7 +45,7 @@ from pate_tf.silos.protocol import (
     Transcript,
 )
 from pate_tf.silos.roster import Asking, SiloRoster
-from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundResult
+from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundCollected, RoundResult
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.several_holders import SiloSpending, SilosStatement
 
@@ -158,14 +157,25 @@ def plurality(round_: Round, least_answers: int) -> IntArray | None:
     return order[np.argmax(np.round(scores[:, order], 9), axis=1)]
 
 
-def in_words(replies: Mapping[str, Reply]) -> str:
-    """Returns how many silos answered a round, and how many refused it for each reason."""
+def in_words(round_: Round) -> str:
+    """Returns how many silos answered a round, how many refused it and why, and wrong clocks.
+
+    A refusal that came before the coordinator's deadline, and says that it is too late, was made by
+    a clock that is ahead.
+    """
+    replies = round_.replies.values()
     outcomes = Counter(
         f"refused: {reply.reason.value}" if isinstance(reply, Refusal) else "answered"
-        for reply in replies.values()
+        for reply in replies
     )
     counts = [f"{number} {outcome}" for outcome, number in sorted(outcomes.items())]
-    return f"replies of silos: {', '.join(counts) or 'none'}"
+    clocks = [
+        f"; the clock of {reply.silo} is at least {reply.time - round_.batch.deadline:.0f} seconds "
+        f"ahead of this machine's: set both by NTP"
+        for reply in replies
+        if isinstance(reply, Refusal) and reply.time is not None
+    ]
+    return f"replies of silos: {', '.join(counts) or 'none'}{''.join(clocks)}"
 
 
 def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
@@ -221,6 +231,7 @@ class Coordinator(contextlib.ExitStack):
         asking: Asking | None = None,
         aggregators: Sequence[Ask] = (),
         on_event: Callable[[str], None] = lambda event: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Opens the journal, and takes up what it holds.
 
@@ -231,6 +242,7 @@ class Coordinator(contextlib.ExitStack):
             asking: how silos are asked; default: randomized response, all silos.
             aggregators: how to ask each of the roster, with secure aggregation.
             on_event: called with who is waited for, who refused, and whom a total left out.
+            clock: seconds since 1970.
 
         Raises:
             ValueError: if roster, silos and mechanism do not fit each other.
@@ -260,9 +272,12 @@ class Coordinator(contextlib.ExitStack):
         if silos is not None and {silo.name for silo in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        self.journal = CoordinatorJournal(roster.run, roster.names, path, on_event=on_event)
+        self.journal = CoordinatorJournal(
+            roster.run, roster.names, path, clock=clock, on_event=on_event
+        )
         self.callback(self.journal.close)
         self._silos = silos
+        self._round_seconds = self.asking.seconds if silos is None else IN_PROCESS_SECONDS
 
     def label(self, pool: Pool, *, num_queries: int, strategy: str = "first", seed: int = 0) -> Any:
         """Chooses queries of a pool, and has silos label them.
@@ -289,7 +304,8 @@ class Coordinator(contextlib.ExitStack):
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
         """Returns labels of inputs of a pool; silos are asked for those that have none yet.
 
-        A round that was open when a coordinator was killed is finished first.
+        A round that was open when a coordinator was killed is finished first. Silos that have not
+        replied to it get `asking.seconds` again, however long the coordinator was away.
 
         Args:
             pool: public inputs.
@@ -390,7 +406,7 @@ class Coordinator(contextlib.ExitStack):
         if round_.result is None:
             raise ValueError(
                 f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
-                f"got {in_words(round_.replies)}; nothing opened; call again to ask for new ones, "
+                f"got {in_words(round_)}; nothing opened; call again to ask for new ones, "
                 "which those that answered are charged for again"
             )
         return round_
@@ -503,14 +519,13 @@ class Coordinator(contextlib.ExitStack):
             for member in self.roster.members
         }
         number = 1 + max((earlier.number for earlier in self.journal.rounds), default=0)
-        seconds = self.asking.seconds if self._silos is None else IN_PROCESS_SECONDS
         batch = QueryBatch(
             run_id=self.roster.run,
             batch_id=f"round-{number}",
             queries=queries,
             num_classes=num_classes,
             mechanism=mechanisms[self.roster.names[0]],
-            deadline=time.time() + seconds,
+            deadline=self.journal.clock() + self._round_seconds,
         )
         round_ = Round(number=number, batch=batch, mechanisms=mechanisms)
         self.journal.keep(round_)
@@ -519,12 +534,14 @@ class Coordinator(contextlib.ExitStack):
 
     def _finish_open_rounds(self) -> None:
         for round_ in self.journal.rounds:
+            if round_.is_waiting:
+                self.journal.reopen(round_, self._round_seconds)
             if round_.is_open:
                 self._finish(round_)
 
     def _finish(self, round_: Round) -> None:
         """Waits for replies, or has the silos of this process reply, and closes a round."""
-        if self._silos is None:
+        if self._silos is None and round_.is_waiting:
             asked = round_.mechanisms.keys()
             deadline = round_.batch.deadline
             self.journal.wait(asked, round_.replies.keys(), deadline, "silos replied")
@@ -535,7 +552,9 @@ class Coordinator(contextlib.ExitStack):
                 fault_point("silo_answered")
                 self.journal.submit(reply)
                 fault_point("silo_submitted")
-        self._on_event(in_words(round_.replies))
+        if round_.is_waiting:
+            self.journal.keep(RoundCollected(number=round_.number))
+        self._on_event(in_words(round_))
         if isinstance(round_.batch.mechanism, SecureMechanism):
             values = self._open_histogram(round_)
         else:

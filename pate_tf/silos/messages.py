@@ -198,9 +198,12 @@ class Refusal(_Reply):
 
     Attributes:
         reason: why; says nothing about the silo's data.
+        time: of a refusal that is too late, when it was made by the silo's clock, in seconds since
+            1970: a coordinator that still waits sees that the clocks differ.
     """
 
     reason: Reason
+    time: float | None = None
 
 
 Reply = RandomisedVotes | SealedShares | Refusal
@@ -212,8 +215,10 @@ def _check_commitment(commitment: bytes | None) -> None:
 
 
 def reply_digest(reply: Reply) -> bytes:
-    """Returns what tells two replies apart: SHA-256 of all in one but its commitment, 32 bytes.
+    """Returns what tells two replies apart: SHA-256 of all but commitment and time, 32 bytes.
 
     A silo that sends a stored reply again may have answered other batches since.
     """
+    if isinstance(reply, Refusal):
+        reply = dataclasses.replace(reply, time=None)
     return digest(dataclasses.replace(reply, commitment=None))

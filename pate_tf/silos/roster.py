@@ -238,7 +238,11 @@ class Asking(Settings):
 
     mechanism: Mechanism | None = None
     seconds: float = setting(
-        600.0, flag="round_seconds", above=0.0, help="How long a round waits for replies."
+        600.0,
+        flag="round_seconds",
+        above=0.0,
+        help="How long a round waits for replies. A coordinator that was restarted waits as long "
+        "again.",
     )
     least_answers: int = setting(1, least=1, help="Answers that a label needs.")
 

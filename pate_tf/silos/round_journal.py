@@ -25,6 +25,8 @@ from pate_tf.silos.messages import (
     Mechanism,
     QueryBatch,
     RandomisedVotes,
+    Reason,
+    Refusal,
     Reply,
     SealedShares,
     reply_digest,
@@ -42,7 +44,8 @@ class Round:
         batch: what the first silo is asked; every silo gets the same with its own mechanism.
         mechanisms: of each silo that is asked, by its name.
         replies: those that came so far, by silo.
-        is_open: whether the round takes further replies.
+        is_open: whether the round has no result yet.
+        is_collected: whether aggregators may have its replies already; then it takes no others.
         result: what came of a round that is closed, `[num_queries, ...]`; None if nothing did.
     """
 
@@ -51,7 +54,13 @@ class Round:
     mechanisms: Mapping[str, Mechanism]
     replies: dict[str, Reply] = dataclasses.field(default_factory=dict, init=False, repr=False)
     is_open: bool = dataclasses.field(default=True, init=False)
+    is_collected: bool = dataclasses.field(default=False, init=False)
     result: IntArray | None = dataclasses.field(default=None, init=False, repr=False)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether further replies count, up to the deadline."""
+        return self.is_open and not self.is_collected
 
     def takes(self, reply: Reply) -> bool:
         """Whether a reply can be its silo's."""
@@ -73,9 +82,20 @@ class RoundResult:
     values: IntArray | None = dataclasses.field(repr=False)
 
 
-Entry = Round | RoundResult | Reply
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundCollected:
+    """The replies of a round are complete. Aggregators that opened shares take no others."""
+
+    number: int
+
+
+Entry = Round | RoundCollected | RoundResult | Reply
 # Names of `fault_point` between making an entry durable and taking it up; else "reply_stored".
-POINTS: Final = {Round: "round_opened", RoundResult: "round_closed"}
+POINTS: Final = {
+    Round: "round_opened",
+    RoundCollected: "round_collected",
+    RoundResult: "round_closed",
+}
 
 
 class CoordinatorJournal(contextlib.ExitStack):
@@ -92,6 +112,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         names: of the silos.
         rounds: all rounds in their order.
         changed: notified of every change, and its lock held meanwhile.
+        clock: seconds since 1970.
 
     Raises LedgerError if the journal is damaged, of another run, in use, or can't be used.
     """
@@ -110,7 +131,7 @@ class CoordinatorJournal(contextlib.ExitStack):
         self.rounds: list[Round] = []
         self.changed = threading.Condition(threading.RLock())
         self._folder = folder
-        self._clock = clock
+        self.clock = clock
         self._on_event = on_event
         self._seen: set[str] = set()
         self._commitments: dict[str, bytes] = {}
@@ -137,7 +158,7 @@ class CoordinatorJournal(contextlib.ExitStack):
                 self.changed.notify_all()
             for waiting in self.rounds:
                 is_asked = silo in waiting.mechanisms and silo not in waiting.replies
-                if waiting.is_open and is_asked and self._clock() < waiting.batch.deadline:
+                if waiting.is_waiting and is_asked and self.clock() < waiting.batch.deadline:
                     return dataclasses.replace(
                         waiting.batch,
                         mechanism=waiting.mechanisms[silo],
@@ -155,15 +176,30 @@ class CoordinatorJournal(contextlib.ExitStack):
             if earlier is not None:
                 is_same = reply_digest(earlier) == reply_digest(reply)
                 return Answer.SAME if is_same else Answer.CONFLICT
-            if not (round_.is_open and self._clock() < round_.batch.deadline):
+            if not (round_.is_waiting and self.clock() < round_.batch.deadline):
                 return Answer.LATE
             fault_point("reply_arrived")
             self.keep(reply)
             return Answer.OK
 
+    def reopen(self, round_: Round, seconds: float) -> None:
+        """Gives silos so many seconds from now to reply to a round that a restart interrupted.
+
+        A silo knows the batch by its `question`, which leaves the deadline out, so a silo that was
+        charged for the batch sends its stored answer. A silo that was too late is asked again.
+        """
+        with self.changed:
+            for silo, reply in [*round_.replies.items()]:
+                if isinstance(reply, Refusal) and reply.reason is Reason.TOO_LATE:
+                    del round_.replies[silo]
+            batch = round_.batch
+            round_.batch = dataclasses.replace(batch, deadline=self.clock() + seconds)
+            self.changed.notify_all()
+        self._on_event(f"{batch.batch_id} is open again for {seconds:g} seconds")
+
     def gather(self, seconds: float) -> set[str]:
         """Returns who has called by now, once every silo has or so many seconds have passed."""
-        self.wait(set(self.names), self._seen, self._clock() + seconds, "silos called")
+        self.wait(set(self.names), self._seen, self.clock() + seconds, "silos called")
         with self.changed:
             return set(self._seen)
 
@@ -176,7 +212,7 @@ class CoordinatorJournal(contextlib.ExitStack):
             deadline: when the wait ends at the latest.
             what: they do, for the message.
         """
-        while (missing := names - arrived) and (seconds := deadline - self._clock()) > 0.0:
+        while (missing := names - arrived) and (seconds := deadline - self.clock()) > 0.0:
             some = textwrap.shorten(", ".join(sorted(missing)), MOST_NAMED, placeholder=" ...")
             self._on_event(f"waiting for {some}: {len(names & arrived)} of {len(names)} {what}")
             with self.changed:
@@ -186,8 +222,8 @@ class CoordinatorJournal(contextlib.ExitStack):
         """Makes an entry durable, then takes it up.
 
         Args:
-            entry: a round, before a silo is asked; what came of one, after which replies are late;
-                or a reply.
+            entry: a round, before a silo is asked; a reply; that replies are complete, after which
+                others are late; or what came of a round.
         """
         with self._reporting():
             if self._folder is not None:
@@ -206,6 +242,9 @@ class CoordinatorJournal(contextlib.ExitStack):
             (closed,) = (each for each in self.rounds if each.number == entry.number)
             closed.result = entry.values
             closed.is_open = False
+        elif isinstance(entry, RoundCollected):
+            (collected,) = (each for each in self.rounds if each.number == entry.number)
+            collected.is_collected = True
         else:
             (asked,) = (each for each in self.rounds if each.batch.batch_id == entry.batch_id)
             asked.replies[entry.silo] = entry

@@ -370,7 +370,8 @@ class Silo(contextlib.ExitStack):
                 return kind(**names)
         except RefusedError as refused:
             self.refusal = str(refused)
-            return Refusal(**names, reason=refused.reason)
+            time_of_late = self._clock() if refused.reason is Reason.TOO_LATE else None
+            return Refusal(**names, reason=refused.reason, time=time_of_late)
 
     def result(self, batch: QueryBatch) -> tuple[Reply, str]:
         """Returns the answer to a batch, and in words what was done with it."""
@@ -482,8 +483,13 @@ class Silo(contextlib.ExitStack):
         """Charges new queries, or refuses them by queries and policy, never by data."""
         account = self.account
         number = len(queries)
-        if not batch.deadline > self._clock():
-            raise RefusedError(Reason.TOO_LATE)
+        late = self._clock() - batch.deadline
+        if late >= 0.0:
+            why = (
+                f"by the clock of this machine the deadline passed {late:.0f} seconds ago. If the "
+                f"coordinator still waits, the clocks differ: set both by NTP"
+            )
+            raise RefusedError(Reason.TOO_LATE, why)
         since = time.time() - DAY_SECONDS  # by this machine's clock
         of_day = number + sum(charged for when, charged in account.debits if when >= since)
         if of_day > self.policy.queries_per_day:

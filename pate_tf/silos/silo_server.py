@@ -17,7 +17,7 @@ from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import read_records
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.models.forest import RANDOM_FOREST
-from pate_tf.net.credentials import TlsFiles
+from pate_tf.net.credentials import GIVE_UP_SECONDS, TlsFiles
 from pate_tf.silos.roster import METHODS, JointMethod, Policy, SiloRoster
 from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
 
@@ -103,10 +103,19 @@ class AggregatorRun(Settings):
     )
 
 
-def serve(run: SiloRun, *, on_event: Callable[[str], None] = lambda event: None) -> None:
+def serve(
+    run: SiloRun,
+    *,
+    on_event: Callable[[str], None] = lambda event: None,
+    give_up_after: float = GIVE_UP_SECONDS,
+) -> None:
     """Works until the coordinator says that the run is over, which a file of the folder notes.
 
+    A silo that has heard the end and is started again serves the next run. If it reaches no
+    coordinator for `give_up_after` seconds, there is none, and the silo ends.
+
     Raises:
+        ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
         ValueError: if policy, teacher and roster do not fit each other.
         PermissionError: if the coordinator doesn't know the silo.
         LedgerError: if the ledger can't be used.
@@ -120,6 +129,7 @@ def serve(run: SiloRun, *, on_event: Callable[[str], None] = lambda event: None)
     if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
         other = METHODS[not are_sums]
         raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
+    was_over = (run.folder / ENDED).exists()
     (run.folder / ENDED).unlink(missing_ok=True)
     files = TlsFiles.of(run.certificates, policy.silo)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
@@ -156,7 +166,15 @@ def serve(run: SiloRun, *, on_event: Callable[[str], None] = lambda event: None)
         ) as silo,
     ):
         on_event(f"{silo.name} dials {policy.coordinator}")
-        connection.serve(silo.result, on_event=lambda event: on_event(f"{silo.name}: {event}"))
+        try:
+            connection.serve(
+                silo.result,
+                on_event=lambda event: on_event(f"{silo.name}: {event}"),
+                give_up_after=give_up_after,
+            )
+        except ConnectionError:
+            if not was_over:
+                raise
         artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
         on_event(f"{silo.name}: {OVER}")
 
@@ -240,11 +258,15 @@ def _examples(run: SiloRun) -> tuple[PrivateExamples, PublicExamples | None]:
 
 
 def serve_aggregator(
-    run: AggregatorRun, *, on_event: Callable[[str], None] = lambda event: None
+    run: AggregatorRun,
+    *,
+    on_event: Callable[[str], None] = lambda event: None,
+    give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
     """Works until the coordinator says that the run is over.
 
     Raises:
+        ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
         ValueError: if the aggregator is not on the roster.
         PermissionError: if the coordinator doesn't know it.
         LedgerError: if its journal can't be used.
@@ -269,5 +291,9 @@ def serve_aggregator(
         ) as connection,
     ):
         on_event(f"{name} dials {run.coordinator}")
-        connection.serve(functools.partial(task_result, aggregator, roster), on_event=on_event)
+        connection.serve(
+            functools.partial(task_result, aggregator, roster),
+            on_event=on_event,
+            give_up_after=give_up_after,
+        )
         on_event(f"{name}: {OVER}")

@@ -6,6 +6,7 @@ A caller is the one that its certificate names.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -87,6 +88,7 @@ class TaskConnection(Connection):
         *,
         on_event: Callable[[str], None] = lambda event: None,
         sleep: Callable[[float], None] = time.sleep,
+        give_up_after: float = math.inf,
     ) -> None:
         """Answers tasks until the coordinator says that the run is over.
 
@@ -97,8 +99,11 @@ class TaskConnection(Connection):
             answer: returns what is handed over for a task, and what was done in words.
             on_event: called with what happened, in words without anything of the data.
             sleep: see `with_retries`.
+            give_up_after: likewise.
 
-        Raises PermissionError if the coordinator doesn't know this end.
+        Raises:
+            PermissionError: if the coordinator doesn't know this end.
+            ConnectionError: if it could not be reached for `give_up_after` seconds.
         """
 
         def step() -> bool | None:
@@ -110,7 +115,9 @@ class TaskConnection(Connection):
             on_event(f"{event}: {taken.value}")
             return taken in (Answer.OK, Answer.SAME)
 
-        with_retries(step, until=self.is_over, on_event=on_event, sleep=sleep)
+        with_retries(
+            step, until=self.is_over, on_event=on_event, sleep=sleep, give_up_after=give_up_after
+        )
 
 
 def task_result(

@@ -79,13 +79,14 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     (tmp_path / "schema.toml").write_text(SCHEMA)
     write_table(tmp_path / "public.csv", orders[0], seed=2)
     files, silos = f"--schema={tmp_path / 'schema.toml'}", []
+    data_of = {}
     for place, name in enumerate(NAMES):
         assert "policy.toml" in said("silo", *init_flags(tmp_path, name, address))
         policy = Policy.read(tmp_path / name / "policy.toml")
         assert (policy.coordinator, policy.most_epsilon, policy.delta) == (address, 4.0, 1e-6)
         write_table(tmp_path / f"{name}.csv", orders[place], seed=place)
-        data = (f"--private={tmp_path / name}.csv", files)
-        flags = ("serve", f"--silo_dir={tmp_path / name}", *data, certificates)
+        data_of[name] = (f"--private={tmp_path / name}.csv", files)
+        flags = ("serve", f"--silo_dir={tmp_path / name}", *data_of[name], certificates)
         silos.append(start_script(MAIN, "silo", *flags, folder=tmp_path))
     members = tuple(Member(name=name, epsilon=4.0) for name in NAMES)
     SiloRoster(run="r", delta=1e-6, members=members).write(tmp_path / "roster.toml")
@@ -116,6 +117,12 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     spent = report["epsilon_per_silo"]["clinic"]
     of_run = f"clinic: epsilon {spent:.3f} spent of 200\nclinic: the run is over\n"
     assert said("silo", *flags) == of_run
+    # Started again there is no coordinator: a silo that has heard the end ends as before.
+    serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", *data_of["clinic"], certificates)
+    assert said("silo", *serve, "--give_up_after=1").endswith("clinic: the run is over\n")
+    (tmp_path / "clinic" / "ended").unlink()
+    *_, error = said("silo", *serve, "--give_up_after=1", code=75).splitlines()
+    assert error.startswith("error: gave up after") and "start the same command again" in error
     for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
         path.unlink()
     flags = (f"--silo_dir={tmp_path / 'clinic'}", f"--private={tmp_path / 'clinic.csv'}", files)
@@ -245,6 +252,9 @@ def test_a_student_of_silos_without_any_public_record(tmp_path):
             each.kill()
     assert [each.code for each in ended] == [0] * 6, ended
     assert "epsilon of clinic" in printed and "not measured" in printed
+    late = (of_aggregators[0], f"--coordinator={address}", f"--roster={roster}", tls)
+    *_, error = said("aggregator", *late, "--give_up_after=1", code=75).splitlines()
+    assert error.startswith("error: gave up after")
     statement = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
     assert (statement["unit"], statement["num_queries"]) == ("record", 1)
     assert (tmp_path / "run/released/student/1/saved_model.pb").exists()

@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import shutil
+import signal
 import socket
 
 import event_files
@@ -23,6 +25,8 @@ from script_processes import (
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts
 from pate_tf.core.tensorboard import TAGS
+from pate_tf.ledger import Ledger
+from pate_tf.ledger.ledger_file import FAULT_VARIABLE
 
 SCRIPT = "train_student.py"
 OF_ALL = (f"--nb_teachers={NUM_TEACHERS}", "--teachers_dir=run", "--queries=30")
@@ -176,6 +180,23 @@ def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
     ended = run_script(SCRIPT, *HERE, folder=teachers)
     assert_one_line(ended, code=3)
     assert nothing_released(teachers / "run")
+
+
+def die_at(point: str) -> None:
+    os.environ[FAULT_VARIABLE] = point
+
+
+def test_three_kills_after_the_debit_leave_a_budget_that_fits(teachers):
+    flags = (*HERE, "--epsilon=5", "--mechanism=gaussian_noisy_max", "--accept_forecast")
+    for point in ("debit_committed", "noise_drawn", "counts_kept"):
+        setup = functools.partial(die_at, point)
+        assert run_script(SCRIPT, *flags, folder=teachers, setup=setup).code == -signal.SIGKILL
+        assert nothing_released(teachers / "run")
+    ended = run_script(SCRIPT, *flags, folder=teachers)
+    assert ended.code == 0, ended.err
+    with Ledger.read(teachers / "run" / "sensitive") as ledger:
+        assert [row.kind for row in ledger.history()].count("debit") == 1
+        assert ledger.num_queries == ledger.num_answered == 30
 
 
 @pytest.mark.parametrize("num_bytes", [40_000, pytest.param(4_096, marks=pytest.mark.long)])

@@ -9,10 +9,19 @@ import sys
 import time
 
 import pytest
-from ledger_helpers import MECHANISM, answers_of, label, open_ledger
+from ledger_helpers import DELTA, MECHANISM, answers_of, label, open_ledger
 from script_processes import limit_file_size, start
 
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    StabilityGate,
+    StabilityGateOrHistogram,
+)
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+from pate_tf.release.noise import SeededNoise, SystemNoise
+from pate_tf.release.votes import stored_counts
+
+BUDGET = 1.4  # for 15 queries of `MECHANISM`, and not for 16
 
 FAULT_POINTS = [
     *("opened_written", "opened_committed", "opened_noted"),
@@ -76,19 +85,73 @@ def test_killed_at_every_step_of_a_labelling_transaction(tmp_path, point):
     if not point.startswith("opened"):
         with open_ledger(folder) as ledger:
             label(ledger, 0, 5)
-    child = start_child(folder, released, 5, 15, 10, point=point)
-    assert child.wait().code == -signal.SIGKILL
-    check_after_crash(folder, released)
-    assert not read_released(released)
     stored = 0 if point.startswith("opened") else 5
     charged = stored + 10 * (point in FAULT_POINTS[FAULT_POINTS.index("debit_committed") :])
     answered = stored + 10 * (point in FAULT_POINTS[FAULT_POINTS.index("answers_committed") :])
-    with open_ledger(folder) as ledger:
-        assert (ledger.spent().num_queries, ledger.num_answered) == (charged, answered)
+    num_kills = 1 if answered > stored or point.startswith(("opened", "debit")) else 3
+    for _ in range(num_kills):
+        child = start_child(folder, released, 5, 15, 10, point=point)
+        assert child.wait().code == -signal.SIGKILL
+        check_after_crash(folder, released)
+        assert not read_released(released)
+        with open_ledger(folder) as ledger:
+            assert (ledger.spent().num_queries, ledger.num_answered) == (charged, answered)
+    with open_ledger(folder, epsilon_budget=BUDGET) as ledger:
+        # The same call resumes under its debit, which left too little of the budget for another.
         first = answers_of(label(ledger, 5, 15))
-        # Without stored answers the rerun is charged again: the crash cost budget, not privacy.
-        assert ledger.spent().num_queries == charged + (0 if answered > stored else 10)
+        assert ledger.spent().num_queries == ledger.num_answered == stored + 10
         assert answers_of(label(ledger, 5, 15)) == first
+
+
+GATES = [
+    StabilityGate(epsilon=1.0, delta=DELTA / 3),
+    StabilityGateOrHistogram(epsilon=1.0, delta=DELTA / 3, sigma=1000.0, most_queries=10),
+    ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),
+]
+
+
+def release_batch(folder, mechanism):
+    with open_ledger(folder) as ledger:
+        label(ledger, 0, 10, mechanism=mechanism)
+
+
+@pytest.mark.parametrize("mechanism", GATES, ids=lambda mechanism: mechanism.name)
+def test_answers_that_may_be_withheld_resume_under_their_debit(tmp_path, mechanism):
+    folder = tmp_path / "sensitive"
+    call = functools.partial(release_batch, folder, mechanism)
+    for point in ("debit_committed", "noise_drawn", "counts_kept", "answers_written"):
+        assert start(call, folder=tmp_path, point=point).wait().code == -signal.SIGKILL
+    call()
+    with Ledger.read(folder) as ledger:
+        assert ledger.charges == {mechanism: mechanism.number_charged(10)}
+        (stored,) = stored_counts(ledger)
+        assert len(stored.answered) == 10
+
+
+class Failing(SystemNoise):
+    """Has an error after the debit, which may depend on what was drawn."""
+
+    def bernoulli_exp(self, gaps, gamma):
+        del gaps, gamma
+        raise OSError("no space left")
+
+
+def test_an_error_closes_the_debit_and_seeded_noise_takes_up_none(tmp_path):
+    with open_ledger(tmp_path) as ledger:
+        for number in (1, 2):
+            with pytest.raises(OSError, match="no space left"):
+                label(ledger, 0, 4, noise=Failing())
+            assert ledger.spent().num_queries == 4 * number
+    child = start_child(tmp_path, tmp_path / "released", 0, 4, 4, point="before_debit")
+    assert child.wait().code == -signal.SIGKILL
+    with open_ledger(tmp_path) as ledger:
+        label(ledger, 0, 4)  # the mark of the killed process opens no debit before it
+        assert ledger.spent().num_queries == 12
+    child = start_child(tmp_path, tmp_path / "released", 4, 8, 4, point="noise_drawn")
+    assert child.wait().code == -signal.SIGKILL
+    with open_ledger(tmp_path) as ledger:
+        label(ledger, 4, 8, noise=SeededNoise(1))
+        assert ledger.spent().num_queries == 20 and not ledger.is_secure
 
 
 @pytest.mark.parametrize("num_kills", [20, pytest.param(200, marks=pytest.mark.long)])

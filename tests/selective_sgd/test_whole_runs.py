@@ -51,12 +51,26 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
             path = join(terms, name, shard, directory=tmp_path / name, **given)
             results[name] = artifacts.read_arrays(path)["values"]
 
-    threads = [threading.Thread(target=work, args=[name]) for name in ("server", *NAMES)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(200.0)
-    assert results["clinic"].tobytes() == results["hospital"].tobytes()
+    def work_together():
+        results.clear()
+        threads = [threading.Thread(target=work, args=[name]) for name in ("server", *NAMES)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(200.0)
+        assert results["clinic"].tobytes() == results["hospital"].tobytes()
+
+    work_together()
+    first = results["clinic"].tobytes()
+    work("clinic")  # has the parameters of all, and needs no server
+    for name in NAMES:
+        (tmp_path / name / "sensitive" / "participant" / "global_parameters.npz").unlink()
+    given["give_up_after"] = 0.5
+    with pytest.raises(ConnectionError, match="gave up after"):
+        work("clinic")
+    given["give_up_after"] = 60.0
+    work_together()  # the server was started again after the end
+    assert results["clinic"].tobytes() == first
     assert results["server"].values["accuracy_global"] > 0.15  # .61 with a deviation of .1
     statement = statement_in(tmp_path / "server")
     assert 15.0 < statement.epsilon == statement.epsilon_source <= 20.0

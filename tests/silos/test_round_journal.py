@@ -1,12 +1,14 @@
 """What a coordinator says to late, repeated, altered, foreign and misshapen submissions."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, batch
 
 from pate_tf.ledger import LedgerError
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
-from pate_tf.silos.round_journal import CoordinatorJournal, Round
+from pate_tf.silos.round_journal import CoordinatorJournal, Round, RoundCollected
 
 
 class Clock:
@@ -102,6 +104,28 @@ def test_what_was_acknowledged_survives(tmp_path, journal, clock):
     assert replies["b"].reason is Reason.BUDGET_SPENT
     assert again.submit(votes("a", [3, 1, 2, 3])) is Answer.SAME
     assert again.poll("a") is None
+
+
+def test_a_round_that_is_open_again_takes_replies_until_they_are_complete(tmp_path, journal, clock):
+    journal.submit(votes("a", [3, 1, 2, 3]))
+    late = {"reason": Reason.TOO_LATE, "time": clock.now + 60.0}
+    journal.submit(dataclasses.replace(refusal("b"), **late))
+    journal.close()
+    clock.now += 900.0
+    again = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
+    asked = again.rounds[0].batch.question
+    assert again.poll("b") is None
+    again.reopen(again.rounds[0], 60.0)
+    assert again.poll("a") is None and again.poll("b").deadline == clock.now + 60.0
+    assert again.rounds[0].batch.question == asked
+    again.keep(RoundCollected(number=1))
+    # Aggregators may have opened the shares of these silos by now.
+    assert again.poll("b") is None and again.submit(votes("b", [0, 1, 2, 3])) is Answer.LATE
+    again.close()
+    last = CoordinatorJournal("r", "abc", tmp_path, clock=clock)
+    assert last.rounds[0].is_open and not last.rounds[0].is_waiting
+    assert last.poll("b") is None and set(last.rounds[0].replies) == {"a", "b"}
+    assert last.submit(votes("b", [0, 1, 2, 3])) is Answer.CONFLICT  # with the refusal
 
 
 def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path, journal):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 import types
 import warnings
 
@@ -13,6 +14,7 @@ from silo_helpers import (
     SECURE,
     batch,
     policy,
+    pool,
     queries,
     silo,
     spent,
@@ -24,7 +26,7 @@ from pate_tf.audit.mechanism import epsilon_lower_bound
 from pate_tf.ledger import SensitiveWarning
 from pate_tf.net.wire_values import encode
 from pate_tf.release.noise import SeededNoise
-from pate_tf.silos import Silo, SiloTeacher, sealing
+from pate_tf.silos import Asking, Coordinator, Member, Silo, SiloRoster, SiloTeacher, sealing
 from pate_tf.silos.messages import RandomisedVotes, Reason, Refusal, SealedShares
 
 
@@ -100,6 +102,34 @@ def test_refusals_cost_nothing_and_never_look_at_the_data(folder, asked, changes
 
     with silo(folder, model=explosive, **changes) as one:
         assert refused(one.answer(batch(0, 4, **asked))) is reason
+        assert one.account.charges.total() == 0
+
+
+def test_a_clock_that_is_ahead_is_named_at_both_ends(folder):
+    events = []
+    now = time.time()
+    with silo(folder, clock=lambda: now + 900.0) as one:
+        members = (Member(name=one.name),)
+
+        def waiting(event):
+            events.append(event)
+            if event.startswith("waiting"):
+                coordinator.journal.submit(one.answer(coordinator.journal.poll(one.name)))
+
+        coordinator = Coordinator(
+            SiloRoster(run="r", delta=1e-6, members=members),
+            folder=None,
+            asking=Asking(seconds=600.0),
+            on_event=waiting,
+            clock=lambda: now,
+        )
+        with coordinator:
+            assert coordinator.ask(pool(9), np.arange(4)).num_answered == 0
+        assert events[-1] == (
+            "replies of silos: 1 refused: too_late; the clock of clinic is at least 300 seconds "
+            "ahead of this machine's: set both by NTP"
+        )
+        assert "the deadline passed 300 seconds ago. If the coordinator still" in one.refusal
         assert one.account.charges.total() == 0
 
 

@@ -15,7 +15,8 @@ from pate_tf.silos.messages import RandomisedVotes
 
 FAULT_POINTS = (
     *("round_opened", "silo_debited", "silo_drawn", "silo_stored", "silo_answered"),
-    *("reply_arrived", "reply_stored", "silo_submitted", "round_closed"),
+    *("reply_arrived", "reply_stored", "silo_submitted"),
+    *("round_collected", "round_closed"),
 )
 
 

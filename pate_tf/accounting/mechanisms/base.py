@@ -266,6 +266,9 @@ class Mechanism(Charge, Settings):
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws the answers to a batch of queries.
 
+        Takes the same steps whatever is drawn: a batch that is killed before its answers are stored
+        is drawn anew under the same debit (docs/proofs/theory.md, Proposition S6).
+
         Args:
             counts: int64 [num_queries, num_classes]. Sensitive.
             noise: what everything random is drawn from.

@@ -386,12 +386,15 @@ class BatchGate(Mechanism):
 
     def draw(self, counts: IntArray, noise: NoiseDraws) -> Answers:
         """Draws whether labels leave without noise, and what is drawn where they don't."""
+        instead = Answers([None] * len(counts))
+        if self.releases_counts:
+            # Drawn in any case: a process that is killed for its time or memory would tell which
+            # branch it was in, and an open batch may be drawn anew under the same debit.
+            instead = GaussianHistogram(sigma=self.noise_scales["sigma"]).draw(counts, noise)
         distance = int(stability_distances(counts).min())
         if noise.uniform_below(CERTAIN) < self.pass_numerator(distance):
             return Answers(np.argmax(counts, axis=1).tolist())
-        if self.releases_counts:
-            return GaussianHistogram(sigma=self.noise_scales["sigma"]).draw(counts, noise)
-        return Answers([None] * len(counts))
+        return instead
 
     def expected_correct(self, counts: IntArray) -> float:
         """Returns the expected number of labels of class 0 that leave without noise."""

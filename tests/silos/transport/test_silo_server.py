@@ -9,8 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from script_processes import run_script, start
-from transport_helpers import connect, free_port, made_up_journal, made_up_round, serve, votes_of
+from transport_helpers import (
+    SILOS,
+    connect,
+    free_port,
+    made_up_journal,
+    made_up_round,
+    serve,
+    votes_of,
+)
 
+from pate_tf.net.calls import with_retries
 from pate_tf.net.credentials import Limits
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.roster import Policy
@@ -58,7 +67,38 @@ def test_a_silo_asks_for_the_state_of_a_run(silo, server, certificates, tmp_path
     assert "the run is over" in run_script("pate_tf/cli/main.py", *flags, folder=tmp_path).out
     server.stop()
     refused = run_script("pate_tf/cli/main.py", *flags, folder=tmp_path)
-    assert refused.code == 1 and refused.err.count("\n") == 1 and "be reached" in refused.err
+    assert refused.code == 75 and refused.err.count("\n") == 1 and "be reached" in refused.err
+
+
+def test_who_comes_back_after_the_end_hears_it(server, silo, certificates):
+    assert not silo.is_over()
+    assert server.end(0.0) == ("silo-1",)
+    late = []
+    for name in SILOS:  # the first was cut off, the second never called
+        with connect(server, certificates[name]) as connection:
+            connection.serve(late.append)
+    assert server.end(0.0) == () and late == []
+
+
+def test_a_process_gives_up_after_an_hour_without_a_connection():
+    events = []
+    now = [0.0]
+    answers = [None, True, ConnectionError("no route"), None, *[ConnectionError("no route")] * 500]
+
+    def step():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    options = {"sleep": sleep, "on_event": events.append, "clock": lambda: now[0]}
+    with pytest.raises(ConnectionError, match=r"after 36\d\d seconds without .* no route"):
+        with_retries(step, give_up_after=3600.0, **options)
+    assert 3600.0 <= now[0] < 3700.0
+    assert events.count("connected again") == 1
 
 
 def test_only_the_roster_gets_in(server, certificates, caplog):

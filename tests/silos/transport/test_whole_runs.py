@@ -3,18 +3,20 @@
 import contextlib
 import functools
 import threading
+import time
 import types
 
 import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, pool, silo, teacher
-from transport_helpers import AGGREGATORS, SILOS
+from transport_helpers import AGGREGATORS, SILOS, connect, serve
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.net.credentials import STATUS
 from pate_tf.silos import Asking, Coordinator, Member, SiloRoster, SiloSums
 from pate_tf.silos.aggregator import Aggregator
+from pate_tf.silos.messages import Answer
 from pate_tf.silos.protocol import Keys
 from pate_tf.silos.transport import (
     AggregatorService,
@@ -76,28 +78,79 @@ def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path)
     assert "up to 1 of the 4 aggregators together" in page
 
 
+def open_silo(folder, name, mechanism, **options):
+    sums = SiloSums(values=MADE_UP, encoder_digest="encoder", num_records=1_000)
+    return silo(
+        folder / name,
+        silo=name,
+        model=sums if mechanism is SUMS else teacher,
+        roster=made_up_roster(SILOS),
+        keys=KEYS[name],
+        allowed=("randomised_response" if mechanism is None else mechanism.name,),
+        least_sigma=0.1,
+        least_silos=2,
+        most_epsilon=100.0,
+        epsilon_budget=1e6,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("mechanism", [SUMS, None], ids=["sums", "votes"])
+def test_a_coordinator_that_was_away_for_a_quarter_of_an_hour_finishes_its_round(
+    tmp_path, certificates, mechanism
+):
+    aggregators = [Aggregator(KEYS[name], tmp_path / name) for name in AGGREGATORS]
+    present = SILOS[:1]
+    now = time.time()
+
+    def clock():
+        return now
+
+    def waiting(event):
+        """Has the silos that are present reply over the network; kills a coordinator that waits."""
+        if not event.startswith("waiting"):
+            return
+        for name in present:
+            silo_there = open_silo(tmp_path, name, mechanism, clock=clock)
+            with connect(server, certificates[name]) as connection, silo_there:
+                if batch := connection.poll():
+                    assert connection.submit(silo_there.answer(batch)) is Answer.OK
+        if present != SILOS:
+            raise KeyboardInterrupt
+
+    for is_last in (False, False, True):
+        coordinator = Coordinator(
+            made_up_roster(SILOS),
+            folder=tmp_path / "coordinator",
+            aggregators=[aggregator.answer for aggregator in aggregators],
+            asking=Asking(mechanism=mechanism, seconds=600.0),
+            on_event=waiting,
+            clock=clock,
+        )
+        asks = functools.partial(coordinator.ask, POOL, np.arange(20))
+        if mechanism is SUMS:
+            asks = functools.partial(coordinator.open_total, POOL, ENCODER)
+        if is_last:
+            present = SILOS
+        with coordinator, serve(coordinator.journal, certificates["coordinator"]) as server:
+            with contextlib.nullcontext() if is_last else pytest.raises(KeyboardInterrupt):
+                asks()
+            (one_round,) = coordinator.journal.rounds
+            assert (one_round.result is not None) is is_last
+        now += 900.0
+    for name in SILOS:
+        with open_silo(tmp_path, name, mechanism) as one:
+            assert one.account.charges.total() == (1 if mechanism is SUMS else 20)
+
+
 @pytest.mark.parametrize("mechanism", [SECURE, None, SUMS], ids=["secure", "local", "sums"])
 def test_a_round_over_the_network(tmp_path, certificates, mechanism):
     line, roster = AggregatorService(AGGREGATORS), made_up_roster(SILOS)
 
     def serve_silo(address, name):
         # Its ledger is its thread's, as it would be its process's.
-        opened = silo(
-            tmp_path / name,
-            silo=name,
-            model=SiloSums(values=MADE_UP, encoder_digest="encoder", num_records=1_000)
-            if mechanism is SUMS
-            else teacher,
-            roster=roster,
-            keys=KEYS[name],
-            allowed=("randomised_response" if mechanism is None else mechanism.name,),
-            least_sigma=0.1,
-            least_silos=2,
-            most_epsilon=100.0,
-            epsilon_budget=1e6,
-        )
         connection = TaskConnection(address, files=certificates[name], wait_seconds=0.5)
-        with opened, connection:
+        with open_silo(tmp_path, name, mechanism) as opened, connection:
             connection.serve(opened.result, sleep=lambda seconds: None)
 
     def serve_aggregator(address, name):
