@@ -41,6 +41,10 @@ STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "share
 PAGE: Final = "privacy_report.html"
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
 NO_LEDGER: Final = "none lies here (silos keep theirs): verify the statement with --ledger=LEDGER"
+HALF_WRITTEN: Final = (
+    "a command that is at work, or was killed, left .writing-* in released/: publish none of it; the "
+    "next command removes it"
+)
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -255,7 +259,10 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
 
 def _file_checks(run: _Run) -> Iterator[Check]:
     problems = ["released/ is a link"] if run.released.is_symlink() else []
-    paths = sorted(run.released.glob("**/*"))
+    found = sorted(run.released.glob("**/*"))
+    paths = [path for path in found if not artifacts.is_half_written(path)]
+    if len(paths) < len(found):
+        yield Check("released files: half-written", NOT_CHECKED, HALF_WRITTEN)
     for path in paths:
         name = path.relative_to(run.released).as_posix()
         if path.is_symlink():
@@ -484,6 +491,8 @@ def _mode_checks(run: _Run) -> Iterator[Check]:
         return
     problems = []
     for path in (run.sensitive, *sorted(run.sensitive.rglob("*"))):
+        if artifacts.is_half_written(path):
+            continue
         if path.is_symlink():
             problems.append(f"{path.relative_to(run.root)} is a link")
         elif path.exists() and path.stat().st_mode & 0o077:

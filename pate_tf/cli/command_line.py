@@ -20,6 +20,7 @@ from absl import app, flags
 from tqdm import tqdm
 
 from pate_tf.accounting.mechanisms import Mechanism, base
+from pate_tf.cli import stopping
 from pate_tf.core import artifacts
 from pate_tf.core.checks import ITEM
 from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
@@ -193,6 +194,8 @@ def guarded(
                     in_flags(str(message), flag_of_argument)
                 )
                 main()
+        except stopping.Terminated:
+            raise
         except (Exception, KeyboardInterrupt) as error:
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)

@@ -54,6 +54,7 @@ def main() -> None:
         files=files,
     )
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
+        artifacts.remove_abandoned(run.folder)
         report = coordinate(run, on_event=command_line.note)
     command_line.write_report(run.report_file, report)
     epsilons = [

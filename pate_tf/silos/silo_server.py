@@ -120,6 +120,7 @@ def serve(run: SiloRun, *, on_event: Callable[[str], None] = lambda event: None)
     if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
         other = METHODS[not are_sums]
         raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
+    artifacts.remove_abandoned(run.folder)
     (run.folder / ENDED).unlink(missing_ok=True)
     files = TlsFiles.of(run.certificates, policy.silo)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
