@@ -20,7 +20,6 @@ from absl import app, flags
 from tqdm import tqdm
 
 from pate_tf.accounting.mechanisms import Mechanism, base
-from pate_tf.cli import stopping
 from pate_tf.core import artifacts
 from pate_tf.core.checks import ITEM
 from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
@@ -194,8 +193,6 @@ def guarded(
                     in_flags(str(message), flag_of_argument)
                 )
                 main()
-        except stopping.Terminated:
-            raise
         except (Exception, KeyboardInterrupt) as error:
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)
@@ -213,6 +210,8 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
     code = USER_ERROR
     message = str(error)
     if isinstance(error, KeyboardInterrupt):
+        if error.args:
+            return None  # of SIGTERM, whose line was printed
         return "stopped; the same command resumes from here", INTERRUPTED
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]

@@ -83,9 +83,9 @@ def run_command(name: str) -> None:
             module.main, flags.FLAGS, getattr(module, "FLAG_OF_ARGUMENT", {})
         )
         command_line.run(guarded, module.define, module.__doc__)
-    except stopping.Terminated:
-        raise SystemExit(stopping.TERMINATED) from None
-    except KeyboardInterrupt:  # while modules are imported
+    except KeyboardInterrupt as error:  # while modules are imported, or of SIGTERM
+        if error.args:
+            raise SystemExit(stopping.TERMINATED) from None
         print("error: stopped; the same command resumes from here", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
 

@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import sys
 import threading
 import time
 from types import FrameType
@@ -13,13 +14,11 @@ SECONDS: Final = 8.0  # of the ten after which systemd and container engines kil
 LINE: Final = b"error: stopped by SIGTERM; the same command resumes from here\n"
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived, and its line was printed. The command exits with code `TERMINATED`."""
-
-
 @functools.cache
 def end_on_sigterm() -> None:
-    """Makes SIGTERM raise `Terminated` in the main thread, and ends the process after 8 seconds.
+    """Makes SIGTERM end this process with code `TERMINATED`, at the latest after `SECONDS`.
+
+    The main thread gets `KeyboardInterrupt(TERMINATED)`, and the line is printed already.
 
     The kernel ignores SIGTERM for process 1 of a container unless there is a handler. Python runs
     handlers between two instructions of the main thread, which may be inside a long call of a
@@ -27,12 +26,14 @@ def end_on_sigterm() -> None:
     not. Files are written whole or not at all, so nothing is lost.
     """
     reader, writer = os.pipe()
-    tell = functools.cache(functools.partial(os.write, 2, LINE))
+    # A copy of standard error, which is turned off while TensorFlow starts.
+    terminal = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else os.dup(2)
+    tell = functools.cache(functools.partial(os.write, terminal, LINE))
 
     def raise_once(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would disturb the clean-up
         tell()
-        raise Terminated
+        raise KeyboardInterrupt(TERMINATED)
 
     def watch() -> None:
         while os.read(reader, 1)[0] != signal.SIGTERM:
