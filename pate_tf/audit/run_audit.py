@@ -42,8 +42,8 @@ PAGE: Final = "privacy_report.html"
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
 NO_LEDGER: Final = "none lies here (silos keep theirs): verify the statement with --ledger=LEDGER"
 HALF_WRITTEN: Final = (
-    "a command that is at work, or was killed, left .writing-* in released/: publish none of it; the "
-    "next command removes it"
+    "a command that is at work, or was killed, left .writing-* in released/: publish none of it; "
+    "the next command removes it"
 )
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"

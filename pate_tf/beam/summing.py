@@ -377,7 +377,9 @@ def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
             f"({' '.join(str(error).split())})"
         ) from error
     try:
-        with artifacts.lease(pathlib.Path(folder)) if is_local(parent) else contextlib.nullcontext():
+        with (
+            artifacts.lease(pathlib.Path(folder)) if is_local(parent) else contextlib.nullcontext()
+        ):
             yield shared
     finally:
         if is_local(parent):

@@ -27,6 +27,7 @@ from absl import flags
 from pate_tf.cli import command_line
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data, read_records
+from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 FLAGS = flags.FLAGS
@@ -111,6 +112,7 @@ def train() -> None:
 def serve() -> None:
     """Serves participants to their end."""
     terms = Terms.read(pathlib.Path(FLAGS.roster))
+    TlsFiles.of(pathlib.Path(FLAGS.certificates), COORDINATOR)  # before TensorFlow is imported
     files = command_line.own_files(with_private=False)
     reporting = command_line.reporting()
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
@@ -136,10 +138,11 @@ def join() -> None:
         if not FLAGS[name].value:
             raise ValueError(f"{name}: expected it to take part, got none")
     terms = Terms.read(pathlib.Path(FLAGS.roster))
+    terms.number(FLAGS.participant)  # ValueError for another's name
+    TlsFiles.of(pathlib.Path(FLAGS.certificates), FLAGS.participant)
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
 
-    terms.number(FLAGS.participant)  # ValueError for another's name
     if files is not None:
         shard = files.load_private()
     else:

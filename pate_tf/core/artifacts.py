@@ -208,7 +208,9 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 if not replace:
-                    raise FileExistsError(errno.EEXIST, "stands there already", str(path)) from error
+                    raise FileExistsError(
+                        errno.EEXIST, "stands there already", str(path)
+                    ) from error
                 old = temporary_name(path)
                 os.replace(path, old)
                 stack.enter_context(lease(old))

@@ -7,6 +7,8 @@ import dataclasses
 import logging
 import math
 import secrets
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,8 +22,10 @@ from pate_tf.net.wire_values import decode, encode
 
 IDLE_SECONDS: Final = 0.5
 UNREACHED: Final = "the other end can't be reached"
+BUSY: Final = "expected fewer calls at once; try again later"
 FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 30.0
+HANDSHAKE_SECONDS: Final = 5.0
 
 
 def with_retries(
@@ -78,21 +82,26 @@ class Connection(contextlib.AbstractContextManager[Any]):
         files: certificate and key of this end, and the authority.
         limits: of a message.
 
-    Raises OSError if a file can't be read.
+    Raises ValueError or OSError as `TlsFiles.read`. Files that are replaced later are taken up.
     """
 
     def __init__(
         self, address: str, *, service: str, files: TlsFiles, limits: Limits | None = None
     ) -> None:
+        self._address = address
         self._service = service
-        self._channel = grpc.secure_channel(
-            address,
-            grpc.ssl_channel_credentials(
-                files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
-            ),
+        self._files = files
+        self._limits = limits or Limits()
+        self._contents = files.read()
+        self._channel = self._dial()
+
+    def _dial(self) -> grpc.Channel:
+        return grpc.secure_channel(
+            self._address,
+            grpc.ssl_channel_credentials(*self._contents),
             options=[
                 ("grpc.ssl_target_name_override", COORDINATOR),
-                ("grpc.max_receive_message_length", (limits or Limits()).message_bytes),
+                ("grpc.max_receive_message_length", self._limits.message_bytes),
                 ("grpc.max_send_message_length", -1),  # the receiver's limit counts
                 ("grpc.initial_reconnect_backoff_ms", 200),
                 ("grpc.min_reconnect_backoff_ms", 200),
@@ -100,8 +109,42 @@ class Connection(contextlib.AbstractContextManager[Any]):
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.enable_retries", 0),
+                # Else a channel that is dialed anew could use the connection of the one before.
+                ("grpc.use_local_subchannel_pool", 1),
             ],
         )
+
+    def _why_refused(self) -> str:
+        """Returns which end refuses whose certificate, by one more handshake; nothing if none does.
+
+        gRPC doesn't tell a caller why the server hung up.
+        """
+        try:
+            self._files.read()
+            context = self._files.context()
+        except (ValueError, OSError) as error:
+            return str(error)
+        context.set_alpn_protocols(["h2"])
+        host, _, port = self._address.rpartition(":")
+        why = ""  # nobody listens
+        try:
+            with (
+                socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_SECONDS) as plain,
+                context.wrap_socket(plain, server_hostname=COORDINATOR) as line,
+            ):
+                # A server of gRPC that refuses a caller hangs up once the handshake is over.
+                why = (
+                    f"the {COORDINATOR} refuses {self._files.certificate}: the clocks differ, or "
+                    "its authority.pem is another authority's"
+                )
+                return "" if line.recv(1) else why
+        except ssl.SSLCertVerificationError as error:
+            return (
+                f"this end refuses the certificate of the {COORDINATOR} ({error.verify_message}); "
+                f"compare {self._files.authority} with the authority of the {COORDINATOR}"
+            )
+        except (OSError, ValueError):
+            return why
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:
         """Returns the reply of a server.
@@ -118,6 +161,12 @@ class Connection(contextlib.AbstractContextManager[Any]):
             ConnectionError: if it can't be reached, is too busy, took too long, failed or replied
                 with something else; worth another try.
         """
+        with contextlib.suppress(ValueError, OSError):  # files that are being replaced
+            contents = self._files.read()
+            if contents != self._contents:
+                self._contents = contents
+                self._channel.close()
+                self._channel = self._dial()
         send = self._channel.unary_unary(f"/{self._service}/{method}")
         try:
             reply = send(encode(request), timeout=wait_seconds + CALL_SECONDS)
@@ -128,8 +177,11 @@ class Connection(contextlib.AbstractContextManager[Any]):
                 raise PermissionError(f"the {COORDINATOR} denied the call: {details}") from None
             if code in _WRONG:
                 raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
+            is_cut_off = code is grpc.StatusCode.UNAVAILABLE and details != BUSY
+            why = self._why_refused() if is_cut_off else ""
             raise ConnectionError(
-                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): {details}"
+                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): "
+                f"{why or details}"
             ) from None
         try:
             return decode(kind, reply)
@@ -215,8 +267,8 @@ class TlsServer(contextlib.ExitStack):
         port: that it listens on.
 
     Raises:
-        ValueError: if the address can't be listened on.
-        OSError: if a file can't be read.
+        ValueError: if the address can't be listened on, or as `TlsFiles.read`.
+        OSError: as `TlsFiles.read`. Files that are replaced later are taken up.
     """
 
     def __init__(
@@ -258,10 +310,14 @@ class TlsServer(contextlib.ExitStack):
             handlers = {name: self._handler(service, name) for name in service.methods}
             handler = grpc.method_handlers_generic_handler(service.name, handlers)
             self._server.add_generic_rpc_handlers((handler,))
-        credentials = grpc.ssl_server_credentials(
-            [(files.key.read_bytes(), files.certificate.read_bytes())],
-            root_certificates=files.authority.read_bytes(),
-            require_client_auth=True,
+        self._files = files
+        self._contents = files.read()
+        self._dialed: list[float] = []  # when connections began that made no call yet
+        self._peers: set[str] = set()  # connections that made one
+        credentials = grpc.dynamic_ssl_server_credentials(
+            grpc.ssl_server_certificate_configuration([self._contents[1:]], self._contents[0]),
+            self._renewed_credentials,
+            require_client_authentication=True,
         )
         try:
             self.port = self._server.add_secure_port(address, credentials)
@@ -273,6 +329,31 @@ class TlsServer(contextlib.ExitStack):
         self._server.start()
         self.callback(self.stop)
 
+    def _renewed_credentials(self) -> grpc.ServerCertificateConfiguration | None:
+        """Returns the files' contents if they were replaced; called when a connection begins.
+
+        gRPC doesn't report a handshake that failed. So a connection without a call counts as one.
+        """
+        now = time.monotonic()
+        with self._ended:
+            failed = [began for began in self._dialed if now - began > HANDSHAKE_SECONDS]
+            self._dialed = [began for began in self._dialed if began not in failed] + [now]
+        if failed:
+            _log.warning(
+                "callers connected without a call: this end refused a certificate, or a caller "
+                "refused %s; the caller's log says why",
+                self._files.certificate,
+            )
+        try:
+            contents = self._files.read()
+        except (ValueError, OSError) as error:
+            _log.warning("%s", error)
+            return None
+        if contents == self._contents:
+            return None
+        self._contents = contents
+        return grpc.ssl_server_certificate_configuration([contents[1:]], contents[0])
+
     def _handler(self, service: Service, method: str) -> grpc.RpcMethodHandler:
         """Returns what answers calls of a method in bytes.
 
@@ -283,6 +364,10 @@ class TlsServer(contextlib.ExitStack):
 
         def guarded(content: bytes, context: grpc.ServicerContext) -> bytes:
             try:
+                with self._ended:
+                    if context.peer() not in self._peers:
+                        self._peers.add(context.peer())
+                        del self._dialed[:1]
                 names = context.auth_context().get("x509_common_name", [])
                 if len(names) != 1:
                     raise PermissionError("expected a certificate with one common name, got others")
@@ -293,7 +378,7 @@ class TlsServer(contextlib.ExitStack):
                 seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
                 caller = Caller(name, seconds, lambda: context.is_active() and not self._is_over)
                 if not self._calls[name].acquire(blocking=False):
-                    raise ConnectionAbortedError("expected fewer calls at once; try again later")
+                    raise ConnectionAbortedError(BUSY)
                 try:
                     if method != STATUS:
                         self._last_calls[name] = time.monotonic()

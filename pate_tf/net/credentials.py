@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import datetime
 import hashlib
 import json
 import pathlib
+import ssl
+import time
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pate_tf.core import artifacts
 from pate_tf.core.checks import check_name
@@ -88,11 +91,13 @@ class TlsFiles:
     """The files of one end of a connection, in PEM.
 
     Attributes:
-        authority: certificate of the authority that signed all others; alone trusted.
-        certificate: of this end; its common name says who that is.
-        key: private key of the certificate, which its owner alone can read.
+        name: of this end, the common name of its certificate.
+        authority: certificates of the authorities that sign all others; alone trusted.
+        certificate: of this end; those of authorities between it and `authority` may follow.
+        key: private key of the certificate, which other users can't read.
     """
 
+    name: str
     authority: pathlib.Path
     certificate: pathlib.Path
     key: pathlib.Path
@@ -101,18 +106,94 @@ class TlsFiles:
     def of(cls, folder: pathlib.Path, name: str, *, are_there: bool = True) -> TlsFiles:
         """Returns the files of a name as `certificates.write_demo_certificates` lays them out.
 
-        Raises ValueError if one is missing, unless it need not be there.
+        Raises ValueError as `read`, unless they need not be there.
         """
         check_name(name, "name")
         files = cls(
+            name=name,
             authority=folder / "authority.pem",
             certificate=folder / f"{name}.pem",
             key=folder / f"{name}.key",
         )
-        for path in (files.authority, files.certificate, files.key):
-            if are_there and not path.exists():
-                raise ValueError(f"certificates: expected {path}, got no such file")
+        if are_there:
+            files.read()
         return files
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Returns the contents of authority, key and certificate, once they were checked.
+
+        Raises:
+            ValueError: in one line, which file can't be used now, why, and what to do.
+            OSError: if a file can't be read.
+        """
+        contents = {}
+        for path in (self.authority, self.certificate, self.key):
+            if not path.exists():
+                raise ValueError(f"certificates: expected {path}, got no such file")
+            contents[path] = path.read_bytes()
+        if self.key.stat().st_mode & 0o007:
+            raise ValueError(
+                f"{self.key} is open to every user of this machine. Replace key and certificate if "
+                f"somebody else may have read it; then: chmod 600 {self.key}"
+            )
+        self._check()
+        return contents[self.authority], contents[self.key], contents[self.certificate]
+
+    def context(self, *, serves: bool = False, verifies: bool = True) -> ssl.SSLContext:
+        """Returns the files as OpenSSL takes them; ValueError where it does not."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if serves else ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = verifies and not serves
+        context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
+        path = self.authority
+        try:
+            context.load_verify_locations(path)
+            path = self.certificate
+            ssl.SSLContext(context.protocol).load_verify_locations(path)
+            path = self.key
+            context.load_cert_chain(self.certificate, path, password="")
+        except ssl.SSLError as error:
+            why = "is damaged, not in PEM, or has a password"
+            if "MISMATCH" in str(error.reason):
+                why = f"is the key of another certificate than {self.certificate}"
+            raise ValueError(f"{path} {why}. Put the files there that belong together.") from None
+        return context
+
+    def _check(self) -> None:
+        """Has OpenSSL verify the certificate in a handshake of this end with itself.
+
+        Raises ValueError if it refuses.
+        """
+        serves = self.name == COORDINATOR
+        to_server = ssl.MemoryBIO()
+        to_client = ssl.MemoryBIO()
+        client = self.context(verifies=serves)
+        server = self.context(serves=True, verifies=not serves)
+        dialing = client.wrap_bio(to_client, to_server, server_hostname=COORDINATOR)
+        dialed = server.wrap_bio(to_server, to_client, server_side=True)
+        verifying = dialing if serves else dialed
+        try:
+            for end in (dialing, dialed) * 3:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            what_to_do = {
+                9: "Check the clock of this machine.",  # not valid yet
+                10: "Have the authority renew it.",
+            }.get(error.verify_code, f"Have the authority in {self.authority} sign another one.")
+            path = self.certificate
+            for each in verifying.context.get_ca_certs():
+                ends = [ssl.cert_time_to_seconds(str(each[n])) for n in ("notBefore", "notAfter")]
+                if not ends[0] <= time.time() <= ends[1]:
+                    path = self.authority
+            why = error.verify_message.rstrip(".")
+            raise ValueError(f"{path}: {why}. {what_to_do}") from None
+        subject: Any = (verifying.getpeercert() or {})["subject"]
+        names = [value for field in subject for kind, value in field if kind == "commonName"]
+        if names != [self.name]:
+            raise ValueError(
+                f"{self.certificate} has the common name {', '.join(names) or 'of nobody'}, not "
+                f"{self.name}. Have the authority sign one for {self.name}."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -126,6 +126,7 @@ def coordinate(
         export_formats=run.export_formats,
         labels_whole_pool=are_sums,
     )
+    files = TlsFiles.of(run.certificates, COORDINATOR)
     representation = None
     mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own
     if are_sums:
@@ -139,22 +140,23 @@ def coordinate(
     aggregators = None
     if asking.mechanism is not None:
         aggregators = AggregatorService([identity.name for identity in roster.aggregators])
-    with Coordinator(
-        roster,
-        folder=run.folder / "coordinator",
-        asking=asking,
-        aggregators=() if aggregators is None else aggregators.asks,
-        on_event=on_event,
-    ) as coordinator:
-        files = TlsFiles.of(run.certificates, COORDINATOR)
-        with serve_coordinator(
+    with (
+        Coordinator(
+            roster,
+            folder=run.folder / "coordinator",
+            asking=asking,
+            aggregators=() if aggregators is None else aggregators.asks,
+            on_event=on_event,
+        ) as coordinator,
+        serve_coordinator(
             run.address, coordinator.journal, files=files, aggregators=aggregators
-        ) as server:
-            on_event(f"listening on port {server.port}")
-            silos = Silos(coordinator, asking.seconds, on_event)
-            fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
-            num_rounds = len(coordinator.journal.rounds)
-            server.end()
+        ) as server,
+    ):
+        on_event(f"listening on port {server.port}")
+        silos = Silos(coordinator, asking.seconds, on_event)
+        fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
+        num_rounds = len(coordinator.journal.rounds)
+        server.end()
     statement: Any = fitted.published.statement  # of silos
     report = {
         "method": statement.method,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import pathlib
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pate_tf.selective_sgd.server import FloatArray, Parameters, ParameterServer
 from pate_tf.selective_sgd.training_settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
+_log = logging.getLogger(__name__)
 WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
 
 # Each names the run. What a participant's ledger says, before which no upload is applied with
@@ -135,7 +137,16 @@ class ParameterService:
             self._changed.notify_all()
             return is_applied or None
 
-        return caller.wait_for(look, self._changed)
+        is_applied = caller.wait_for(look, self._changed)
+        gamma = self._terms.settings.gamma
+        if is_applied and gamma is not None and (np.abs(values) == np.float32(gamma)).any():
+            _log.warning(
+                "the upload of %s in round %d was clipped to gamma %g; its changes are larger",
+                caller.name,
+                round_number + 1,
+                gamma,
+            )
+        return is_applied
 
     def _number(self, caller: Caller, run: bytes) -> int:
         """Returns the number of the caller, which has the same roster."""
