@@ -15,17 +15,20 @@ threshold of them, learn every vote. It may be killed and started again on its o
 time.
 """
 
-import functools
-
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.silos import silo_server
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(silo_server.AggregatorRun)
-# Defines the flags.
-define = functools.partial(command_line.define, silo_server.AggregatorRun, group="aggregator")
+
+
+def define() -> None:
+    """Defines the flags."""
+    command_line.define(silo_server.AggregatorRun, group="aggregator")
+    command_line.define_log_format()
 
 
 def main() -> None:
@@ -33,10 +36,11 @@ def main() -> None:
     if not FLAGS.aggregator_dir:
         raise ValueError("aggregator_dir: expected the folder of the aggregator, got none")
     settings = command_line.read(silo_server.AggregatorRun)
+    path = settings.folder / silo_server.KEYS
     if settings.name is None:
-        silo_server.serve_aggregator(settings, on_event=command_line.note)
+        name = artifacts.read_json(path)["name"] if path.exists() else ""
+        silo_server.serve_aggregator(settings, on_event=command_line.start_log("aggregator", name))
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 
-    path = settings.folder / silo_server.KEYS
     print(Keys.load_or_create(path, settings.name).identity.entry("aggregator"))

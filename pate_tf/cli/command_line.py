@@ -4,7 +4,10 @@ Flags are made from the dataclasses of settings; those of mechanisms from their 
 """
 
 import dataclasses
+import datetime
 import functools
+import json
+import logging
 import os
 import pathlib
 import re
@@ -13,6 +16,7 @@ import textwrap
 import traceback
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -34,6 +38,7 @@ Kind = TypeVar("Kind")
 
 LONGEST_MESSAGE = 900
 CLOCK_LINE = "{desc}: {elapsed}\n"
+LOG_FIELDS = ("time", "level", "role", "name", "message")
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
 USER_ERROR = 1
 FLAG_ERROR = 2
@@ -252,6 +257,47 @@ note: Callable[[str], None] = functools.partial(print, flush=True)
 def warn(text: str) -> None:
     """Prints what the user should heed to standard error, in one line."""
     print(f"warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def define_log_format() -> None:
+    """Defines the flag of the commands that log."""
+    help_text = "Lines of the log: text, or JSON objects with the same fields."
+    flags.DEFINE_enum("log_format", "text", ("text", "json"), help_text)
+
+
+def start_log(role: str, name: str) -> Callable[[str], None]:
+    """Prints what the library logs, a line each, and returns what logs an event.
+
+    A line has the time, the level, the role and name of this end, and the message. A warning that
+    is repeated is counted, and the next event says how often.
+    """
+    repeated: Counter[str] = Counter()
+
+    def is_printed(record: logging.LogRecord) -> bool:
+        message = record.getMessage().removeprefix(f"{name}: ")
+        if record.levelno > logging.INFO:
+            repeated[message] += 1
+            if repeated[message] > 1:
+                return False
+        else:
+            counted = [f"{number} times: {text}" for text, number in repeated.items() if number > 1]
+            message = "; ".join([message, *counted])
+            repeated.clear()
+        moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        values = (moment, record.levelname, role, name, message)
+        record.line = f"{moment} {record.levelname} {role} {name}: {message}"
+        if FLAGS.log_format == "json":
+            record.line = json.dumps(dict(zip(LOG_FIELDS, values, strict=True)))
+        return True
+
+    handler = logging.StreamHandler(sys.stdout)
+    handler.addFilter(is_printed)
+    handler.setFormatter(logging.Formatter("%(line)s"))
+    logger = logging.getLogger("pate_tf")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    return logger.info
 
 
 def reporting(*, verbose: bool = False) -> Reporting:

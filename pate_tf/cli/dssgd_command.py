@@ -64,6 +64,8 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_string(name, default, text)
         command_line.shown_in_help(name, "run")
     command_line.define_data_flags(with_private="source_name" not in without)
+    if "roster" in names:
+        command_line.define_log_format()
     if "source_name" not in without:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
@@ -119,6 +121,7 @@ def serve() -> None:
     public = source.load_public(reporting)
     from pate_tf.selective_sgd import shared_training
 
+    command_line.start_log("server", terms.run)
     report = shared_training.serve(
         terms,
         address=FLAGS.address,
@@ -126,7 +129,6 @@ def serve() -> None:
         directory=pathlib.Path(FLAGS.train_dir),
         public=public,
         reporting=reporting,
-        on_event=command_line.note,
     )
     command_line.print_table("Shared training", report.rows)
 
@@ -143,6 +145,7 @@ def join() -> None:
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
 
+    log = command_line.start_log("participant", FLAGS.participant)
     if files is not None:
         shard = files.load_private()
     else:
@@ -155,9 +158,8 @@ def join() -> None:
         certificates=pathlib.Path(FLAGS.certificates),
         directory=pathlib.Path(FLAGS.train_dir),
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
-        on_event=command_line.note,
     )
-    command_line.note(f"done; the parameters of all are in {FLAGS.train_dir}")
+    log(f"done; the parameters of all are in {FLAGS.train_dir}")
 
 
 # What each does, its flags of text, and settings of data that it has no flags for.

@@ -56,6 +56,7 @@ def define(name: str) -> None:
     if name == "serve":
         command_line.define(silo_server.SiloRun, group="silo", without=("owners_file",))
         command_line.define_data_flags(with_private=True)
+        command_line.define_log_format()
     if name == "init":
         command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
         about = "feature_sums allows secure_feature_sums alone."
@@ -102,8 +103,8 @@ def serve() -> None:
     require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
     settings = command_line.read(silo_server.SiloRun, files=files)
-    Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
-    silo_server.serve(settings, on_event=command_line.note)
+    policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
+    silo_server.serve(settings, on_event=command_line.start_log("silo", policy.silo))
 
 
 def status() -> None:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -20,6 +21,7 @@ import grpc
 from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, OVER, STATUS, Limits, TlsFiles
 from pate_tf.net.wire_values import decode, encode
 
+_log = logging.getLogger(__name__)
 IDLE_SECONDS: Final = 0.5
 UNREACHED: Final = "the other end can't be reached"
 BUSY: Final = "expected fewer calls at once; try again later"
@@ -33,7 +35,6 @@ def with_retries(
     *,
     until: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
-    on_event: Callable[[str], None] = lambda event: None,
 ) -> None:
     """Repeats a step until it is stopped; waits longer after every failure.
 
@@ -42,7 +43,6 @@ def with_retries(
             do; raises ConnectionError while the other end can't be reached.
         until: asked before every step whether to stop; raises as `step`.
         sleep: waits for so many seconds.
-        on_event: called with what happened, in words without anything sensitive.
     """
     num_failures = 0
     is_cut_off = False
@@ -52,10 +52,10 @@ def with_retries(
                 return
             done = step()
             if is_cut_off:
-                on_event("connected again")
+                _log.info("connected again")
             is_cut_off = False
         except ConnectionError as error:
-            on_event(f"{str(error) or UNREACHED}; trying again")
+            _log.warning("%s; trying again", str(error) or UNREACHED)
             done = False
             is_cut_off = True
         num_failures = num_failures + 1 if done is False else 0
@@ -181,7 +181,7 @@ class Connection(contextlib.AbstractContextManager[Any]):
             why = self._why_refused() if is_cut_off else ""
             raise ConnectionError(
                 f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): "
-                f"{why or details}"
+                f"{why or (f'nobody answers at {self._address}' if is_cut_off else details)}"
             ) from None
         try:
             return decode(kind, reply)
@@ -196,7 +196,6 @@ class Connection(contextlib.AbstractContextManager[Any]):
         self._channel.close()
 
 
-_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 # A poll holds a thread while it waits; so many calls of a name may run, and some besides.
 _SPARE_THREADS = 16
@@ -336,9 +335,10 @@ class TlsServer(contextlib.ExitStack):
         """
         now = time.monotonic()
         with self._ended:
-            failed = [began for began in self._dialed if now - began > HANDSHAKE_SECONDS]
-            self._dialed = [began for began in self._dialed if began not in failed] + [now]
-        if failed:
+            self._dialed.append(now)
+            has_failed = now - self._dialed[0] > HANDSHAKE_SECONDS
+            del self._dialed[:has_failed]
+        if has_failed:
             _log.warning(
                 "callers connected without a call: this end refused a certificate, or a caller "
                 "refused %s; the caller's log says why",
@@ -398,8 +398,8 @@ class TlsServer(contextlib.ExitStack):
                 return context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             except ConnectionAbortedError as error:
                 return context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-            except Exception as error:
-                _log.error("a call to %s failed", method, exc_info=error)
+            except Exception:
+                _log.error("a call to %s failed: %s", method, traceback.format_exc())
                 reason = "the server failed; its log says why"
                 return context.abort(grpc.StatusCode.INTERNAL, reason)
 

@@ -103,10 +103,10 @@ class TlsFiles:
     key: pathlib.Path
 
     @classmethod
-    def of(cls, folder: pathlib.Path, name: str, *, are_there: bool = True) -> TlsFiles:
+    def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
         """Returns the files of a name as `certificates.write_demo_certificates` lays them out.
 
-        Raises ValueError as `read`, unless they need not be there.
+        Raises ValueError or OSError as `read`.
         """
         check_name(name, "name")
         files = cls(
@@ -115,8 +115,7 @@ class TlsFiles:
             certificate=folder / f"{name}.pem",
             key=folder / f"{name}.key",
         )
-        if are_there:
-            files.read()
+        files.read()
         return files
 
     def read(self) -> tuple[bytes, bytes, bytes]:
@@ -211,8 +210,58 @@ class Limits:
     longest_wait: float = 30.0
 
 
-# Of `x509.KeyUsage`, which has no defaults.
-UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+def issue(
+    folder: pathlib.Path,
+    file: str,
+    issuer: Any = None,
+    *,
+    name: str | None = None,
+    serves: bool = False,
+    days: tuple[float, float] = (-0.05, 30.0),  # clocks differ
+) -> tuple[Any, Any]:
+    """Writes `FILE.pem`, and `FILE.key` unless it is an authority's, for demonstrations and tests.
+
+    Args:
+        folder: where they go.
+        file: their names.
+        issuer: what `issue` returned for the authority. Default: the certificate is an authority's.
+        name: its common name. Default: `file`.
+        serves: whether it may be used to serve, and for nothing else, or to dial.
+        days: from now, when it begins to hold and ends.
+
+    Returns:
+        Certificate and private key, for what they sign.
+    """
+    # In an extra, which rosters do without.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC)
+    first, last = (now + datetime.timedelta(days=day) for day in days)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name or file)])
+    key = ec.generate_private_key(ec.SECP256R1())
+    above, signing = (subject, key) if issuer is None else (issuer[0].subject, issuer[1])
+    serial = x509.random_serial_number()
+    builder = x509.CertificateBuilder(above, subject, key.public_key(), serial, first, last)
+    builder = builder.add_extension(x509.BasicConstraints(issuer is None, None), True)
+    if issuer is not None:
+        use = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
+        other_names = x509.SubjectAlternativeName([x509.DNSName(name or file)])
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), False)
+        builder = builder.add_extension(other_names, False)
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        artifacts.write_text(folder / f"{file}.key", private.decode(), private=True)
+    certificate = builder.sign(signing, hashes.SHA256())
+    public = certificate.public_bytes(serialization.Encoding.PEM)
+    artifacts.write_text(folder / f"{file}.pem", public.decode())
+    return certificate, key
 
 
 def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[str, TlsFiles]:
@@ -229,61 +278,10 @@ def write_demo_certificates(folder: pathlib.Path, names: Sequence[str]) -> dict[
 
     Raises ValueError if a name is none or stands there twice.
     """
-    # In an extra, which rosters do without.
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
     holders = [COORDINATOR, *(check_name(name, "name") for name in names)]
     if len(set(holders)) < len(holders) or "authority" in holders:
         raise ValueError("names: expected different ones, none of them authority, got others")
-    folder.mkdir(parents=True, exist_ok=True)
-    now = datetime.datetime.now(datetime.UTC)
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pate_tf demo authority")])
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-
-    def builder(
-        subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
-    ) -> x509.CertificateBuilder:
-        usage = x509.KeyUsage(
-            digital_signature=not is_authority,
-            key_cert_sign=is_authority,
-            crl_sign=is_authority,
-            encipher_only=False,
-            decipher_only=False,
-            **dict.fromkeys(UNUSED, False),
-        )
-        return (
-            x509.CertificateBuilder(issuer, subject, key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-            .not_valid_after(now + datetime.timedelta(days=30))
-            .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), True)
-            .add_extension(usage, True)
-        )
-
-    def write(path: pathlib.Path, unsigned: x509.CertificateBuilder) -> None:
-        signed = unsigned.sign(authority_key, hashes.SHA256())
-        artifacts.write_text(path, signed.public_bytes(serialization.Encoding.PEM).decode())
-
-    write(folder / "authority.pem", builder(issuer, authority_key, is_authority=True))
-    files = {name: TlsFiles.of(folder, name, are_there=False) for name in holders}
-    for name, paths in files.items():
-        key = ec.generate_private_key(ec.SECP256R1())
-        private = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        artifacts.write_text(paths.key, private.decode(), private=True)
-        serves = name == COORDINATOR
-        use = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        write(
-            paths.certificate,
-            builder(subject, key, is_authority=False)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False)
-            .add_extension(x509.ExtendedKeyUsage([use]), False),
-        )
-    return files
+    authority = issue(folder, "authority", name="pate_tf demo authority")
+    for name in holders:
+        issue(folder, name, authority, serves=name == COORDINATOR)
+    return {name: TlsFiles.of(folder, name) for name in holders}

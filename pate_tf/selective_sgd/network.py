@@ -140,12 +140,7 @@ class ParameterService:
         is_applied = caller.wait_for(look, self._changed)
         gamma = self._terms.settings.gamma
         if is_applied and gamma is not None and (np.abs(values) == np.float32(gamma)).any():
-            _log.warning(
-                "the upload of %s in round %d was clipped to gamma %g; its changes are larger",
-                caller.name,
-                round_number + 1,
-                gamma,
-            )
+            _log.warning("an upload of %s was clipped to gamma %g", caller.name, gamma)
         return is_applied
 
     def _number(self, caller: Caller, run: bytes) -> int:
@@ -177,7 +172,6 @@ class RemoteServer(Connection):
         num_parameters: of the model.
         run: where the last upload is stored.
         wait_seconds: how long a call waits at the server for its turn.
-        on_event: called with what happens, in words without anything sensitive.
 
     Raises:
         OSError: if a file can't be read.
@@ -192,7 +186,6 @@ class RemoteServer(Connection):
         run: DurableRun,
         *,
         wait_seconds: float = WAIT_SECONDS,
-        on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         limits = message_limits(num_parameters)
         super().__init__(address, service=SERVICE, files=files, limits=limits)
@@ -200,7 +193,6 @@ class RemoteServer(Connection):
         self._num_parameters = num_parameters
         self._run = run
         self._wait_seconds = wait_seconds
-        self._on_event = on_event
 
     def join(self, facts: LedgerFacts | None = None) -> None:
         """Makes sure that the server has the same terms, and tells it what the ledger says.
@@ -258,7 +250,7 @@ class RemoteServer(Connection):
         run_id = self._terms.run_id
         request = run_id, upload.round, upload.version, indices, upload.values
         self._until_answered("Push", request, bool | None)
-        self._on_event(f"round {upload.round + 1} of {self._terms.settings.rounds} uploaded")
+        _log.info("round %d of %d uploaded", upload.round + 1, self._terms.settings.rounds)
 
     def _until_answered(self, method: str, request: object, kind: Any) -> Any:
         """Calls until the reply is not None; after waits if no connection is made."""
@@ -269,5 +261,5 @@ class RemoteServer(Connection):
             reply = self.call(method, request, kind, wait_seconds=self._wait_seconds)
             return True
 
-        with_retries(step, until=lambda: reply is not None, on_event=self._on_event)
+        with_retries(step, until=lambda: reply is not None)
         return reply

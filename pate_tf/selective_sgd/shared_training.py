@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import math
 import pathlib
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from pate_tf.serving.export import export_student, student_digest
 from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.several_holders import SharedTrainingStatement
 
+_log = logging.getLogger(__name__)
 WHITENED = "whitened"  # the default representation, partly whitened
 REPORT = "selective_sgd_report.json"
 SAMPLES_AT_ONCE = 500
@@ -274,7 +276,6 @@ def join(
     certificates: pathlib.Path,
     directory: pathlib.Path,
     acknowledge_reset: bool = False,
-    on_event: Callable[[str], None] = lambda event: None,
 ) -> pathlib.Path:
     """Takes all turns of a participant, and returns the file with the parameters of all.
 
@@ -288,7 +289,6 @@ def join(
         certificates: folder with those of the authority and of the participant.
         directory: of the run.
         acknowledge_reset: see `DurableRun`.
-        on_event: called with what happens, in words without anything sensitive.
 
     Raises:
         ValueError: if roster, records and server do not fit each other; nothing was charged then,
@@ -319,14 +319,14 @@ def join(
         acknowledge_reset=acknowledge_reset,
     ) as run:
         num_parameters = FlatView(network).num_parameters
-        with RemoteServer(address, terms, files, num_parameters, run, on_event=on_event) as server:
+        with RemoteServer(address, terms, files, num_parameters, run) as server:
             server.join()
             participants = participants_of(
                 settings, network, {number: shard}, run=run, declare=server.join
             )
             training = SharedTraining(participants, server)
             training.round = int(run.saved.get(ROUND, 0))
-            on_event(f"joined {terms.run}, round {training.round} of {settings.rounds}")
+            _log.info("joined %s, round %d of %d", terms.run, training.round, settings.rounds)
             server.push_again()
             while training.round < settings.rounds:
                 training.run_round()
@@ -344,7 +344,6 @@ def serve(
     directory: pathlib.Path,
     public: PublicExamples,
     reporting: Reporting = QUIET,
-    on_event: Callable[[str], None] = lambda event: None,
 ) -> RunReport:
     """Serves until all took all turns, exports the global model with its statement.
 
@@ -357,7 +356,6 @@ def serve(
         directory: of the run.
         public: samples of the data set that the terms name; those with labels evaluate the model.
         reporting: how progress is shown.
-        on_event: called with what happens.
 
     Raises:
         ValueError: if roster, data and state do not fit each other.
@@ -374,7 +372,7 @@ def serve(
         server = ParameterServer(settings, view.parameters(), run=run)
         service = ParameterService(server, terms, ledgers=run.folder / "ledgers.json")
         with service.listen(address, files) as listening:
-            on_event(f"listening on port {listening.port}")
+            _log.info("listening on port %d", listening.port)
             service.wait(lambda: server.is_over)
             view.assign(server.released())
             shared = SharedModel(
