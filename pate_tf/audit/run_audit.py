@@ -41,10 +41,7 @@ STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "share
 PAGE: Final = "privacy_report.html"
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
 NO_LEDGER: Final = "none lies here (silos keep theirs): verify the statement with --ledger=LEDGER"
-HALF_WRITTEN: Final = (
-    "a command that is at work, or was killed, left .writing-* in released/: publish none of it; "
-    "the next command removes it"
-)
+HALF_WRITTEN: Final = "publish no .writing-*, which the next command here removes"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -491,11 +488,11 @@ def _mode_checks(run: _Run) -> Iterator[Check]:
         return
     problems = []
     for path in (run.sensitive, *sorted(run.sensitive.rglob("*"))):
-        if artifacts.is_half_written(path):
-            continue
         if path.is_symlink():
             problems.append(f"{path.relative_to(run.root)} is a link")
-        elif path.exists() and path.stat().st_mode & 0o077:
+        elif artifacts.is_half_written(path) or not path.exists():
+            continue
+        elif path.stat().st_mode & 0o077:
             problems.append(f"{path.relative_to(run.root)} is open to other users")
     yield verdict(
         "sensitive files",

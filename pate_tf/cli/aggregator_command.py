@@ -39,7 +39,9 @@ def main() -> None:
     path = settings.folder / silo_server.KEYS
     if settings.name is None:
         name = artifacts.read_json(path)["name"] if path.exists() else ""
-        silo_server.serve_aggregator(settings, on_event=command_line.start_log("aggregator", name))
+        log = command_line.start_log("aggregator", name)
+        with artifacts.only_writer(settings.folder):
+            silo_server.serve_aggregator(settings, on_event=log)
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 

@@ -28,7 +28,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.checks import ITEM
 from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
 from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
-from pate_tf.core.settings import FUNCTION, Setting, described, value_type
+from pate_tf.core.settings import FUNCTION, described, value_type
 from pate_tf.data.data_source import FileSource
 from pate_tf.ledger import LedgerError
 from pate_tf.planning.forecast import ForecastError
@@ -292,11 +292,9 @@ def start_log(role: str, name: str) -> Callable[[str], None]:
 
     handler = logging.StreamHandler(sys.stdout)
     handler.addFilter(is_printed)
-    handler.setFormatter(logging.Formatter("%(line)s"))
+    logging.basicConfig(handlers=[handler], format="%(line)s", force=True)
     logger = logging.getLogger("pate_tf")
-    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    logger.propagate = False
     return logger.info
 
 
@@ -360,6 +358,9 @@ def write_report(path: str | None, values: Mapping[str, Any]) -> None:
 # Flags of settings' dataclasses.
 
 
+NUMBERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+
+
 def define(
     kind: type,
     *,
@@ -389,23 +390,17 @@ def define(
         if flag in FLAGS:
             continue
         default = defaults.get(name, values[name])
-        _define_one(kind, name, flag, each, None if default is dataclasses.MISSING else default)
-
-
-def _define_one(kind: type, name: str, flag: str, each: Setting, default: Any) -> None:
-    is_of, is_list = value_type(kind, name)
-    if is_list:
-        flags.DEFINE_list(flag, [str(value) for value in default or ()] or default, each.help)
-    elif is_of is bool:
-        flags.DEFINE_boolean(flag, default, each.help)
-    elif is_of is int:
-        flags.DEFINE_integer(flag, default, each.help)
-    elif is_of is float:
-        flags.DEFINE_float(flag, default, each.help)
-    elif each.choices is not None and FUNCTION not in each.choices:
-        flags.DEFINE_enum(flag, default, list(each.choices), each.help)
-    else:
-        flags.DEFINE_string(flag, None if default is None else str(default), each.help)
+        if default is dataclasses.MISSING:
+            default = None
+        is_of, is_list = value_type(kind, name)
+        if is_list:
+            flags.DEFINE_list(flag, [str(value) for value in default or ()] or default, each.help)
+        elif is_of in NUMBERS:
+            NUMBERS[is_of](flag, default, each.help)
+        elif each.choices is not None and FUNCTION not in each.choices:
+            flags.DEFINE_enum(flag, default, list(each.choices), each.help)
+        else:
+            flags.DEFINE_string(flag, None if default is None else str(default), each.help)
 
 
 def read(kind: type[Kind], **values: Any) -> Kind:

@@ -25,6 +25,7 @@ import sys
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data, read_records
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
@@ -176,9 +177,14 @@ def run() -> None:
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
         main, names, without = COMMANDS[sys.argv.pop(1)]
         define = functools.partial(_define, *names, without=without)
+
+    def locked() -> None:
+        with artifacts.only_writer(pathlib.Path(FLAGS.train_dir)):  # before TensorFlow starts
+            main()
+
     renamed = command_line.flag_of_argument(TrainingSettings)
     renamed["acknowledge_reset"] = "reset_ledger_i_understand"
-    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
+    command_line.run(command_line.guarded(locked, FLAGS, renamed), define, __doc__)
 
 
 if __name__ == "__main__":

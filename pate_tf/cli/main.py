@@ -12,6 +12,8 @@ from typing import Final
 
 from pate_tf.cli import stopping
 
+# How libraries that can't be loaded, and threads that can't start, say so.
+NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 FLAG_ERROR = 2
 INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
 
@@ -83,6 +85,11 @@ def run_command(name: str) -> None:
             module.main, flags.FLAGS, getattr(module, "FLAG_OF_ARGUMENT", {})
         )
         command_line.run(guarded, module.define, module.__doc__)
+    except (ImportError, RuntimeError) as error:
+        if not any(text in str(error) for text in NO_MEMORY):
+            raise
+        print("error: out of memory", file=sys.stderr)
+        raise SystemExit(1) from None
     except KeyboardInterrupt as error:  # while modules are imported, or of SIGTERM
         if error.args:
             raise SystemExit(stopping.TERMINATED) from None

@@ -104,7 +104,8 @@ def serve() -> None:
     files = command_line.own_files(with_private=True)
     settings = command_line.read(silo_server.SiloRun, files=files)
     policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
-    silo_server.serve(settings, on_event=command_line.start_log("silo", policy.silo))
+    with artifacts.only_writer(settings.folder):
+        silo_server.serve(settings, on_event=command_line.start_log("silo", policy.silo))
 
 
 def status() -> None:

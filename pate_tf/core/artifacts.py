@@ -41,10 +41,26 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         # Permissions don't tell of file systems that take no files.
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            lock(file.fileno(), nearest)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder}: expected a folder that can be written") from error
+        raise ValueError(f"{folder}: expected a folder that can be written ({error})") from error
+
+
+def lock(descriptor: int, path: pathlib.Path, *, waits: bool = True) -> None:
+    """Locks an open file or folder until it is closed; a process that dies frees it.
+
+    Raises:
+        BlockingIOError: if another process has the lock, unless it `waits`.
+        OSError: with the path, if the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            error.strerror = f"{error.strerror}; take a folder on a file system with file locks"
+        error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -71,7 +87,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
                 raise
             continue  # another process deleted it in the middle of either call
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            lock(descriptor, folder, waits=waits)
             if os.fstat(descriptor).st_nlink:  # no other process deleted it
                 try:
                     yield
@@ -113,7 +129,7 @@ def remove_abandoned(root: pathlib.Path) -> None:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while the writer lives
+            lock(descriptor, path, waits=False)  # raises while the writer lives
             if path.is_dir():
                 shutil.rmtree(path)
             else:

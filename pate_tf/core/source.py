@@ -185,9 +185,8 @@ def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) ->
         with artifacts.atomic_file(temporary, private=True) as file:
             file.write(secrets.token_bytes(KEY_BYTES))
         with artifacts.lease(temporary):
-            with contextlib.suppress(
-                FileExistsError
-            ):  # the key of the first of two processes stays
+            # Of two processes, the first one's key stays.
+            with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
             temporary.unlink()
         artifacts.sync_folder(path.parent)

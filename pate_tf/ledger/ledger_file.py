@@ -12,7 +12,6 @@ table and head together. Against that, a released statement quotes the `Head` of
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import hashlib
 import json
 import os
@@ -382,7 +381,7 @@ class LedgerFile(contextlib.ExitStack):
                 with self._reporting():
                     lock = os.open(self.folder / f"{self.name}.lock", flags, 0o600)
                     stack.callback(os.close, lock)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    artifacts.lock(lock, self.folder)
             yield
 
     @contextlib.contextmanager

@@ -7,8 +7,6 @@ import dataclasses
 import logging
 import math
 import secrets
-import socket
-import ssl
 import threading
 import time
 import traceback
@@ -24,7 +22,6 @@ from pate_tf.net.wire_values import decode, encode
 _log = logging.getLogger(__name__)
 IDLE_SECONDS: Final = 0.5
 UNREACHED: Final = "the other end can't be reached"
-BUSY: Final = "expected fewer calls at once; try again later"
 FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 30.0
 HANDSHAKE_SECONDS: Final = 5.0
@@ -114,37 +111,14 @@ class Connection(contextlib.AbstractContextManager[Any]):
             ],
         )
 
-    def _why_refused(self) -> str:
-        """Returns which end refuses whose certificate, by one more handshake; nothing if none does.
-
-        gRPC doesn't tell a caller why the server hung up.
-        """
-        try:
-            self._files.read()
-            context = self._files.context()
-        except (ValueError, OSError) as error:
-            return str(error)
-        context.set_alpn_protocols(["h2"])
-        host, _, port = self._address.rpartition(":")
-        why = ""  # nobody listens
-        try:
-            with (
-                socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_SECONDS) as plain,
-                context.wrap_socket(plain, server_hostname=COORDINATOR) as line,
-            ):
-                # A server of gRPC that refuses a caller hangs up once the handshake is over.
-                why = (
-                    f"the {COORDINATOR} refuses {self._files.certificate}: the clocks differ, or "
-                    "its authority.pem is another authority's"
-                )
-                return "" if line.recv(1) else why
-        except ssl.SSLCertVerificationError as error:
-            return (
-                f"this end refuses the certificate of the {COORDINATOR} ({error.verify_message}); "
-                f"compare {self._files.authority} with the authority of the {COORDINATOR}"
-            )
-        except (OSError, ValueError):
-            return why
+    def _why(self, details: str) -> str:
+        """Returns why there is no connection, from the words of gRPC: it has nothing else."""
+        if "handshake failed" in details:
+            reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
+            return f"this end refuses its certificate ({reason}); see {self._files.authority}"
+        if "Socket closed" in details or "reset by peer" in details:
+            return f"it refuses {self._files.certificate}: another authority, or clocks differ"
+        return f"nobody answers at {self._address}"
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:
         """Returns the reply of a server.
@@ -161,8 +135,12 @@ class Connection(contextlib.AbstractContextManager[Any]):
             ConnectionError: if it can't be reached, is too busy, took too long, failed or replied
                 with something else; worth another try.
         """
-        with contextlib.suppress(ValueError, OSError):  # files that are being replaced
+        why = ""
+        try:
             contents = self._files.read()
+        except (ValueError, OSError) as error:  # of files that are being replaced, perhaps
+            why = str(error)
+        else:
             if contents != self._contents:
                 self._contents = contents
                 self._channel.close()
@@ -177,11 +155,10 @@ class Connection(contextlib.AbstractContextManager[Any]):
                 raise PermissionError(f"the {COORDINATOR} denied the call: {details}") from None
             if code in _WRONG:
                 raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
-            is_cut_off = code is grpc.StatusCode.UNAVAILABLE and details != BUSY
-            why = self._why_refused() if is_cut_off else ""
+            if not why:
+                why = self._why(details) if "failed to connect" in details else details
             raise ConnectionError(
-                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): "
-                f"{why or (f'nobody answers at {self._address}' if is_cut_off else details)}"
+                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): {why}"
             ) from None
         try:
             return decode(kind, reply)
@@ -300,19 +277,14 @@ class TlsServer(contextlib.ExitStack):
         self._untold: set[str] = set()  # callers that heard that the run is not over
         self._last_calls = dict.fromkeys(sorted(callers), math.inf)
         for offered in services:
-            methods: Mapping[str, Any] = {
-                **offered.methods,
-                OVER: (None, self._over),
-                STATUS: (None, self._status),
-            }
-            service = dataclasses.replace(offered, methods=methods)
+            own: Mapping[str, Any] = {OVER: (None, self._over), STATUS: (None, self._status)}
+            service = dataclasses.replace(offered, methods={**offered.methods, **own})
             handlers = {name: self._handler(service, name) for name in service.methods}
             handler = grpc.method_handlers_generic_handler(service.name, handlers)
             self._server.add_generic_rpc_handlers((handler,))
         self._files = files
         self._contents = files.read()
-        self._dialed: list[float] = []  # when connections began that made no call yet
-        self._peers: set[str] = set()  # connections that made one
+        self._dialed: list[float] = []  # when connections began, since the last call
         credentials = grpc.dynamic_ssl_server_credentials(
             grpc.ssl_server_certificate_configuration([self._contents[1:]], self._contents[0]),
             self._renewed_credentials,
@@ -340,9 +312,7 @@ class TlsServer(contextlib.ExitStack):
             del self._dialed[:has_failed]
         if has_failed:
             _log.warning(
-                "callers connected without a call: this end refused a certificate, or a caller "
-                "refused %s; the caller's log says why",
-                self._files.certificate,
+                "a caller refused %s, or was refused; see its log", self._files.certificate
             )
         try:
             contents = self._files.read()
@@ -364,10 +334,7 @@ class TlsServer(contextlib.ExitStack):
 
         def guarded(content: bytes, context: grpc.ServicerContext) -> bytes:
             try:
-                with self._ended:
-                    if context.peer() not in self._peers:
-                        self._peers.add(context.peer())
-                        del self._dialed[:1]
+                self._dialed.clear()
                 names = context.auth_context().get("x509_common_name", [])
                 if len(names) != 1:
                     raise PermissionError("expected a certificate with one common name, got others")
@@ -378,7 +345,7 @@ class TlsServer(contextlib.ExitStack):
                 seconds = min(left - CALL_SECONDS, self._limits.longest_wait)
                 caller = Caller(name, seconds, lambda: context.is_active() and not self._is_over)
                 if not self._calls[name].acquire(blocking=False):
-                    raise ConnectionAbortedError(BUSY)
+                    raise ConnectionAbortedError("expected fewer calls at once; try again later")
                 try:
                     if method != STATUS:
                         self._last_calls[name] = time.monotonic()

@@ -184,15 +184,11 @@ class TlsFiles:
                 ends = [ssl.cert_time_to_seconds(str(each[n])) for n in ("notBefore", "notAfter")]
                 if not ends[0] <= time.time() <= ends[1]:
                     path = self.authority
-            why = error.verify_message.rstrip(".")
-            raise ValueError(f"{path}: {why}. {what_to_do}") from None
+            raise ValueError(f"{path}: {error.verify_message.rstrip('.')}. {what_to_do}") from None
         subject: Any = (verifying.getpeercert() or {})["subject"]
         names = [value for field in subject for kind, value in field if kind == "commonName"]
         if names != [self.name]:
-            raise ValueError(
-                f"{self.certificate} has the common name {', '.join(names) or 'of nobody'}, not "
-                f"{self.name}. Have the authority sign one for {self.name}."
-            )
+            raise ValueError(f"{self.certificate} is for {', '.join(names)}, not {self.name}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
