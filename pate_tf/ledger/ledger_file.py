@@ -12,6 +12,7 @@ table and head together. Against that, a released statement quotes the `Head` of
 import contextlib
 import dataclasses
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -381,7 +382,7 @@ class LedgerFile(contextlib.ExitStack):
                 with self._reporting():
                     lock = os.open(self.folder / f"{self.name}.lock", flags, 0o600)
                     stack.callback(os.close, lock)
-                    artifacts.lock(lock, self.folder)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     @contextlib.contextmanager
