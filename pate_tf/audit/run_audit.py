@@ -41,6 +41,7 @@ STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "share
 PAGE: Final = "privacy_report.html"
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
 NO_LEDGER: Final = "none lies here (silos keep theirs): verify the statement with --ledger=LEDGER"
+HALF_WRITTEN: Final = "publish no .writing-*, which the next command here removes"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -255,7 +256,10 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
 
 def _file_checks(run: _Run) -> Iterator[Check]:
     problems = ["released/ is a link"] if run.released.is_symlink() else []
-    paths = sorted(run.released.glob("**/*"))
+    found = sorted(run.released.glob("**/*"))
+    paths = [path for path in found if not artifacts.is_half_written(path)]
+    if len(paths) < len(found):
+        yield Check("released files: half-written", NOT_CHECKED, HALF_WRITTEN)
     for path in paths:
         name = path.relative_to(run.released).as_posix()
         if path.is_symlink():
@@ -486,7 +490,9 @@ def _mode_checks(run: _Run) -> Iterator[Check]:
     for path in (run.sensitive, *sorted(run.sensitive.rglob("*"))):
         if path.is_symlink():
             problems.append(f"{path.relative_to(run.root)} is a link")
-        elif path.exists() and path.stat().st_mode & 0o077:
+        elif artifacts.is_half_written(path) or not path.exists():
+            continue
+        elif path.stat().st_mode & 0o077:
             problems.append(f"{path.relative_to(run.root)} is open to other users")
     yield verdict(
         "sensitive files",

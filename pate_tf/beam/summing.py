@@ -382,7 +382,10 @@ def shared_folder(parent: str | os.PathLike[str]) -> Iterator[SharedFolder]:
             f"({' '.join(str(error).split())})"
         ) from error
     try:
-        yield shared
+        with (
+            artifacts.lease(pathlib.Path(folder)) if is_local(parent) else contextlib.nullcontext()
+        ):
+            yield shared
     finally:
         if is_local(parent):
             shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@ time.
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.silos import silo_server
 
 FLAGS = flags.FLAGS
@@ -28,6 +29,7 @@ def define() -> None:
     """Defines the flags."""
     command_line.define(silo_server.AggregatorRun, group="aggregator")
     command_line.define_give_up_after()
+    command_line.define_log_format()
 
 
 def main() -> None:
@@ -35,12 +37,13 @@ def main() -> None:
     if not FLAGS.aggregator_dir:
         raise ValueError("aggregator_dir: expected the folder of the aggregator, got none")
     settings = command_line.read(silo_server.AggregatorRun)
+    path = settings.folder / silo_server.KEYS
     if settings.name is None:
-        silo_server.serve_aggregator(
-            settings, on_event=command_line.note, give_up_after=FLAGS.give_up_after
-        )
+        name = artifacts.read_json(path)["name"] if path.exists() else ""
+        log = command_line.start_log("aggregator", name)
+        with artifacts.only_writer(settings.folder):
+            silo_server.serve_aggregator(settings, on_event=log, give_up_after=FLAGS.give_up_after)
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 
-    path = settings.folder / silo_server.KEYS
     print(Keys.load_or_create(path, settings.name).identity.entry("aggregator"))

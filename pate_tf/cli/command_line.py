@@ -4,7 +4,10 @@ Flags are made from the dataclasses of settings; those of mechanisms from their 
 """
 
 import dataclasses
+import datetime
 import functools
+import json
+import logging
 import os
 import pathlib
 import re
@@ -13,6 +16,7 @@ import textwrap
 import traceback
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -24,7 +28,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.checks import ITEM
 from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
 from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
-from pate_tf.core.settings import FUNCTION, Setting, described, value_type
+from pate_tf.core.settings import FUNCTION, described, value_type
 from pate_tf.data.data_source import FileSource
 from pate_tf.ledger import LedgerError
 from pate_tf.net.credentials import GIVE_UP_SECONDS
@@ -35,6 +39,7 @@ Kind = TypeVar("Kind")
 
 LONGEST_MESSAGE = 900
 CLOCK_LINE = "{desc}: {elapsed}\n"
+LOG_FIELDS = ("time", "level", "role", "name", "message")
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
 USER_ERROR = 1
 FLAG_ERROR = 2
@@ -224,6 +229,8 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
     code = USER_ERROR
     message = str(error)
     if isinstance(error, KeyboardInterrupt):
+        if error.args:
+            return None  # of SIGTERM, whose line was printed
         return "stopped; the same command resumes from here", INTERRUPTED
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
@@ -266,6 +273,45 @@ note: Callable[[str], None] = functools.partial(print, flush=True)
 def warn(text: str) -> None:
     """Prints what the user should heed to standard error, in one line."""
     print(f"warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def define_log_format() -> None:
+    """Defines the flag of the commands that log."""
+    help_text = "Lines of the log: text, or JSON objects with the same fields."
+    flags.DEFINE_enum("log_format", "text", ("text", "json"), help_text)
+
+
+def start_log(role: str, name: str) -> Callable[[str], None]:
+    """Prints what the library logs, a line each, and returns what logs an event.
+
+    A line has the time, the level, the role and name of this end, and the message. A warning that
+    is repeated is counted, and the next event says how often.
+    """
+    repeated: Counter[str] = Counter()
+
+    def is_printed(record: logging.LogRecord) -> bool:
+        message = record.getMessage().removeprefix(f"{name}: ")
+        if record.levelno > logging.INFO:
+            repeated[message] += 1
+            if repeated[message] > 1:
+                return False
+        else:
+            counted = [f"{number} times: {text}" for text, number in repeated.items() if number > 1]
+            message = "; ".join([message, *counted])
+            repeated.clear()
+        moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        values = (moment, record.levelname, role, name, message)
+        record.line = f"{moment} {record.levelname} {role} {name}: {message}"
+        if FLAGS.log_format == "json":
+            record.line = json.dumps(dict(zip(LOG_FIELDS, values, strict=True)))
+        return True
+
+    handler = logging.StreamHandler(sys.stdout)
+    handler.addFilter(is_printed)
+    logging.basicConfig(handlers=[handler], format="%(line)s", force=True)
+    logger = logging.getLogger("pate_tf")
+    logger.setLevel(logging.INFO)
+    return logger.info
 
 
 def reporting(*, verbose: bool = False) -> Reporting:
@@ -328,6 +374,9 @@ def write_report(path: str | None, values: Mapping[str, Any]) -> None:
 # Flags of settings' dataclasses.
 
 
+NUMBERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+
+
 def define(
     kind: type,
     *,
@@ -357,23 +406,17 @@ def define(
         if flag in FLAGS:
             continue
         default = defaults.get(name, values[name])
-        _define_one(kind, name, flag, each, None if default is dataclasses.MISSING else default)
-
-
-def _define_one(kind: type, name: str, flag: str, each: Setting, default: Any) -> None:
-    is_of, is_list = value_type(kind, name)
-    if is_list:
-        flags.DEFINE_list(flag, [str(value) for value in default or ()] or default, each.help)
-    elif is_of is bool:
-        flags.DEFINE_boolean(flag, default, each.help)
-    elif is_of is int:
-        flags.DEFINE_integer(flag, default, each.help)
-    elif is_of is float:
-        flags.DEFINE_float(flag, default, each.help)
-    elif each.choices is not None and FUNCTION not in each.choices:
-        flags.DEFINE_enum(flag, default, list(each.choices), each.help)
-    else:
-        flags.DEFINE_string(flag, None if default is None else str(default), each.help)
+        if default is dataclasses.MISSING:
+            default = None
+        is_of, is_list = value_type(kind, name)
+        if is_list:
+            flags.DEFINE_list(flag, [str(value) for value in default or ()] or default, each.help)
+        elif is_of in NUMBERS:
+            NUMBERS[is_of](flag, default, each.help)
+        elif each.choices is not None and FUNCTION not in each.choices:
+            flags.DEFINE_enum(flag, default, list(each.choices), each.help)
+        else:
+            flags.DEFINE_string(flag, None if default is None else str(default), each.help)
 
 
 def read(kind: type[Kind], **values: Any) -> Kind:

@@ -19,7 +19,7 @@ from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 from pate_tf.queries.strategies import QueryConfig, QueryWishes
 from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
-from pate_tf.silos.roster import Asking
+from pate_tf.silos.roster import Asking, SiloRoster
 from pate_tf.students.student_kinds import AUTO, StudentSettings
 
 FLAGS = flags.FLAGS
@@ -31,6 +31,7 @@ def define() -> None:
     """Defines the flags."""
     command_line.define(CoordinatorRun, group="coordinator", without=OF_RECORDS)
     command_line.define_data_flags(with_private=False)
+    command_line.define_log_format()
     command_line.define(
         QueryWishes, group="queries", without=("representation",), strategy="first", num_queries=100
     )
@@ -55,7 +56,9 @@ def main() -> None:
         files=files,
     )
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
-        report = coordinate(run, on_event=command_line.note, give_up_after=FLAGS.give_up_after)
+        artifacts.remove_abandoned(run.folder)
+        log = command_line.start_log("coordinator", SiloRoster.read(run.roster).run)
+        report = coordinate(run, on_event=log, give_up_after=FLAGS.give_up_after)
     command_line.write_report(run.report_file, report)
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")

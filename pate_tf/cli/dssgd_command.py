@@ -25,8 +25,10 @@ import sys
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data, read_records
+from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 FLAGS = flags.FLAGS
@@ -63,6 +65,8 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_string(name, default, text)
         command_line.shown_in_help(name, "run")
     command_line.define_data_flags(with_private="source_name" not in without)
+    if "roster" in names:
+        command_line.define_log_format()
     if "source_name" not in without:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
@@ -113,12 +117,14 @@ def train() -> None:
 def serve() -> None:
     """Serves participants to their end."""
     terms = Terms.read(pathlib.Path(FLAGS.roster))
+    TlsFiles.of(pathlib.Path(FLAGS.certificates), COORDINATOR)  # before TensorFlow is imported
     files = command_line.own_files(with_private=False)
     reporting = command_line.reporting()
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     public = source.load_public(reporting)
     from pate_tf.selective_sgd import shared_training
 
+    command_line.start_log("server", terms.run)
     report = shared_training.serve(
         terms,
         address=FLAGS.address,
@@ -126,7 +132,6 @@ def serve() -> None:
         directory=pathlib.Path(FLAGS.train_dir),
         public=public,
         reporting=reporting,
-        on_event=command_line.note,
         give_up_after=FLAGS.give_up_after,
     )
     command_line.print_table("Shared training", report.rows)
@@ -139,10 +144,12 @@ def join() -> None:
         if not FLAGS[name].value:
             raise ValueError(f"{name}: expected it to take part, got none")
     terms = Terms.read(pathlib.Path(FLAGS.roster))
+    terms.number(FLAGS.participant)  # ValueError for another's name
+    TlsFiles.of(pathlib.Path(FLAGS.certificates), FLAGS.participant)
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
 
-    terms.number(FLAGS.participant)  # ValueError for another's name
+    log = command_line.start_log("participant", FLAGS.participant)
     if files is not None:
         shard = files.load_private()
     else:
@@ -155,10 +162,9 @@ def join() -> None:
         certificates=pathlib.Path(FLAGS.certificates),
         directory=pathlib.Path(FLAGS.train_dir),
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
-        on_event=command_line.note,
         give_up_after=FLAGS.give_up_after,
     )
-    command_line.note(f"done; the parameters of all are in {FLAGS.train_dir}")
+    log(f"done; the parameters of all are in {FLAGS.train_dir}")
 
 
 # What each does, its flags of text, and settings of data that it has no flags for.
@@ -175,9 +181,14 @@ def run() -> None:
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
         main, names, without = COMMANDS[sys.argv.pop(1)]
         define = functools.partial(_define, *names, without=without)
+
+    def locked() -> None:
+        with artifacts.only_writer(pathlib.Path(FLAGS.train_dir)):  # before TensorFlow starts
+            main()
+
     renamed = command_line.flag_of_argument(TrainingSettings)
     renamed["acknowledge_reset"] = "reset_ledger_i_understand"
-    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
+    command_line.run(command_line.guarded(locked, FLAGS, renamed), define, __doc__)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Final
 
+from pate_tf.cli import stopping
+
+# How libraries that can't be loaded, and threads that can't start, say so.
+NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 FLAG_ERROR = 2
 INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
 
@@ -61,30 +65,42 @@ def run_command(name: str) -> None:
     `FLAG_OF_ARGUMENT` of the module has the flags that are not called what they set. A user's
     `module:function` may lie in the working directory.
     """
+    stopping.end_on_sigterm()
     sys.path.append(os.getcwd())  # at the end: it stands for no other module
     if any(option.startswith("error") for option in sys.warnoptions):
         # A warning of a library is no error of ours, in child processes either.
         os.environ.pop("PYTHONWARNINGS", None)
         sys.warnoptions.clear()
         warnings.simplefilter("ignore")
-    module = importlib.import_module(f"pate_tf.cli.{name}_command")
-    if hasattr(module, "run"):
-        module.run()
-        return
-    from absl import flags
+    try:
+        module = importlib.import_module(f"pate_tf.cli.{name}_command")
+        if hasattr(module, "run"):
+            module.run()
+            return
+        from absl import flags
 
-    from pate_tf.cli import command_line
+        from pate_tf.cli import command_line
 
-    guarded = command_line.guarded(
-        module.main, flags.FLAGS, getattr(module, "FLAG_OF_ARGUMENT", {})
-    )
-    command_line.run(guarded, module.define, module.__doc__)
+        guarded = command_line.guarded(
+            module.main, flags.FLAGS, getattr(module, "FLAG_OF_ARGUMENT", {})
+        )
+        command_line.run(guarded, module.define, module.__doc__)
+    except (ImportError, RuntimeError) as error:
+        if not any(text in str(error) for text in NO_MEMORY):
+            raise
+        print("error: out of memory", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt as error:  # while modules are imported, or of SIGTERM
+        if error.args:
+            raise SystemExit(stopping.TERMINATED) from None
+        print("error: stopped; the same command resumes from here", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
 
 
 def run() -> None:
     """Runs the subcommand that the first argument names, with the arguments that follow it.
 
-    Flags, exit codes and what Ctrl-C does are the subcommand's.
+    Flags and exit codes are the subcommand's.
     """
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name.lstrip("-") in ("help", "h", "helpfull", "helpshort"):
@@ -103,11 +119,7 @@ def run() -> None:
         print(f"error: pate has no command {name!r}: {advice}", file=sys.stderr)
         raise SystemExit(FLAG_ERROR)
     sys.argv[:2] = [f"pate {name}"]
-    try:
-        run_command(name)
-    except KeyboardInterrupt:  # while modules are imported
-        print("error: stopped; the same command resumes from here", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+    run_command(name)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ def define(name: str) -> None:
         command_line.define(silo_server.SiloRun, group="silo", without=("owners_file",))
         command_line.define_data_flags(with_private=True)
         command_line.define_give_up_after()
+        command_line.define_log_format()
     if name == "init":
         command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
         about = "feature_sums allows secure_feature_sums alone."
@@ -104,8 +105,10 @@ def serve() -> None:
     require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
     settings = command_line.read(silo_server.SiloRun, files=files)
-    Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
-    silo_server.serve(settings, on_event=command_line.note, give_up_after=FLAGS.give_up_after)
+    policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
+    with artifacts.only_writer(settings.folder):
+        log = command_line.start_log("silo", policy.silo)
+        silo_server.serve(settings, on_event=log, give_up_after=FLAGS.give_up_after)
 
 
 def status() -> None:

@@ -17,7 +17,6 @@ import pathlib
 import re
 import secrets
 import shutil
-import socket
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,6 @@ import numpy.typing as npt
 
 _TEMPORARY = ".writing-"
 _NUMBER = re.compile(r"[-+]?(\.?\d|nan|inf)", re.IGNORECASE)  # how a field of one begins
-_HOST = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
 def check_can_hold_files(folder: pathlib.Path) -> None:
@@ -43,10 +41,26 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         # Permissions don't tell of file systems that take no files.
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            lock(file.fileno(), nearest)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder}: expected a folder that can be written") from error
+        raise ValueError(f"{folder}: expected a folder that can be written ({error})") from error
+
+
+def lock(descriptor: int, path: pathlib.Path, *, waits: bool = True) -> None:
+    """Locks an open file or folder until it is closed; a process that dies frees it.
+
+    Raises:
+        BlockingIOError: if another process has the lock, unless it `waits`.
+        OSError: with the path, if the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            error.strerror = f"{error.strerror}; take a folder on a file system with file locks"
+        error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -73,7 +87,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
                 raise
             continue  # another process deleted it in the middle of either call
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            lock(descriptor, folder, waits=waits)
             if os.fstat(descriptor).st_nlink:  # no other process deleted it
                 try:
                     yield
@@ -92,23 +106,44 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
             os.close(descriptor)
 
 
+@contextlib.contextmanager
+def lease(path: pathlib.Path) -> Iterator[None]:
+    """Keeps `remove_abandoned` of every process from a half-written file or folder.
+
+    The lease is a lock on the file or folder, which the system drops when this process ends. So it
+    holds across containers that share a volume, where names of hosts and numbers of processes
+    repeat. A file system without locks has no leases, and nothing is removed there.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def remove_abandoned(root: pathlib.Path) -> None:
-    """Deletes below `root` what writers on this host left half-written when they were killed."""
-    for path in root.rglob(f"{_TEMPORARY}*"):
-        *_, host, process, _ = path.name.split("-")
-        if host != _HOST or pathlib.Path("/proc", process).exists():
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    """Deletes below `root` what writers left half-written when they were killed; see `lease`."""
+    for path in sorted(root.rglob(f"{_TEMPORARY}*")):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            stack.callback(os.close, descriptor)
+            lock(descriptor, path, waits=False)  # raises while the writer lives
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def temporary_name(path: pathlib.Path) -> pathlib.Path:
-    """Returns a new name next to a path, which `remove_abandoned` knows as this process's."""
-    # Host and process, so that `remove_abandoned` knows whether the writer still lives.
-    owner = f"{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
-    return path.with_name(f"{_TEMPORARY}{path.name}-{owner}")
+    """Returns a new name next to a path, which `remove_abandoned` knows; see `lease`."""
+    return path.with_name(f"{_TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+
+
+def is_half_written(path: pathlib.Path) -> bool:
+    """Whether a path lies below a `temporary_name`, or has one."""
+    return any(part.startswith(_TEMPORARY) for part in path.parts)
 
 
 def sync_folder(folder: pathlib.Path) -> None:
@@ -139,11 +174,12 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
     )
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with lease(temporary):
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno and error.filename is None:
@@ -173,28 +209,33 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
     temporary = temporary_name(path)
     temporary.mkdir()
     try:
-        yield temporary
-        for part in (temporary, *temporary.rglob("*")):
-            if part.is_dir():
-                sync_folder(part)
-            else:
-                with open(part, "rb") as file:
-                    os.fsync(file.fileno())
-        try:
-            os.rename(temporary, path)  # fails where a folder with files stands
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            if not replace:
-                raise FileExistsError(errno.EEXIST, "stands there already", str(path)) from error
-            old = temporary_name(path)
-            os.replace(path, old)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lease(temporary))
+            yield temporary
+            for part in (temporary, *temporary.rglob("*")):
+                if part.is_dir():
+                    sync_folder(part)
+                else:
+                    with open(part, "rb") as file:
+                        os.fsync(file.fileno())
             try:
-                os.replace(temporary, path)
-            except OSError:
-                os.replace(old, path)
-                raise
-            shutil.rmtree(old)
+                os.rename(temporary, path)  # fails where a folder with files stands
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                if not replace:
+                    raise FileExistsError(
+                        errno.EEXIST, "stands there already", str(path)
+                    ) from error
+                old = temporary_name(path)
+                os.replace(path, old)
+                stack.enter_context(lease(old))
+                try:
+                    os.replace(temporary, path)
+                except OSError:
+                    os.replace(old, path)
+                    raise
+                shutil.rmtree(old)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -250,8 +291,7 @@ def seal(path: pathlib.Path) -> None:
     """
     path = path.absolute()
     released = next((each for each in path.parents if each.name == RELEASED), None)
-    is_half_written = any(part.startswith(_TEMPORARY) for part in path.parts)
-    if released is None or is_half_written or not (released.parent / SENSITIVE).is_dir():
+    if released is None or is_half_written(path) or not (released.parent / SENSITIVE).is_dir():
         return
     lines = ""
     for file in sorted(each for each in (path, *path.rglob("*")) if each.is_file()):

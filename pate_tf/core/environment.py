@@ -5,10 +5,15 @@ import contextlib
 import gc
 import importlib.util
 import logging
+import multiprocessing
 import os
+import resource
+import signal
 import sys
+import threading
 import types
 from collections.abc import Callable
+from multiprocessing import connection
 from typing import Any, Final
 
 # Variables of the environment, with the value that is needed where one is set.
@@ -22,6 +27,9 @@ def check_environment() -> None:
             raise ValueError(
                 f"{name}: expected {value} or none in the environment, got {os.environ[name]}"
             )
+
+
+MIN_ADDRESSES: Final = 5 * 2**29  # what a small run had at its peak
 
 
 class _Finder:
@@ -41,6 +49,11 @@ class _Finder:
 
     def find_spec(self, name: str, *_: Any) -> Any:
         """Returns the specification of TensorFlow; None of all else, which others find."""
+        if name not in ("scipy.stats", "tensorflow"):
+            return None
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if 0 <= most < MIN_ADDRESSES:  # they would crash or hang, not raise
+            raise ValueError(f"out of memory: `ulimit -v` must allow {MIN_ADDRESSES:,} bytes")
         if name != "tensorflow":
             return None
         sys.meta_path.remove(_FINDER)
@@ -84,3 +97,17 @@ def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> 
     _FINDER.is_command = is_command or _FINDER.is_command
     if not ("tensorflow" in sys.modules or _FINDER in sys.meta_path):
         sys.meta_path.insert(0, _FINDER)
+
+
+def start_worker() -> None:
+    """Prepares a worker process: it ends when its parent was killed, and leaves Ctrl-C to it."""
+    prepare_start_of_tensorflow(is_shown=False, is_command=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()

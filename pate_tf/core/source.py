@@ -184,9 +184,11 @@ def private_digest(sensitive_folder: pathlib.Path, *arrays: npt.NDArray[Any]) ->
         temporary = artifacts.temporary_name(path)
         with artifacts.atomic_file(temporary, private=True) as file:
             file.write(secrets.token_bytes(KEY_BYTES))
-        with contextlib.suppress(FileExistsError):  # of two processes, the first one's key stays
-            os.link(temporary, path)
-        temporary.unlink()
+        with artifacts.lease(temporary):
+            # Of two processes, the first one's key stays.
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+            temporary.unlink()
         artifacts.sync_folder(path.parent)
     key = path.read_bytes()
     if len(key) != KEY_BYTES:

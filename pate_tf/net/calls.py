@@ -9,6 +9,7 @@ import math
 import secrets
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -18,10 +19,12 @@ import grpc
 from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, OVER, STATUS, Limits, TlsFiles
 from pate_tf.net.wire_values import decode, encode
 
+_log = logging.getLogger(__name__)
 IDLE_SECONDS: Final = 0.5
 UNREACHED: Final = "the other end can't be reached"
 FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 30.0
+HANDSHAKE_SECONDS: Final = 5.0
 
 
 def with_retries(
@@ -29,7 +32,6 @@ def with_retries(
     *,
     until: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
-    on_event: Callable[[str], None] = lambda event: None,
     give_up_after: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -40,7 +42,6 @@ def with_retries(
             do; raises ConnectionError while the other end can't be reached.
         until: asked before every step whether to stop; raises as `step`.
         sleep: waits for so many seconds.
-        on_event: called with what happened, in words without anything sensitive.
         give_up_after: seconds without a connection after which to give up.
         clock: seconds, from any start.
 
@@ -56,7 +57,7 @@ def with_retries(
             done = step()
             reached = clock()
             if is_cut_off:
-                on_event("connected again")
+                _log.info("connected again")
             is_cut_off = False
         except ConnectionError as error:
             away = clock() - reached
@@ -66,7 +67,7 @@ def with_retries(
                     f"{give_up_after:g}): {str(error) or UNREACHED}. If the run is not over, start "
                     f"the same command again."
                 ) from None
-            on_event(f"{str(error) or UNREACHED}; trying again")
+            _log.warning("%s; trying again", str(error) or UNREACHED)
             done = False
             is_cut_off = True
         num_failures = num_failures + 1 if done is False else 0
@@ -93,21 +94,26 @@ class Connection(contextlib.AbstractContextManager[Any]):
         files: certificate and key of this end, and the authority.
         limits: of a message.
 
-    Raises OSError if a file can't be read.
+    Raises ValueError or OSError as `TlsFiles.read`. Files that are replaced later are taken up.
     """
 
     def __init__(
         self, address: str, *, service: str, files: TlsFiles, limits: Limits | None = None
     ) -> None:
+        self._address = address
         self._service = service
-        self._channel = grpc.secure_channel(
-            address,
-            grpc.ssl_channel_credentials(
-                files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
-            ),
+        self._files = files
+        self._limits = limits or Limits()
+        self._contents = files.read()
+        self._channel = self._dial()
+
+    def _dial(self) -> grpc.Channel:
+        return grpc.secure_channel(
+            self._address,
+            grpc.ssl_channel_credentials(*self._contents),
             options=[
                 ("grpc.ssl_target_name_override", COORDINATOR),
-                ("grpc.max_receive_message_length", (limits or Limits()).message_bytes),
+                ("grpc.max_receive_message_length", self._limits.message_bytes),
                 ("grpc.max_send_message_length", -1),  # the receiver's limit counts
                 ("grpc.initial_reconnect_backoff_ms", 200),
                 ("grpc.min_reconnect_backoff_ms", 200),
@@ -115,8 +121,19 @@ class Connection(contextlib.AbstractContextManager[Any]):
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.enable_retries", 0),
+                # Else a channel that is dialed anew could use the connection of the one before.
+                ("grpc.use_local_subchannel_pool", 1),
             ],
         )
+
+    def _why(self, details: str) -> str:
+        """Returns why there is no connection, from the words of gRPC: it has nothing else."""
+        if "handshake failed" in details:
+            reason = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
+            return f"this end refuses its certificate ({reason}); see {self._files.authority}"
+        if "Socket closed" in details or "reset by peer" in details:
+            return f"it refuses {self._files.certificate}: another authority, or clocks differ"
+        return f"nobody answers at {self._address}"
 
     def call(self, method: str, request: object, kind: Any, *, wait_seconds: float = 0.0) -> Any:
         """Returns the reply of a server.
@@ -133,6 +150,16 @@ class Connection(contextlib.AbstractContextManager[Any]):
             ConnectionError: if it can't be reached, is too busy, took too long, failed or replied
                 with something else; worth another try.
         """
+        why = ""
+        try:
+            contents = self._files.read()
+        except (ValueError, OSError) as error:  # of files that are being replaced, perhaps
+            why = str(error)
+        else:
+            if contents != self._contents:
+                self._contents = contents
+                self._channel.close()
+                self._channel = self._dial()
         send = self._channel.unary_unary(f"/{self._service}/{method}")
         try:
             reply = send(encode(request), timeout=wait_seconds + CALL_SECONDS)
@@ -143,8 +170,10 @@ class Connection(contextlib.AbstractContextManager[Any]):
                 raise PermissionError(f"the {COORDINATOR} denied the call: {details}") from None
             if code in _WRONG:
                 raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
+            if not why:
+                why = self._why(details) if "failed to connect" in details else details
             raise ConnectionError(
-                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): {details}"
+                f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): {why}"
             ) from None
         try:
             return decode(kind, reply)
@@ -159,7 +188,6 @@ class Connection(contextlib.AbstractContextManager[Any]):
         self._channel.close()
 
 
-_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 # A poll holds a thread while it waits; so many calls of a name may run, and some besides.
 _SPARE_THREADS = 16
@@ -230,8 +258,8 @@ class TlsServer(contextlib.ExitStack):
         port: that it listens on.
 
     Raises:
-        ValueError: if the address can't be listened on.
-        OSError: if a file can't be read.
+        ValueError: if the address can't be listened on, or as `TlsFiles.read`.
+        OSError: as `TlsFiles.read`. Files that are replaced later are taken up.
     """
 
     def __init__(
@@ -264,19 +292,18 @@ class TlsServer(contextlib.ExitStack):
         self._untold: set[str] = set()  # callers that heard that the run is not over
         self._last_calls = dict.fromkeys(sorted(callers), math.inf)
         for offered in services:
-            methods: Mapping[str, Any] = {
-                **offered.methods,
-                OVER: (None, self._over),
-                STATUS: (None, self._status),
-            }
-            service = dataclasses.replace(offered, methods=methods)
+            own: Mapping[str, Any] = {OVER: (None, self._over), STATUS: (None, self._status)}
+            service = dataclasses.replace(offered, methods={**offered.methods, **own})
             handlers = {name: self._handler(service, name) for name in service.methods}
             handler = grpc.method_handlers_generic_handler(service.name, handlers)
             self._server.add_generic_rpc_handlers((handler,))
-        credentials = grpc.ssl_server_credentials(
-            [(files.key.read_bytes(), files.certificate.read_bytes())],
-            root_certificates=files.authority.read_bytes(),
-            require_client_auth=True,
+        self._files = files
+        self._contents = files.read()
+        self._dialed: list[float] = []  # when connections began, since the last call
+        credentials = grpc.dynamic_ssl_server_credentials(
+            grpc.ssl_server_certificate_configuration([self._contents[1:]], self._contents[0]),
+            self._renewed_credentials,
+            require_client_authentication=True,
         )
         try:
             self.port = self._server.add_secure_port(address, credentials)
@@ -288,6 +315,30 @@ class TlsServer(contextlib.ExitStack):
         self._server.start()
         self.callback(self.stop)
 
+    def _renewed_credentials(self) -> grpc.ServerCertificateConfiguration | None:
+        """Returns the files' contents if they were replaced; called when a connection begins.
+
+        gRPC doesn't report a handshake that failed. So a connection without a call counts as one.
+        """
+        now = time.monotonic()
+        with self._ended:
+            self._dialed.append(now)
+            has_failed = now - self._dialed[0] > HANDSHAKE_SECONDS
+            del self._dialed[:has_failed]
+        if has_failed:
+            _log.warning(
+                "a caller refused %s, or was refused; see its log", self._files.certificate
+            )
+        try:
+            contents = self._files.read()
+        except (ValueError, OSError) as error:
+            _log.warning("%s", error)
+            return None
+        if contents == self._contents:
+            return None
+        self._contents = contents
+        return grpc.ssl_server_certificate_configuration([contents[1:]], contents[0])
+
     def _handler(self, service: Service, method: str) -> grpc.RpcMethodHandler:
         """Returns what answers calls of a method in bytes.
 
@@ -298,6 +349,7 @@ class TlsServer(contextlib.ExitStack):
 
         def guarded(content: bytes, context: grpc.ServicerContext) -> bytes:
             try:
+                self._dialed.clear()
                 names = context.auth_context().get("x509_common_name", [])
                 if len(names) != 1:
                     raise PermissionError("expected a certificate with one common name, got others")
@@ -328,8 +380,8 @@ class TlsServer(contextlib.ExitStack):
                 return context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             except ConnectionAbortedError as error:
                 return context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-            except Exception as error:
-                _log.error("a call to %s failed", method, exc_info=error)
+            except Exception:
+                _log.error("a call to %s failed: %s", method, traceback.format_exc())
                 reason = "the server failed; its log says why"
                 return context.abort(grpc.StatusCode.INTERNAL, reason)
 

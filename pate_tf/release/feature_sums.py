@@ -636,6 +636,7 @@ class FeatureSums:
                 empty where several rounds can't be released.
         """
         artifacts.make_sensitive_folder(self._run.sensitive)
+        artifacts.remove_abandoned(self._run.root)
         RunDescription(
             data_name=described["dataset"]["name"],
             unit=described["unit"],

@@ -132,6 +132,7 @@ def coordinate(
         export_formats=run.export_formats,
         labels_whole_pool=are_sums,
     )
+    files = TlsFiles.of(run.certificates, COORDINATOR)
     representation = None
     mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own
     if are_sums:
@@ -145,42 +146,43 @@ def coordinate(
     aggregators = None
     if asking.mechanism is not None:
         aggregators = AggregatorService([identity.name for identity in roster.aggregators])
-    with Coordinator(
-        roster,
-        folder=run.folder / "coordinator",
-        asking=asking,
-        aggregators=() if aggregators is None else aggregators.asks,
-        on_event=on_event,
-    ) as coordinator:
-        files = TlsFiles.of(run.certificates, COORDINATOR)
-        with serve_coordinator(
+    with (
+        Coordinator(
+            roster,
+            folder=run.folder / "coordinator",
+            asking=asking,
+            aggregators=() if aggregators is None else aggregators.asks,
+            on_event=on_event,
+        ) as coordinator,
+        serve_coordinator(
             run.address, coordinator.journal, files=files, aggregators=aggregators
-        ) as server:
-            on_event(f"listening on port {server.port}")
-            silos = Silos(coordinator, asking.seconds, on_event)
-            fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
-            statement: Any = fitted.published.statement  # of silos
-            report = {
-                "method": statement.method,
-                "unit": statement.unit,
-                "silos": len(statement.silos),
-                "aggregators": 0 if aggregators is None else len(aggregators.names),
-                **fitted.published.measured,
-                "rows": measured_rows(fitted.published.measured, pool.dataset),
-                "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
-                "delta": roster.delta,
-                "seconds_per_round": silos.seconds / max(len(coordinator.journal.rounds), 1),
-            }
-            if not are_sums:
-                report["queries_asked"] = statement.num_queries
-                report["queries_answered"] = statement.num_answered
-            artifacts.write_json(run.folder / REPORT, report)
-            if untold := ", ".join(server.end()):
-                on_event(
-                    f"the run is over, and student and report are written. Waiting for {untold} to "
-                    f"hear it, at most {give_up_after:g} seconds. You can stop this command."
-                )
-                server.end(give_up_after)
+        ) as server,
+    ):
+        on_event(f"listening on port {server.port}")
+        silos = Silos(coordinator, asking.seconds, on_event)
+        fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
+        statement: Any = fitted.published.statement  # of silos
+        report = {
+            "method": statement.method,
+            "unit": statement.unit,
+            "silos": len(statement.silos),
+            "aggregators": 0 if aggregators is None else len(aggregators.names),
+            **fitted.published.measured,
+            "rows": measured_rows(fitted.published.measured, pool.dataset),
+            "epsilon_per_silo": {silo.name: silo.epsilon for silo in statement.silos},
+            "delta": roster.delta,
+            "seconds_per_round": silos.seconds / max(len(coordinator.journal.rounds), 1),
+        }
+        if not are_sums:
+            report["queries_asked"] = statement.num_queries
+            report["queries_answered"] = statement.num_answered
+        artifacts.write_json(run.folder / REPORT, report)
+        if untold := ", ".join(server.end()):
+            on_event(
+                f"the run is over, and student and report are written. Waiting for {untold} to "
+                f"hear it, at most {give_up_after:g} seconds. You can stop this command."
+            )
+            server.end(give_up_after)
     return report
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import math
 import pathlib
 import threading
@@ -19,6 +20,7 @@ from pate_tf.selective_sgd.server import FloatArray, Parameters, ParameterServer
 from pate_tf.selective_sgd.training_settings import Terms
 
 SERVICE: Final = "pate_tf.selective_sgd.v2.ParameterServer"
+_log = logging.getLogger(__name__)
 WAIT_SECONDS: Final = 20.0  # how long a call waits at the server for its turn
 
 # Each names the run. What a participant's ledger says, before which no upload is applied with
@@ -138,7 +140,11 @@ class ParameterService:
             self._changed.notify_all()
             return is_applied or None
 
-        return caller.wait_for(look, self._changed)
+        is_applied = caller.wait_for(look, self._changed)
+        gamma = self._terms.settings.gamma
+        if is_applied and gamma is not None and (np.abs(values) == np.float32(gamma)).any():
+            _log.warning("an upload of %s was clipped to gamma %g", caller.name, gamma)
+        return is_applied
 
     def _number(self, caller: Caller, run: bytes) -> int:
         """Returns the number of the caller, which has the same roster."""
@@ -172,7 +178,6 @@ class RemoteServer(Connection):
         num_parameters: of the model.
         run: where the last upload is stored.
         wait_seconds: how long a call waits at the server for its turn.
-        on_event: called with what happens, in words without anything sensitive.
         give_up_after: seconds without a connection after which a call raises ConnectionError.
 
     Raises:
@@ -188,7 +193,6 @@ class RemoteServer(Connection):
         run: DurableRun,
         *,
         wait_seconds: float = WAIT_SECONDS,
-        on_event: Callable[[str], None] = lambda event: None,
         give_up_after: float = math.inf,
     ) -> None:
         limits = message_limits(num_parameters)
@@ -197,7 +201,6 @@ class RemoteServer(Connection):
         self._num_parameters = num_parameters
         self._run = run
         self._wait_seconds = wait_seconds
-        self._on_event = on_event
         self._give_up_after = give_up_after
 
     def join(self, facts: LedgerFacts | None = None) -> None:
@@ -256,7 +259,7 @@ class RemoteServer(Connection):
         run_id = self._terms.run_id
         request = run_id, upload.round, upload.version, indices, upload.values
         self._until_answered("Push", request, bool | None)
-        self._on_event(f"round {upload.round + 1} of {self._terms.settings.rounds} uploaded")
+        _log.info("round %d of %d uploaded", upload.round + 1, self._terms.settings.rounds)
 
     def _until_answered(self, method: str, request: object, kind: Any) -> Any:
         """Calls until the reply is not None; after waits if no connection is made."""
@@ -267,10 +270,5 @@ class RemoteServer(Connection):
             reply = self.call(method, request, kind, wait_seconds=self._wait_seconds)
             return True
 
-        with_retries(
-            step,
-            until=lambda: reply is not None,
-            on_event=self._on_event,
-            give_up_after=self._give_up_after,
-        )
+        with_retries(step, until=lambda: reply is not None, give_up_after=self._give_up_after)
         return reply

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import math
 import pathlib
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from pate_tf.serving.export import export_student, student_digest
 from pate_tf.statement.publishing import publication_facts
 from pate_tf.statement.several_holders import SharedTrainingStatement
 
+_log = logging.getLogger(__name__)
 WHITENED = "whitened"  # the default representation, partly whitened
 REPORT = "selective_sgd_report.json"
 SAMPLES_AT_ONCE = 500
@@ -275,7 +277,6 @@ def join(
     certificates: pathlib.Path,
     directory: pathlib.Path,
     acknowledge_reset: bool = False,
-    on_event: Callable[[str], None] = lambda event: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> pathlib.Path:
     """Takes all turns of a participant, and returns the file with the parameters of all.
@@ -291,7 +292,6 @@ def join(
         certificates: folder with those of the authority and of the participant.
         directory: of the run.
         acknowledge_reset: see `DurableRun`.
-        on_event: called with what happens, in words without anything sensitive.
         give_up_after: seconds without a connection after which to give up.
 
     Raises:
@@ -325,16 +325,11 @@ def join(
     ) as run:
         path = run.folder / "global_parameters.npz"
         if path.exists():
-            on_event(f"{terms.run} is over")
+            _log.info("%s is over", terms.run)
             return path
+        num_parameters = FlatView(network).num_parameters
         with RemoteServer(
-            address,
-            terms,
-            files,
-            FlatView(network).num_parameters,
-            run,
-            on_event=on_event,
-            give_up_after=give_up_after,
+            address, terms, files, num_parameters, run, give_up_after=give_up_after
         ) as server:
             server.join()
             participants = participants_of(
@@ -342,7 +337,7 @@ def join(
             )
             training = SharedTraining(participants, server)
             training.round = int(run.saved.get(ROUND, 0))
-            on_event(f"joined {terms.run}, round {training.round} of {settings.rounds}")
+            _log.info("joined %s, round %d of %d", terms.run, training.round, settings.rounds)
             server.push_again()
             while training.round < settings.rounds:
                 training.run_round()
@@ -359,7 +354,6 @@ def serve(
     directory: pathlib.Path,
     public: PublicExamples,
     reporting: Reporting = QUIET,
-    on_event: Callable[[str], None] = lambda event: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> RunReport:
     """Serves until all took all turns, exports the global model with its statement.
@@ -375,7 +369,6 @@ def serve(
         directory: of the run.
         public: samples of the data set that the terms name; those with labels evaluate the model.
         reporting: how progress is shown.
-        on_event: called with what happens.
         give_up_after: seconds to wait for a participant that has not fetched the final parameters.
 
     Raises:
@@ -393,7 +386,7 @@ def serve(
         server = ParameterServer(settings, view.parameters(), run=run)
         service = ParameterService(server, terms, ledgers=run.folder / "ledgers.json")
         with service.listen(address, files) as listening:
-            on_event(f"listening on port {listening.port}")
+            _log.info("listening on port %d", listening.port)
             service.wait(lambda: server.is_over)
             view.assign(server.released())
             shared = SharedModel(
@@ -407,7 +400,7 @@ def serve(
             linger = min(LINGER_SECONDS, give_up_after)
             service.wait(lambda: len(service.fetched) == len(terms.names), linger)
             if missing := ", ".join(sorted(service.called - service.fetched)):
-                on_event(
+                _log.warning(
                     f"the run is over, and the model is written. Waiting for {missing} to fetch "
                     f"the final parameters, at most {give_up_after:g} seconds. You can stop this "
                     f"command."

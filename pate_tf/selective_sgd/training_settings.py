@@ -21,7 +21,7 @@ LAST_RATE = 0.1  # of the first round's learning rate, in the last round
 
 # By what is protected: the defaults of settings, and which can be given at all.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": None},
+    "none": {"upload": 0.1, "protocol": "round_robin", "learning_rate": 0.05, "gamma": 0.5},
     "record": {
         "upload": 1.0,
         "protocol": "synchronous",
@@ -57,7 +57,10 @@ class TrainingSettings(Seeded):
         f"{DEFAULTS['none']['upload']:g}; {DEFAULTS['record']['upload']:g} with noise.",
     )
     gamma: float | None = setting(
-        None, above=0.0, help="Uploaded changes are clipped to this absolute value. Default: none."
+        None,
+        above=0.0,
+        help="Uploaded changes are clipped to this absolute value. Default: "
+        f"{DEFAULTS['none']['gamma']:g}; none with noise, where gradients are clipped.",
     )
     protocol: str = setting(
         None,

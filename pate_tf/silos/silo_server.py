@@ -2,12 +2,15 @@
 
 import dataclasses
 import functools
+import multiprocessing
 import pathlib
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, ClassVar
 
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.core import artifacts
+from pate_tf.core.environment import start_worker
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.reporting import QUIET
 from pate_tf.core.sensitive import PrivateExamples
@@ -130,6 +133,7 @@ def serve(
         other = METHODS[not are_sums]
         raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
     was_over = (run.folder / ENDED).exists()
+    artifacts.remove_abandoned(run.folder)
     (run.folder / ENDED).unlink(missing_ok=True)
     files = TlsFiles.of(run.certificates, policy.silo)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
@@ -148,7 +152,10 @@ def serve(
                 f"roster: expected {policy.silo} in {run.roster} with the keys of its folder, got "
                 "none"
             )
-        content = make_sums(run)
+        # In a process that ends: this one waits without TensorFlow and the records in memory.
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawn, start_worker) as process:
+            content = process.submit(make_sums, run).result()
         on_event(f"{policy.silo}: feature sums of encoder {content.encoder_digest[:DIGITS]}")
     else:
         content = make_teacher(run, folder)

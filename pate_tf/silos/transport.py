@@ -6,6 +6,7 @@ A caller is the one that its certificate names.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import threading
 import time
@@ -17,11 +18,12 @@ from pate_tf.net.credentials import Limits, TlsFiles
 from pate_tf.net.wire_values import digest
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.coordinator import Ask
-from pate_tf.silos.messages import Answer, QueryBatch, Reply
+from pate_tf.silos.messages import Answer, QueryBatch, Refusal, Reply
 from pate_tf.silos.protocol import AggregatorMessage, AggregatorTask, ProtocolError
 from pate_tf.silos.roster import SiloRoster
 from pate_tf.silos.round_journal import CoordinatorJournal
 
+_log = logging.getLogger(__name__)
 SILOS: Final = "pate_tf.silos.v2.Silos"
 AGGREGATORS: Final = "pate_tf.silos.v2.Aggregators"
 # Shares of all silos come in one message.
@@ -115,9 +117,7 @@ class TaskConnection(Connection):
             on_event(f"{event}: {taken.value}")
             return taken in (Answer.OK, Answer.SAME)
 
-        with_retries(
-            step, until=self.is_over, on_event=on_event, sleep=sleep, give_up_after=give_up_after
-        )
+        with_retries(step, until=self.is_over, sleep=sleep, give_up_after=give_up_after)
 
 
 def task_result(
@@ -220,6 +220,8 @@ def serve_coordinator(
     def submit(reply: Reply, caller: Caller) -> Answer:
         if reply.silo != caller.name:
             raise PermissionError("silo: expected the name of the certificate, got another")
+        if isinstance(reply, Refusal):
+            _log.warning("%s refused %s: %s", reply.silo, reply.batch_id, reply.reason.value)
         return journal.submit(reply)
 
     def poll(request: None, caller: Caller) -> QueryBatch | None:

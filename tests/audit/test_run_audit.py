@@ -663,6 +663,19 @@ def test_seeded_noise_is_a_violation(tmp_path, data):
     assert violated == {"ledger: noise"}
 
 
+def test_what_a_killed_command_left_is_no_violation(tables, tmp_path):
+    """It is named, and not taken for a released file."""
+    root, _ = tables
+    shutil.copytree(root / "run", tmp_path / "run")
+    for half in ("released/student", "sensitive"):
+        left = artifacts.temporary_name(tmp_path / "run" / half / "3")
+        left.mkdir(mode=0o755)
+        (left / "saved_model.pb").write_bytes(b"half")
+    audit = audit_run(tmp_path / "run")
+    outcomes = {check.name: check.outcome for check in audit.checks}
+    assert outcomes["released files: half-written"] == NOT_CHECKED and audit.outcome == PASSED
+
+
 def test_a_pipe_does_not_stop_an_audit(tmp_path):
     (tmp_path / "released").mkdir()
     os.mkfifo(tmp_path / "released/labels.json")

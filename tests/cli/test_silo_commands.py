@@ -151,6 +151,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     roster.write_text(text)
     assert [member.name for member in SiloRoster.read(roster).members] == list(NAMES)
     flags = ("--method=feature_sums", f"--roster={roster}", f"--train_dir={tmp_path / 'run'}")
+    tls = f"--certificates={tmp_path / 'tls'}"
+    assert "error: certificates: expected /" in refused("coordinator", *flags, tls)
+    serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", tls, "--method=feature_sums")
+    assert "error: certificates: expected /" in refused("silo", *serve)
+    write_demo_certificates(tmp_path / "tls", NAMES)
+    flags = (*flags, tls)
     for others, expected in (
         ((), "epsilon: expected a number with feature_sums, got none"),
         (("--epsilon=1", "--least_silos=3"), "least_silos: expected at most 2, got 3"),
@@ -165,10 +171,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     shutil.rmtree(tmp_path / "run")
     with only_writer(tmp_path / "run"):
         assert "run: expected no other process at work" in refused("coordinator", *flags)
-    tls = f"--certificates={tmp_path / 'tls'}"
-    serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", tls, "--method=feature_sums")
-    assert "error: certificates: expected /" in refused("silo", *serve)
-    write_demo_certificates(tmp_path / "tls", NAMES)
     assert "roster: expected clinic" in refused("silo", *serve)
     assert "method: expected feature_sums, as policy" in refused("silo", *serve[:3])
     assert "data: expected a .npz file" in refused("silo", *serve, f"--roster={roster}")

@@ -90,7 +90,7 @@ def served(tmp_path, certificates):
         yield running
 
 
-def test_turns_go_round_and_a_pull_waits_for_its_turn(served):
+def test_turns_go_round_and_a_pull_waits_for_its_turn(served, caplog):
     lines = [served.connect(name) for name in NAMES]
     for line in lines:
         line.join()
@@ -104,9 +104,12 @@ def test_turns_go_round_and_a_pull_waits_for_its_turn(served):
                 assert served.push(line, round=turn, version=pulled.version)
             expected[[3, 7]] += np.array([0.5, -1.0], np.float32)
             assert served.server.state.values.tolist() == expected.tolist()
+    assert "clipped" not in caplog.text
     second = served.connect("hospital", wait_seconds=25.0)
     threading.Timer(0.3, served.push, [lines[0]], {"round": 2, "version": 6}).start()
     assert second.pull(1, 2).version == 7
+    assert served.push(lines[1], round=2, version=7, values=np.array([2.0, 1.0], np.float32))
+    assert "an upload of hospital was clipped to gamma 2" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,14 @@ import concurrent.futures
 import multiprocessing
 import os
 import pathlib
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from multiprocessing import connection
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts, checks
+from pate_tf.core import artifacts, checks, environment
 from pate_tf.core.sensitive import Votes
 from pate_tf.models import estimators, forest
 from pate_tf.teachers.teacher_kinds import TeacherKind, TrainedTeacher, TrainedTeachers, TrainingJob
@@ -158,7 +155,7 @@ def in_order(
     processes = concurrent.futures.ProcessPoolExecutor(
         num_processes,
         mp_context=multiprocessing.get_context("spawn"),  # TensorFlow does not survive a fork
-        initializer=_leave_with_parent,
+        initializer=environment.start_worker,
     )
     waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
     try:
@@ -170,19 +167,6 @@ def in_order(
             yield waiting.popleft().result()
     finally:
         processes.shutdown(cancel_futures=True)
-
-
-def _leave_with_parent() -> None:
-    """Ends this process when its parent was killed; Ctrl-C is for the parent to answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            connection.wait([parent.sentinel])
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 SCIKIT_LEARN = Classifiers()
