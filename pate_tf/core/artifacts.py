@@ -83,7 +83,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY)
         except (FileExistsError, FileNotFoundError):
-            if folder.is_file():
+            if folder.is_file() or folder.is_symlink():
                 raise
             continue  # another process deleted it in the middle of either call
         try:
@@ -377,6 +377,8 @@ class RunDirectory:
                 f"{self.root}: expected a run folder whose sensitive/ lies outside of every folder "
                 f"called released, and whose released/ is no link to sensitive/, got another"
             )
+        if (self.root / RELEASED).is_symlink():  # which `pate audit run` does not follow
+            raise ValueError(f"{self.root / RELEASED}: expected a folder, got a link; remove it")
 
 
 def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:

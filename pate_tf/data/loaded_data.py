@@ -170,7 +170,7 @@ def arrays_of(
     """
     private = as_numbers(x_private, "x_private")
     public = private[:0] if x_public is None else np.asarray(x_public)
-    for what, array in (("x_public", public), ("x_private", private)):
+    for what, array in (("x_private", private), ("x_public", public)):
         if array.dtype.kind not in "uif" or array.ndim < 2:
             raise ValueError(
                 f"{what}: expected numbers [num_inputs, ...], got {array.dtype} of shape "

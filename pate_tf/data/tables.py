@@ -579,7 +579,9 @@ def records_of(
             line = form.delimiter.join(record)
             if last > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
                 is_ended = form.delimiter == BLANK and not record[-1]  # by blanks
-                yield last, record[:-1] if is_ended else record
+                fields = record[:-1] if is_ended else record
+                if fields:
+                    yield last, fields
     except csv.Error:
         raise csv.Error(
             f"the quotation mark in line {last + 1} has no partner: close or remove it (line "
@@ -657,7 +659,7 @@ def read_table(
                 number += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
         number += not content.endswith((b"\n", b"\r"))
         if number > line + table.num_rows + len(misshapen):
-            _refuse_lone_quotation_mark(path, form, wanted)
+            _refuse_swallowed_records(path, form, wanted, by)
     return TextTable(
         fields=fields,
         what=str(path),
@@ -667,12 +669,46 @@ def read_table(
     )
 
 
-def _refuse_lone_quotation_mark(
-    path: pathlib.Path, form: TextForm, wanted: Collection[str | None] | None
+def _refuse_swallowed_records(
+    path: pathlib.Path,
+    form: TextForm,
+    wanted: Collection[str | None] | None,
+    by: Schema | None = None,
 ) -> None:
-    """Raises ValueError if a file has a quotation mark without a partner: it swallows records."""
-    for _ in _records(path, form, wanted):
-        pass
+    """Raises ValueError if a quotation mark swallows records, or has no partner.
+
+    A field may run over several lines if it is a text, or is not read, and none of these lines is
+    a record with a label by itself. So a mark that one record lacks does not decide how others
+    are read.
+    """
+    records = _records(path, form, wanted)
+    before, names = next(records, (0, []))
+    of_one_line = set(wanted or ())
+    if by is not None:
+        of_one_line -= {each.name for each in by.columns if each.text}
+    for line, fields in records:
+        for name, field in zip(names, fields, strict=False) if line > before + 1 else ():
+            lines = field.splitlines()
+            if by is None or len(lines) < 2:
+                continue
+            if name in of_one_line or any(
+                _is_labeled_record(each, names, form, by) for each in lines[1:]
+            ):
+                raise ValueError(
+                    f"{path}: a field of column {name} that ends in line {line} runs over "
+                    f"{len(lines)} lines and may hold other records: close or remove its quotation "
+                    f"mark (line numbers of a private file are sensitive)"
+                )
+        before = line
+
+
+def _is_labeled_record(line: str, names: Sequence[str], form: TextForm, by: Schema) -> bool:
+    """Whether a line has a field for each column, and a label that fits, by itself."""
+    fields = next(csv.reader([line], delimiter=form.delimiter), [])
+    places = [names.index(name) for name in by.label_names() if name in names]
+    if len(fields) != len(names) or not places:
+        return False
+    return bool(by.labels(*([fields[place]] for place in places))[1].all())
 
 
 def _parsed(
@@ -699,8 +735,12 @@ def _parsed(
         # As usual text, where no blanks stand before fields.
         text = io.StringIO(newline="")
         records = _records(path, form, list(places))
-        next(records, None)
-        csv.writer(text).writerows(record for _, record in records)
+        before, _ = next(records, (0, []))
+        for line, record in records:
+            num_lines = 1 + sum(field.count("\n") for field in record)
+            text.write("\n" * (line - before - num_lines))  # empty lines keep their places
+            csv.writer(text).writerow(record)
+            before = line
         opened = functools.partial(io.BytesIO, text.getvalue().encode())
         form = TextForm()
         first_line = 0
@@ -735,7 +775,7 @@ def _parsed(
                 return pyarrow.table(dict.fromkeys(kinds, pyarrow.array([], pyarrow.string()))), []
             if "straddl" not in str(error):
                 break
-    _refuse_lone_quotation_mark(path, form, None)
+    _refuse_swallowed_records(path, form, None)
     raise not_text(path, form)
 
 

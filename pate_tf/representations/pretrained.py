@@ -579,6 +579,11 @@ def _is_by_row(node: Any) -> bool:
         return False
     if kind not in LAYERS:
         return is_row_wise(layer)
+    if kind is keras.layers.Softmax and layer.axis is None:
+        return False  # over all numbers of a batch
+    # Arrays of a higher rank would make the batch another axis than it is declared to be.
+    if any(np.ndim(getattr(layer, name, 0.0)) > 1 for name in ("scale", "offset")):
+        return False
     # Keras' own activation, and no axis that is the batch's.
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     activation = getattr(layer, "activation", None)

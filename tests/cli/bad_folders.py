@@ -25,6 +25,11 @@ def link_released_to_sensitive(folder: pathlib.Path) -> None:
     os.symlink("sensitive", folder / "linked" / "released")
 
 
+def link_released_elsewhere(folder: pathlib.Path) -> None:
+    (folder / "linked").mkdir()
+    os.symlink(folder / "nowhere", folder / "linked" / "released")
+
+
 def loop_of_links(folder: pathlib.Path) -> None:
     os.symlink("loop", folder / "loop")
 

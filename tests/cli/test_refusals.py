@@ -116,6 +116,7 @@ OF_PLACES = [
         for place, prepare, told in (
             ("linked", bad_folders.link_sensitive_to_released, "outside of every folder called"),
             ("linked", bad_folders.link_released_to_sensitive, "is no link to sensitive/"),
+            ("linked", bad_folders.link_released_elsewhere, "expected a folder, got a link"),
             ("a/released", None, "outside of every folder called released"),
             ("a/released/b", None, "outside of every folder called released"),
             ("loop", bad_folders.loop_of_links, "loop"),

@@ -293,3 +293,48 @@ def test_images_in_folders(tmp_path):
             records = image_folders.load_private(tmp_path, samples, on_bad_record="skip")
         read.append(rows(records, records.owners))
     assert len(read[-1]) == 5 and all(read[-1].items() < each.items() for each in read[:-1])
+
+
+@pytest.mark.parametrize("on_bad_record", ["refuse", "skip"])
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [('0.5,u,a,"x', '0.5,v,b,y"'), ('0.5,"u,a,x', '0.5,v",b,y'), ('"0.5,u,a,x', '0.5",v,b,y')],
+    ids=["unread", "category", "first"],
+)
+def test_a_quotation_mark_swallows_no_record_of_others(tmp_path, opening, closing, on_bad_record):
+    """One record opens a field that another one, which is complete by itself, would close."""
+    (tmp_path / "schema.toml").write_text(
+        'label = "k"\nclasses = ["a", "b"]\n[columns.x]\nlow = 0\nhigh = 1\n'
+        '[columns.t]\ncategories = ["u", "v"]\nother = true\n'
+    )
+    lines = [f"0.{row},u,{'ab'[row % 2]},note" for row in range(10, 90)]
+    lines[10] = opening
+    lines[50] = closing
+    path = tmp_path / "private.csv"
+    path.write_text("\n".join(["x,t,k,note", *lines, ""]))
+    with pytest.raises(ValueError, match=r"line 52 runs over 41 lines and may hold other records"):
+        pate_tf.Data.from_csv(path, schema=tmp_path / "schema.toml", on_bad_record=on_bad_record)
+    # A field of several lines in a column that is not read, none of which is a record.
+    lines[10] = '0.5,u,a,"first, then\nx,y,z,w\nsecond"'
+    lines[50] = "0.5,v,b,y"
+    path.write_text("\n".join(["x,t,k,note", *lines, ""]))
+    data = pate_tf.Data.from_csv(path, schema=tmp_path / "schema.toml", on_bad_record=on_bad_record)
+    assert len(data.private) == 80
+
+
+def test_empty_lines_between_blanks_keep_the_places_of_records(tmp_path):
+    (tmp_path / "schema.toml").write_text(
+        'label = "k"\nclasses = ["a", "b"]\n[columns.x]\nlow = 0\nhigh = 1\n'
+    )
+    lines = [f"0.{row}  {'ab'[row % 2]}" for row in range(10, 90)]
+    path = tmp_path / "private.txt"
+    owners = []
+    for changed in (lines[5], "", "   "):
+        path.write_text("\n".join(["x k", *lines[:5], changed, *lines[6:], ""]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data = pate_tf.Data.from_csv(
+                path, schema=tmp_path / "schema.toml", on_bad_record="skip"
+            )
+        owners.append([owner for owner in data.private.owners.tolist() if owner != 5])
+    assert owners[0] == owners[1] == owners[2]

@@ -140,6 +140,7 @@ def mixing():
     yield through(Mixes())
     softmax = layers.Softmax(axis=0)(flat)  # 1 of a single input
     yield keras.Model(inputs, layers.Concatenate()([flat, softmax]))
+    yield keras.Model(inputs, layers.Softmax(axis=None)(flat))
     for_each = layers.Reshape(())(layers.Dense(1)(flat))  # its one axis is the batch
     softmax = layers.Reshape((1,))(layers.Activation("softmax")(for_each))
     yield keras.Model(inputs, layers.Concatenate()([flat, 16.0 * softmax]))
@@ -256,6 +257,14 @@ def test_networks_of_keras_stay_in_batches(tmp_path):
     assert pretrained.is_row_wise(network)
     network.layers[3].call = lambda inputs: inputs
     assert not pretrained.is_row_wise(network)
+
+
+def test_a_rank_other_than_the_declared_one_is_not_proven():
+    inputs = keras.Input((64,))
+    higher = layers.Rescaling(np.ones((1, 1, 64)))(inputs)  # its axis 1 is the batch
+    assert not pretrained.is_row_wise(keras.Model(inputs, layers.Softmax(axis=1)(higher)))
+    each = layers.Rescaling(np.ones(64), offset=[0.5] * 64)(inputs)
+    assert pretrained.is_row_wise(keras.Model(inputs, layers.Softmax(axis=1)(each)))
 
 
 def test_a_custom_student_that_keeps_its_inputs_is_refused_before_labels_are_charged(tmp_path):
