@@ -389,10 +389,10 @@ class Ledger(Store):
         try:
             yield debit
         except Exception:
-            mark.unlink()  # needs no space on a full disk
+            mark.unlink(missing_ok=True)  # needs no space on a full disk
             artifacts.sync_folder(mark.parent)
             raise
-        mark.unlink()
+        mark.unlink(missing_ok=True)
 
     def _mark_of(self, queries: Sequence[bytes]) -> pathlib.Path:
         """Returns the file that marks the debit of queries as open.
