@@ -85,6 +85,7 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
         except (FileExistsError, FileNotFoundError):
             if folder.is_file() or folder.is_symlink():
                 raise
+            check_can_hold_files(folder)
             continue  # another process deleted it in the middle of either call
         try:
             lock(descriptor, folder, waits=waits)
