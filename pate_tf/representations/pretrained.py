@@ -12,7 +12,7 @@ import pathlib
 import sys
 import types
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any
 
 import h5py
@@ -579,20 +579,25 @@ def _is_by_row(node: Any) -> bool:
         return False
     if kind not in LAYERS:
         return is_row_wise(layer)
-    if kind is keras.layers.Softmax and layer.axis is None:
-        return False  # over all numbers of a batch
-    # Arrays of a higher rank would make the batch another axis than it is declared to be.
-    if any(np.ndim(getattr(layer, name, 0.0)) > 1 for name in ("scale", "offset")):
-        return False
-    # Keras' own activation, and no axis that is the batch's.
-    axes = tf.nest.flatten(getattr(layer, "axis", None))
+    # Keras' own activation.
     activation = getattr(layer, "activation", None)
     return (
-        not any(axis is not None and (axis == 0 or -axis in ranks) for axis in axes)
+        _has_axes_of_rows(layer, ranks)
         and (activation is None or activation in ACTIVATIONS)
         and getattr(layer, "quantization_mode", None) is None
         and len(ranks) <= 1
     )
+
+
+def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
+    """Whether no axis of a built-in layer is that of the batch, for inputs of these ranks."""
+    axes = tf.nest.flatten(getattr(layer, "axis", None))
+    if type(layer) is keras.layers.Softmax and None in axes:
+        return False  # over all numbers of a batch
+    # Arrays of a higher rank would make the batch another axis than it is declared to be.
+    if any(np.ndim(getattr(layer, name, 0.0)) > 1 for name in ("scale", "offset")):
+        return False
+    return not any(axis is not None and (axis == 0 or -axis in ranks) for axis in axes)
 
 
 def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
