@@ -91,8 +91,9 @@ def resolved(name: str) -> str:
             f"more, after the name of a network of Keras Applications, got {name!r}"
         )
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
+        got = "a file of another kind: save the model as .keras" if path.is_file() else "none"
         raise ValueError(
-            f"representation: expected a .keras file at {path}, got none; of other models take "
+            f"representation: expected a .keras file at {path}, got {got}; of other models take "
             f"NAME:FILE, {HUB}:FOLDER or module:function"
         )
     if head == HUB and not where:
