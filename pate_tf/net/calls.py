@@ -63,8 +63,8 @@ def with_retries(
             away = clock() - reached
             if away >= give_up_after:
                 raise ConnectionError(
-                    f"gave up after {away:.0f} seconds without a connection (--give_up_after="
-                    f"{give_up_after:g}): {str(error) or UNREACHED}. If the run is not over, start "
+                    f"gave up after {away:.0f} seconds without a connection, of at most "
+                    f"{give_up_after:g}: {str(error) or UNREACHED}. If the run is not over, start "
                     f"the same command again."
                 ) from None
             _log.warning("%s; trying again", str(error) or UNREACHED)

@@ -6,6 +6,7 @@ from script_processes import assert_one_line, run_fresh
 
 from pate_tf.core import artifacts
 from pate_tf.data.schema import read_schema
+from pate_tf.net.credentials import write_demo_certificates
 from pate_tf.serving import served
 
 HAS_TENSORFLOW = """
@@ -89,9 +90,8 @@ def test_files_are_refused_before_tensorflow_starts(folder, command, told):
             "-c", HAS_TENSORFLOW, "silo", "init", "--silo_dir=silo", *flags, folder=folder
         )
         assert made.code == 0, made.err
-        (folder / "certificates").mkdir(exist_ok=True)
-        for name in ("authority.pem", "clinic.pem", "clinic.key"):
-            (folder / "certificates" / name).touch()
+        if not (folder / "certificates").exists():
+            write_demo_certificates(folder / "certificates", ["clinic"])
     before = sorted(folder.iterdir())
     ended = run_fresh("-c", HAS_TENSORFLOW, *command, folder=folder)
     assert ended.code == 1 and ended.err.startswith("error: "), ended.err

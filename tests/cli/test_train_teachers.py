@@ -85,8 +85,8 @@ def test_killed_at_random_and_on_a_full_disk_it_ends_in_the_same_ensemble(traine
         assert running.wait().code in (0, -signal.SIGKILL)  # it may have been done
         full = functools.partial(limit_file_size, generator.choice([1_000, 20_000, 200_000]))
         ended = run_script(SCRIPT, *SAME_RUN, folder=folder, setup=full)
-        if ended.code:
-            assert_one_line(ended)
+        if ended.code:  # it may have found teachers that were finished, of which it warns
+            assert ended.code == 1 and ended.err.splitlines()[-1].startswith("error: "), ended.err
         for path in folder.rglob("[!.]*.npz"):
             artifacts.read_arrays(path)
         if not (teachers_folder(folder / "run") / "ensemble").exists():
