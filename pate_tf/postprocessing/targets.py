@@ -23,7 +23,7 @@ from pate_tf.postprocessing.regression import (
     standardisation,
 )
 
-REDRAWN: Final = 100  # tables with new noise, for the interval of a number
+REDRAWN: Final = 80  # tables with new noise, for the interval of a number
 EPS = float(np.finfo(np.float32).eps)
 
 
