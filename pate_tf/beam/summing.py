@@ -51,6 +51,7 @@ from pate_tf.data.tables import (
     of_arrow,
     places_of,
     text_form,
+    whole_records,
 )
 from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import SavedEncoder, record_features, record_vectors, save_encoder
@@ -215,7 +216,11 @@ class TableSource:
         with filesystems().open(path) as raw:
             text = io.TextIOWrapper(raw, encoding=encoding, newline="")
             try:
-                lines = (record for _, record in named_records(text, form, self._wanted))
+                records_of_file = named_records(text, form, self._wanted)
+                whole = whole_records(
+                    records_of_file, path, form, self._wanted, self._schema, self._labels
+                )
+                lines = (record for _, record in whole)
                 names = next(lines, [])
                 wanted = places_of(names, self._wanted, path)
                 while records := list(itertools.islice(lines, ROWS)):

@@ -659,7 +659,9 @@ def read_table(
                 number += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
         number += not content.endswith((b"\n", b"\r"))
         if number > line + table.num_rows + len(misshapen):
-            _refuse_swallowed_records(path, form, wanted, by)
+            labels = () if by is None else by.label_names(*others[:1])
+            for _ in whole_records(_records(path, form, wanted), path, form, wanted, by, labels):
+                pass
     return TextTable(
         fields=fields,
         what=str(path),
@@ -669,20 +671,25 @@ def read_table(
     )
 
 
-def _refuse_swallowed_records(
-    path: pathlib.Path,
+def whole_records(
+    records: Iterator[tuple[int, list[str]]],
+    path: object,
     form: TextForm,
     wanted: Collection[str | None] | None,
-    by: Schema | None = None,
-) -> None:
-    """Raises ValueError if a quotation mark swallows records, or has no partner.
+    by: Schema | None,
+    labels: Sequence[str] = (),
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields names and records as `named_records` does, unless a field may hold other records.
 
     A field may run over several lines if it is a text, or is not read, and none of these lines is
-    a record with a label by itself. So a mark that one record lacks does not decide how others
-    are read.
+    a record with a label by itself. So a quotation mark that one record lacks does not decide how
+    others are read.
+
+    Raises:
+        ValueError: at such a field. The message carries no field.
     """
-    records = _records(path, form, wanted)
     before, names = next(records, (0, []))
+    yield before, names
     of_one_line = set(wanted or ())
     if by is not None:
         of_one_line -= {each.name for each in by.columns if each.text}
@@ -692,7 +699,7 @@ def _refuse_swallowed_records(
             if by is None or len(lines) < 2:
                 continue
             if name in of_one_line or any(
-                _is_labeled_record(each, names, form, by) for each in lines[1:]
+                _is_labeled_record(each, names, form, by, labels) for each in lines[1:]
             ):
                 raise ValueError(
                     f"{path}: a field of column {name} that ends in line {line} runs over "
@@ -700,12 +707,15 @@ def _refuse_swallowed_records(
                     f"mark (line numbers of a private file are sensitive)"
                 )
         before = line
+        yield line, fields
 
 
-def _is_labeled_record(line: str, names: Sequence[str], form: TextForm, by: Schema) -> bool:
+def _is_labeled_record(
+    line: str, names: Sequence[str], form: TextForm, by: Schema, labels: Sequence[str]
+) -> bool:
     """Whether a line has a field for each column, and a label that fits, by itself."""
     fields = next(csv.reader([line], delimiter=form.delimiter), [])
-    places = [names.index(name) for name in by.label_names() if name in names]
+    places = [names.index(name) for name in labels if name in names]
     if len(fields) != len(names) or not places:
         return False
     return bool(by.labels(*([fields[place]] for place in places))[1].all())
@@ -775,7 +785,8 @@ def _parsed(
                 return pyarrow.table(dict.fromkeys(kinds, pyarrow.array([], pyarrow.string()))), []
             if "straddl" not in str(error):
                 break
-    _refuse_swallowed_records(path, form, None)
+    for _ in _records(path, form, None):  # a quotation mark without a partner is named
+        pass
     raise not_text(path, form)
 
 

@@ -208,6 +208,19 @@ def test_records_that_do_not_fit_are_refused_or_left_out(here, data, alone, tmp_
     np.testing.assert_array_equal(sums.table, alone["owner"].table)
 
 
+def test_a_quotation_mark_swallows_no_record_of_others(data, tmp_path):
+    path = tmp_path / "rows.csv"
+    helpers.write_csv(path, ROWS)
+    lines = path.read_text().splitlines()
+    first, rest = lines[40].split(",", 1)
+    lines[5] = f'"{lines[5]}'
+    lines[40] = f'{first}",{rest}'
+    path.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"ends in line 41 runs over 36 lines and may hold other"):
+        summed(skipping(data), tmp_path / "run", path)
+    assert not (tmp_path / "run" / "sensitive" / "feature_sums").exists()
+
+
 def test_how_many_records_do_not_fit_is_told_in_sensitive_alone(here, data, tmp_path):
     """Two tables that differ in one record: what is public or shown is the same."""
     shown, stored = [], []
