@@ -235,7 +235,10 @@ def test_files(suffix, is_skipped, place, column, value):
                 data = pate_tf.Data.from_csv(path, schema=schema, **bad)
             return data.dataset, rows(data.private, data.private.owners if is_skipped else None)
 
-        assert check(of_file, place, column=column, value=value) or not is_skipped
+        # Such a field of a text may have swallowed others, so that no record is read.
+        is_refused = suffix == "csv" and len(f"{value}.".splitlines()) > 1
+        is_read = check(of_file, place, column=column, value=value)
+        assert is_read or is_refused or not is_skipped
 
 
 def test_bytes_that_are_no_text_are_one_bad_record(tmp_path):
