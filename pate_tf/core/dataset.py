@@ -171,6 +171,14 @@ class Dataset:
         names = ", ".join(map(self.class_name, range(self.num_classes)))
         return f"which of {names} hold; of one record at most {self.max_labels} count in full"
 
+    def require_classes(self, what: str) -> None:
+        """Raises ValueError, which begins with `what`, unless classes are predicted."""
+        if self.target != CLASS:
+            raise ValueError(
+                f"{what}: expected labels that are classes, got target {self.target} of "
+                f"{self.name}; use pate run with method feature_sums, whose linear head predicts it"
+            )
+
     def difference(self, other: "Dataset") -> str:
         """Returns what differs from another first, in words; empty where nothing does."""
         for field in dataclasses.fields(self):

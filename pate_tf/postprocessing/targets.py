@@ -125,12 +125,7 @@ def _functions_of_sums(
     weights = factors[:, None] * np.hstack([np.asarray(fit.weights) for fit in fits])
     shares = np.concatenate(of_tables)
     functions = np.vstack([weights, (shares - mean @ weights) / CONSTANT])
-    return [
-        (each, of_table)
-        for each, of_table in zip(
-            np.split(functions, len(of_tables), axis=1), of_tables, strict=True
-        )
-    ]
+    return list(zip(np.split(functions, len(of_tables), axis=1), of_tables, strict=True))
 
 
 def predictions_of_pool(outputs: npt.NDArray[np.float64], dataset: Dataset) -> PoolLabels:

@@ -161,6 +161,7 @@ class Student:
         """
         student = cls()
         name = getattr(model, "name", type(model).__name__)
+        labels.pool.dataset.require_classes("model")
         models.check_model(model, labels.pool.dataset, name)
         models.check_draws(model, training=False)
         answering(model, labels.pool.dataset)  # refuses what keeps its inputs
@@ -254,6 +255,8 @@ class Student:
         self._estimate = None
         taught = labels.training_labels
         dataset = pool.dataset
+        if labels.linear_head is None:  # as of stored labels
+            dataset.require_classes("labels")
         # A linear model ranks inputs even where it labels all of them alike.
         ranks = labels.linear_head is not None and self._settings.student in (AUTO, LINEAR_HEAD)
         if len(set(taught.labels.tolist())) == 1 and not ranks:

@@ -297,6 +297,8 @@ class RecordGradients:
     """
 
     def __init__(self, view: FlatView, shards: Mapping[int, PrivateExamples]) -> None:
+        for shard in shards.values():
+            shard.dataset.require_classes("shared training")
         self._view = view
         self._shards = shards
         most = int(np.clip(NUMBERS_AT_ONCE // view.num_parameters, 2, MOST_RECORDS))

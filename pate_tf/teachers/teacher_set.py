@@ -196,6 +196,7 @@ class Teachers:
             raise ValueError(
                 f"private: expected data.private of a pate_tf.Data, got {type(private).__name__}"
             )
+        private.dataset.require_classes("teachers")
         show = reporting or self._reporting
         kind, config, partition = self._configured(private, pool, show)
         number = config.num_teachers

@@ -231,7 +231,14 @@ def test_what_fits_classes_alone_is_refused_before_anything_is_charged(tmp_path,
     for message, choices in calls.items():
         with pytest.raises(ValueError, match=message):
             pate_tf.fit(data, epsilon=1.0, delta=1e-5, directory=tmp_path, **choices)
+    with pytest.raises(ValueError, match=f"teachers: .* got target {dataset.target} of"):
+        pate_tf.Teachers("ridge", num_teachers=5, directory=tmp_path).fit(data.private, data.pool)
     assert not (tmp_path / "sensitive/ledger.db").exists()
+    labels = pate_tf.fit(data, epsilon=9.0, delta=1e-5, directory=tmp_path).labels
+    labels.save(tmp_path / "labels")
+    stored = pate_tf.Labels.load(tmp_path / "labels", data.pool)
+    with pytest.raises(ValueError, match=f"labels: .* got target {dataset.target} of"):
+        pate_tf.Student().fit(data.pool, stored)  # of which no linear head is stored
 
 
 def test_a_data_set_says_what_it_predicts():
