@@ -32,7 +32,6 @@ setuptools.setup(
     package_data={
         "pate_tf": ["py.typed"],
         "pate_tf.analysis": ["rows.toml"],
-        "pate_tf.audit": ["report.html"],
         "pate_tf.planning": ["templates/*"],
         "pate_tf.statement": ["templates/*"],
     },

@@ -711,8 +711,11 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
     labels = student.labels
     measured = published.measured
     released = labels.released
+    dataset = labels.pool.dataset
     values = {
         "dataset": statement.pool_name,
+        "input_kind": dataset.kind,
+        "classes": [dataset.class_name(label) for label in range(dataset.num_classes)],
         "method": "feature_sums" if released.noisy_sums is not None else "pate",
         "nb_teachers": statement.num_teachers,
         "queries": released.num_queries,
@@ -741,9 +744,10 @@ def student_report(published: Published[LabelsStatement], student: Student) -> R
         if name == "estimated_accuracy" and value is not None:
             text = statement.estimated_in_words
         if name == "choice" and measured:
-            rows += measured_rows(measured, labels.pool.dataset)
+            rows += measured_rows(measured, dataset)
         is_shown = bool(labels.pool) or not name.startswith("quer")  # without a pool none are asked
-        if is_shown and name not in measured and value is not None and not isinstance(value, dict):
+        is_row = value is not None and not isinstance(value, dict | list)
+        if is_shown and is_row and name not in measured:
             rows.append((name.replace("_", " "), text))
     if (published.folder / "logs").exists():
         rows.append(artifacts.tensorboard_row(published.folder.parent))
