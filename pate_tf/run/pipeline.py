@@ -247,6 +247,7 @@ def run(
     plan = choose(known, release, reporting)
     for line in plan.notes(pool.majority_share):
         reporting.note(line)
+    reporting.confirm()
     if plan.method == FEATURE_SUMS and known.sums is not None:
         source = known.sums
         source.settle(pool.dataset, plan.representation)
