@@ -6,6 +6,7 @@ Only the module of that subcommand is imported, so that `pate --help` needs no o
 import difflib
 import importlib
 import os
+import pathlib
 import sys
 import warnings
 from collections.abc import Mapping
@@ -60,23 +61,7 @@ Your own table:   pate start
 Without any data: pate run --dataset=digits --epsilon=2 --method=feature_sums
 Completion of commands and flags in a shell: eval "$(pate completion bash)", or zsh"""
 
-# What a shell needs before the function below.
-SHELLS: Final = {
-    "bash": "",
-    "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n",
-}
-COMPLETION: Final = """\
-_pate() {{
-  local words="{commands}"
-  if [ "$COMP_CWORD" -gt 1 ]; then
-    words=""
-    case "${{COMP_WORDS[1]}}" in
-{cases}
-    esac
-  fi
-  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
-}}
-complete -o default -o nospace -F _pate pate"""
+SHELLS: Final = ("bash", "zsh")
 
 
 def run_command(name: str) -> None:
@@ -117,21 +102,22 @@ def run_command(name: str) -> None:
         raise SystemExit(INTERRUPTED) from None
 
 
-def completion() -> str:
-    """Returns the shell function that completes commands, and the flags that each defines."""
+def completion(shell: str) -> str:
+    """Returns a script that completes the commands, and the flags that each one defines."""
+    import jinja2
     from absl import flags
 
-    cases = []
+    commands = {}
     for name in COMMANDS:
         module = importlib.import_module(f"pate_tf.cli.{name}_command")
         before = set(flags.FLAGS)
         if not hasattr(module, "run"):  # else it has subcommands
             module.define()
-        defined = sorted(set(flags.FLAGS) - before)
-        cases.append(f'      {name}) words="{" ".join(f"--{flag}=" for flag in defined)}" ;;')
-        for flag in defined:
+        commands[name] = sorted(set(flags.FLAGS) - before)
+        for flag in commands[name]:
             delattr(flags.FLAGS, flag)
-    return COMPLETION.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
+    text = pathlib.Path(__file__).with_name("templates").joinpath("completion.sh").read_text()
+    return jinja2.Template(text, trim_blocks=True).render(commands=commands, shell=shell)
 
 
 def run() -> None:
@@ -156,13 +142,12 @@ def run() -> None:
         if shell not in SHELLS:
             print(f"error: name a shell: pate completion {'|'.join(SHELLS)}", file=sys.stderr)
             raise SystemExit(FLAG_ERROR)
-        print(SHELLS[shell] + completion())
+        print(completion(shell))
         return
     if name not in COMMANDS:
-        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
         advice = f"the commands are {', '.join(COMMANDS)}"
-        if nearest:
-            advice = f"did you mean `pate {nearest[0]}`?"
+        for nearest in difflib.get_close_matches(name, COMMANDS, n=1):
+            advice = f"did you mean `pate {nearest}`?"
         advice = INSTEAD.get(name, advice)
         print(f"error: pate has no command {name!r}: {advice}", file=sys.stderr)
         raise SystemExit(FLAG_ERROR)

@@ -53,23 +53,22 @@ def asked(flag: str, question: str, check: Callable[[str], Any]) -> Any:
             print(error)
 
 
-def table_of(text: str) -> pathlib.Path | None:
-    """Returns the path of a table; None for an empty answer."""
+def private_table(text: str) -> pathlib.Path:
+    """Returns the path of the private table; ValueError if its first line may be a record."""
     if not text:
-        return None
+        raise command_line.FlagValueError("private: name the file of private records")
     path = pathlib.Path(text).expanduser()
     if path.is_dir():
         raise ValueError(f"{path} is a folder. For images, use `pate run --private={path}`.")
-    tables.header_of(path)  # an error if it can't be read
+    tables.check_header(path, [])
     return path
 
 
-def private_table(text: str) -> pathlib.Path:
-    """Returns the path of the private table; ValueError if its first line may be a record."""
-    path = table_of(text)
-    if path is None:
-        raise command_line.FlagValueError("private: name the file of private records")
-    tables.check_header(path, [])
+def public_table(text: str) -> pathlib.Path | None:
+    """Returns the path of the public table, which can be read; None for an empty answer."""
+    path = pathlib.Path(text).expanduser() if text else None
+    if path is not None:
+        tables.header_of(path)
     return path
 
 
@@ -79,11 +78,6 @@ def epsilon_of(text: str) -> float:
     if not 0.0 < epsilon < float("inf"):
         raise command_line.FlagValueError("epsilon: give a number above 0, such as --epsilon=1")
     return epsilon
-
-
-def guess(epsilon: float) -> str:
-    """Returns how often an attacker's guess is right at most, in percent."""
-    return f"{100.0 * largest_share_of_right_guesses(epsilon, 0.0):.0f} %"
 
 
 def confirm() -> None:
@@ -105,28 +99,25 @@ def main() -> None:
     names = tables.header_of(private).names
     print(f"Its columns: {', '.join(names)}")
 
-    def column(text: str) -> str | None:
+    def columns_of(text: str) -> str | None:
         for name in filter(None, text.split(",")):
             if name not in names:
                 raise ValueError(f"There is no column {name!r}; the columns are {', '.join(names)}")
         return text or None
 
-    def label_of(text: str) -> str | None:
-        if not text:
-            raise command_line.FlagValueError("label: name the column that the model predicts")
-        return column(text)
-
-    label = asked("label", "Column that the model predicts", label_of)
+    label = asked("label", "Column that the model predicts", columns_of)
+    if label is None:
+        raise command_line.FlagValueError("label: name the column that the model predicts")
     question = "Column that says which person a row belongs to (empty: one row per person)"
-    owner = asked("owner", question, column)
-    public = asked("public", "File of public records with these columns (empty: none)", table_of)
+    owner = asked("owner", question, columns_of)
+    question = "File of public records with these columns (empty: none)"
+    public = asked("public", question, public_table)
     if not (FLAGS["epsilon"].present or FLAGS.yes):
         print("Epsilon limits what anybody can learn about one person from the model:")
         for choice, word in CHOICES.items():
-            print(
-                f"  {choice:<4g} {word}: an attacker's guess about one person is right at most "
-                f"{guess(choice)} of the time instead of 50 %"
-            )
+            guess = f"{largest_share_of_right_guesses(choice, 0.0):.0%}".replace("%", " %")
+            what = f"an attacker's guess about one person is right at most {guess} of the time"
+            print(f"  {choice:<4g} {word}: {what} instead of 50 %")
     epsilon = asked("epsilon", "Epsilon (empty: 1)", epsilon_of)
     schema = pathlib.Path(FLAGS.schema or "schema.toml")
     if schema.exists():

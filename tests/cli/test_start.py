@@ -1,0 +1,99 @@
+"""`pate start`: the dialog, its flags, and the report and model card that a run leaves."""
+
+import html.parser
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from script_processes import REPOSITORY, run_script
+
+from pate_tf.audit import audit_run
+
+PATE = "pate_tf/cli/main.py"
+CLASSES = ["<script>alert(1)</script>", "`d`", "b|c"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two tables; a class is named like a script, and a person has two private rows."""
+    folder = tmp_path_factory.mktemp("start")
+    random = np.random.default_rng(0)
+    for name, number in (("private", 900), ("public", 300)):
+        lines = ["person,age,rate,kind" if name == "private" else "age,rate,kind"]
+        for row in range(number):
+            label = random.integers(3)
+            values = random.normal((2 * (label == 0), 2 * (label == 1)), 0.3)
+            cells = [f"p{row // 2}"] * (name == "private") + [f"{one:.3f}" for one in values]
+            lines.append(",".join([*cells, CLASSES[label]]))
+        (folder / f"{name}.csv").write_text("\n".join(lines))
+    return folder
+
+
+def test_a_dialog_asks_again_and_charges_nothing_without_a_yes(folder, tmp_path):
+    answers = ["nowhere.csv", f"{folder}/private.csv", "knd", "kind", "", f"{folder}/public.csv"]
+    typed = [sys.executable, REPOSITORY / PATE, "start", "--train_dir=run"]
+    ended = subprocess.run(
+        typed,
+        input="\n".join([*answers, "2", "no", ""]),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert "nowhere.csv: " in ended.stdout and "There is no column 'knd'" in ended.stdout
+    assert (
+        "  1    usual: an attacker's guess about one person is right at most 73 %" in ended.stdout
+    )
+    assert "$ pate run --epsilon=2.0 --private=" in ended.stdout
+    assert "Forecast, before anything is charged" in ended.stdout
+    assert "Nothing was charged." in ended.stdout and not (tmp_path / "run").exists()
+    assert (tmp_path / "schema.toml").exists()
+    ended = run_script(PATE, "start", f"--private={folder}/private.csv", folder=tmp_path)
+    assert ended.code == 1 and ended.err.count("\n") == 1, ended.err
+    assert ended.err.startswith("error: label: the input ended before the answer")
+
+
+class Page(html.parser.HTMLParser):
+    """Tags and texts of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.texts.append(data.strip())
+
+
+def test_flags_answer_and_the_run_leaves_a_report_and_a_model_card(folder):
+    files = ("--private=private.csv", "--public=public.csv")
+    flags = (*files, "--label=kind", "--owner=person", "--epsilon=2", "--yes")
+    ended = run_script(PATE, "start", *flags, "--train_dir=run", "--json", folder=folder)
+    assert ended.code == 0, ended.err
+    values = json.loads(ended.out)
+    assert values["classes"] == CLASSES and "report  " in ended.err
+    released = folder / "run" / "released"
+    page = Page((released / "report.html").read_text())
+    assert not {"script", "link", "img", "iframe", "a"} & set(page.tags)
+    assert ("name", "viewport") in page.attributes and page.tags.count("h1") == 1
+    assert not [value for name, value in page.attributes if name in ("src", "href", "onload")]
+    assert {*CLASSES, "ε = 2.00", "Not audited yet:"} <= set(page.texts)
+    texts = [text for text in page.texts if text]
+    assert texts[-1].startswith("Signed: ___")
+    assert f"{100 * values['student_accuracy']:.1f} %" in [
+        text.replace("\xa0", " ") for text in texts
+    ]
+    card = (released / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: keras\npipeline_tag: tabular-classification\n")
+    assert f"value: {values['student_accuracy']:.4f}" in card and "<script>" not in card
+    audit = audit_run(folder / "run")
+    assert audit.outcome == "passed", audit.checks
+    (released / "README.md").write_text("another")
+    assert audit_run(folder / "run").outcome == "violation"
