@@ -117,7 +117,7 @@ def completion(shell: str) -> str:
         for flag in commands[name]:
             delattr(flags.FLAGS, flag)
     text = pathlib.Path(__file__).with_name("templates").joinpath("completion.sh").read_text()
-    return jinja2.Template(text, trim_blocks=True).render(commands=commands, shell=shell)
+    return str(jinja2.Template(text, trim_blocks=True).render(commands=commands, shell=shell))
 
 
 def run() -> None:

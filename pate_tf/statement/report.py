@@ -4,11 +4,9 @@ They show the statement, the accuracy on public samples and the charges of the l
 computed from private records here.
 """
 
-import math
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Final
 
 import markdown_it
@@ -73,7 +71,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: Any = None) -> str:
     return TEMPLATES.get_template("report.html").render(
         contents,
         audit=audit,
-        charges=list(_charges(pathlib.Path(train_dir))),
+        charges=_charges(pathlib.Path(train_dir)),
         text=markdown.render(re.sub(r"^#", "##", text, flags=re.MULTILINE)),
         signature=markdown.renderInline(f"{SIGNATURE}{signature}".strip()),
     )
@@ -95,26 +93,19 @@ def _contents(root: pathlib.Path) -> dict[str, Any]:
     return {"statement": statement, "rows": statement.guarantees, "values": values}
 
 
-def _charges(root: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Yields each charge of the run's ledger: its time, row, words and the epsilon spent by then.
-
-    `fraction` is that epsilon as a fraction of the epsilon spent in the end.
-    """
+def _charges(root: pathlib.Path) -> list[tuple[str, int, str, float]]:
+    """Returns each charge of the run's ledger: time, row, words, and epsilon spent by then."""
+    found = []
     for folder in ledger_folders(root)[:1]:
         with opened_stores([folder]) as (store,):
             charges: Counter[Charge] = Counter()
-            found = []
             for row in store.history():
                 if row.kind in DEBITS:
                     charge, number = charge_of(row)
                     charges[charge] += number
                     spent, _ = smallest_epsilon(charges, store.delta)
-                    words = charge.several(number)
-                    found.append({"time": row.time, "row": row.sequence, "charge": words})
-                    found[-1]["spent"] = spent
-            for each in found:
-                is_finite = 0.0 < found[-1]["spent"] < math.inf
-                yield {**each, "fraction": each["spent"] / found[-1]["spent"] if is_finite else 1.0}
+                    found.append((row.time, row.sequence, charge.several(number), spent))
+    return found
 
 
 def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
