@@ -12,24 +12,25 @@ Then, until the coordinator says that the run is over:
 
 Aggregators belong to different organizations: those that pool what they know, more than the
 threshold of them, learn every vote. It may be killed and started again on its own folder at any
-time.
+time. `pate aggregator status --aggregator_dir=aggregator-1` prints what it did.
 """
 
 from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
+from pate_tf.net.health import serve_health
 from pate_tf.silos import silo_server
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(silo_server.AggregatorRun)
+STATUS = (silo_server.AggregatorRun, silo_server.aggregator_status)
 
 
 def define() -> None:
     """Defines the flags."""
     command_line.define(silo_server.AggregatorRun, group="aggregator")
-    command_line.define_give_up_after()
-    command_line.define_log_format()
+    command_line.define_operation()
 
 
 def main() -> None:
@@ -42,7 +43,10 @@ def main() -> None:
         name = artifacts.read_json(path)["name"] if path.exists() else ""
         log = command_line.start_log("aggregator", name)
         with artifacts.only_writer(settings.folder):
-            silo_server.serve_aggregator(settings, on_event=log, give_up_after=FLAGS.give_up_after)
+            watch = serve_health(FLAGS.metrics_port)
+            silo_server.serve_aggregator(
+                settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after
+            )
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 

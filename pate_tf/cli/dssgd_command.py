@@ -29,6 +29,7 @@ from pate_tf.core import artifacts
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data, read_records
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
+from pate_tf.net.health import serve_health
 from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 FLAGS = flags.FLAGS
@@ -65,8 +66,6 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_string(name, default, text)
         command_line.shown_in_help(name, "run")
     command_line.define_data_flags(with_private="source_name" not in without)
-    if "roster" in names:
-        command_line.define_log_format()
     if "source_name" not in without:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
@@ -75,7 +74,7 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
             "cost is charged, and the run is charged again, above its target, on record forever.",
         )
     if "address" in names:
-        command_line.define_give_up_after()
+        command_line.define_operation()
 
 
 def define_flags() -> None:
@@ -118,6 +117,7 @@ def serve() -> None:
     """Serves participants to their end."""
     terms = Terms.read(pathlib.Path(FLAGS.roster))
     TlsFiles.of(pathlib.Path(FLAGS.certificates), COORDINATOR)  # before TensorFlow is imported
+    watch = serve_health(FLAGS.metrics_port)
     files = command_line.own_files(with_private=False)
     reporting = command_line.reporting()
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
@@ -132,6 +132,7 @@ def serve() -> None:
         directory=pathlib.Path(FLAGS.train_dir),
         public=public,
         reporting=reporting,
+        watch=watch,
         give_up_after=FLAGS.give_up_after,
     )
     command_line.print_table("Shared training", report.rows)
@@ -146,6 +147,7 @@ def join() -> None:
     terms = Terms.read(pathlib.Path(FLAGS.roster))
     terms.number(FLAGS.participant)  # ValueError for another's name
     TlsFiles.of(pathlib.Path(FLAGS.certificates), FLAGS.participant)
+    watch = serve_health(FLAGS.metrics_port)
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
 
@@ -162,6 +164,7 @@ def join() -> None:
         certificates=pathlib.Path(FLAGS.certificates),
         directory=pathlib.Path(FLAGS.train_dir),
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
+        watch=watch,
         give_up_after=FLAGS.give_up_after,
     )
     log(f"done; the parameters of all are in {FLAGS.train_dir}")

@@ -20,7 +20,7 @@ from transport_helpers import (
 )
 
 from pate_tf.net.calls import with_retries
-from pate_tf.net.credentials import Limits
+from pate_tf.net.credentials import OVER, Limits
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.roster import Policy
 from pate_tf.silos.silo_server import POLICY
@@ -71,7 +71,7 @@ def test_a_silo_asks_for_the_state_of_a_run(silo, server, certificates, tmp_path
 
 
 def test_who_comes_back_after_the_end_hears_it(server, silo, certificates):
-    assert not silo.is_over()
+    assert not silo.call(OVER, None, bool)
     assert server.end(0.0) == ("silo-1",)
     late = []
     for name in SILOS:  # the first was cut off, the second never called
