@@ -28,7 +28,7 @@ from tqdm import tqdm
 from pate_tf.accounting.mechanisms import Mechanism, base
 from pate_tf.core import artifacts
 from pate_tf.core.checks import ITEM
-from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
+from pate_tf.core.environment import NO_MEMORY, check_environment, prepare_start_of_tensorflow
 from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
 from pate_tf.core.settings import FUNCTION, described, value_type
 from pate_tf.data.data_source import FileSource
@@ -229,7 +229,7 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
             return None
         extra = f"pip install 'pate_tf[{EXTRAS[package]}]'"
         message = f"expected the package {package} to be installed: {extra}"
-    elif isinstance(error, MemoryError):
+    elif isinstance(error, MemoryError) or any(text in message for text in NO_MEMORY):
         message = "out of memory"
     elif isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"

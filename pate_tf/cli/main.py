@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from pate_tf.cli import stopping
+from pate_tf.core.environment import NO_MEMORY
 
-# How libraries that can't be loaded, and threads that can't start, say so.
-NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 FLAG_ERROR = 2
 INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
 

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib.util
 import logging
@@ -29,7 +30,16 @@ def check_environment() -> None:
             )
 
 
+# How libraries that can't be loaded, and threads that can't start, say so.
+NO_MEMORY: Final = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 MIN_ADDRESSES: Final = 5 * 2**29  # what a small run had at its peak
+
+
+@ctypes.CFUNCTYPE(None)
+def _end_in_one_line() -> None:
+    """Ends the process; C++ calls it when nothing catches an exception, instead of `abort`."""
+    os.write(2, b"error: out of memory: `ulimit -v` allows too little\n")
+    os._exit(1)
 
 
 class _Finder:
@@ -56,6 +66,9 @@ class _Finder:
             raise ValueError(f"out of memory: `ulimit -v` must allow {MIN_ADDRESSES:,} bytes")
         if name != "tensorflow":
             return None
+        if most >= 0:
+            with contextlib.suppress(OSError, AttributeError):  # of another C++ library
+                ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_end_in_one_line)
         sys.meta_path.remove(_FINDER)
         spec: Any = importlib.util.find_spec(name)
         if spec is not None:
