@@ -19,7 +19,6 @@ from absl import flags
 
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
-from pate_tf.net.health import serve_health
 from pate_tf.silos import silo_server
 
 FLAGS = flags.FLAGS
@@ -41,9 +40,8 @@ def main() -> None:
     path = settings.folder / silo_server.KEYS
     if settings.name is None:
         name = artifacts.read_json(path)["name"] if path.exists() else ""
-        log = command_line.start_log("aggregator", name)
+        log, watch = command_line.start_operation("aggregator", name)
         with artifacts.only_writer(settings.folder):
-            watch = serve_health(FLAGS.metrics_port)
             silo_server.serve_aggregator(
                 settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after
             )

@@ -34,7 +34,7 @@ from pate_tf.core.settings import FUNCTION, described, value_type
 from pate_tf.data.data_source import FileSource
 from pate_tf.ledger import LedgerError
 from pate_tf.net.credentials import GIVE_UP_SECONDS
-from pate_tf.net.health import CONTACT
+from pate_tf.net.health import CONTACT, Watch, serve_health
 from pate_tf.planning.forecast import ForecastError
 
 FLAGS = flags.FLAGS
@@ -316,8 +316,10 @@ def print_status(status_of: StatusOf) -> None:
     print_table(str(folder), [("process", process), *rows])
 
 
-def start_log(role: str, name: str) -> Callable[[str], None]:
-    """Prints what the library logs, a line each, and returns what logs an event.
+def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]:
+    """Prints what the library logs, a line each, and answers probes if there is a --metrics_port.
+
+    Returns what logs an event, and the result of `pate_tf.net.health.serve_health`.
 
     A line has the time, the level, the role and name of this end, and the message. A warning that
     is repeated is counted, and the next event says how often.
@@ -346,7 +348,7 @@ def start_log(role: str, name: str) -> Callable[[str], None]:
     logging.basicConfig(handlers=[handler], format="%(line)s", force=True)
     logger = logging.getLogger("pate_tf")
     logger.setLevel(logging.INFO)
-    return logger.info
+    return logger.info, serve_health(FLAGS.metrics_port)
 
 
 def reporting(*, verbose: bool = False) -> Reporting:

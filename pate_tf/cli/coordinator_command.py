@@ -18,7 +18,6 @@ from absl import flags
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
-from pate_tf.net.health import serve_health
 from pate_tf.queries.strategies import QueryConfig, QueryWishes
 from pate_tf.run.silo_coordinator import JOURNAL, CoordinatorRun, coordinate
 from pate_tf.silos.roster import Asking, SiloRoster
@@ -60,8 +59,7 @@ def main() -> None:
     )
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
         artifacts.remove_abandoned(run.folder)
-        log = command_line.start_log("coordinator", SiloRoster.read(run.roster).run)
-        watch = serve_health(FLAGS.metrics_port)
+        log, watch = command_line.start_operation("coordinator", SiloRoster.read(run.roster).run)
         report = coordinate(run, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after)
     command_line.write_report(run.report_file, report)
     epsilons = [

@@ -29,7 +29,6 @@ from pate_tf.core import artifacts
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data, read_records
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
-from pate_tf.net.health import serve_health
 from pate_tf.selective_sgd.training_settings import Terms, TrainingSettings
 
 FLAGS = flags.FLAGS
@@ -117,14 +116,13 @@ def serve() -> None:
     """Serves participants to their end."""
     terms = Terms.read(pathlib.Path(FLAGS.roster))
     TlsFiles.of(pathlib.Path(FLAGS.certificates), COORDINATOR)  # before TensorFlow is imported
-    watch = serve_health(FLAGS.metrics_port)
     files = command_line.own_files(with_private=False)
     reporting = command_line.reporting()
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     public = source.load_public(reporting)
     from pate_tf.selective_sgd import shared_training
 
-    command_line.start_log("server", terms.run)
+    _, watch = command_line.start_operation("server", terms.run)
     report = shared_training.serve(
         terms,
         address=FLAGS.address,
@@ -147,11 +145,10 @@ def join() -> None:
     terms = Terms.read(pathlib.Path(FLAGS.roster))
     terms.number(FLAGS.participant)  # ValueError for another's name
     TlsFiles.of(pathlib.Path(FLAGS.certificates), FLAGS.participant)
-    watch = serve_health(FLAGS.metrics_port)
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
 
-    log = command_line.start_log("participant", FLAGS.participant)
+    log, watch = command_line.start_operation("participant", FLAGS.participant)
     if files is not None:
         shard = files.load_private()
     else:

@@ -67,6 +67,7 @@ def run_command(name: str) -> None:
     lie in the working directory.
     """
     stopping.end_on_sigterm()
+    stopping.end_without_memory()
     sys.path.append(os.getcwd())  # at the end: it stands for no other module
     if any(option.startswith("error") for option in sys.warnoptions):
         # A warning of a library is no error of ours, in child processes either.

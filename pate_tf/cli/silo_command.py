@@ -32,7 +32,6 @@ from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 from pate_tf.core.settings import described
-from pate_tf.net.health import serve_health
 from pate_tf.silos import silo_server
 from pate_tf.silos.roster import METHODS, Member, Policy
 
@@ -104,8 +103,7 @@ def serve() -> None:
     settings = command_line.read(silo_server.SiloRun, files=files)
     policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
     with artifacts.only_writer(settings.folder):
-        log = command_line.start_log("silo", policy.silo)
-        watch = serve_health(FLAGS.metrics_port)
+        log, watch = command_line.start_operation("silo", policy.silo)
         silo_server.serve(settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after)
 
 

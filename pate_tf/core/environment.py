@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib.util
 import logging
@@ -35,13 +34,6 @@ NO_MEMORY: Final = ("failed to map segment", "cannot allocate memory", "can't st
 MIN_ADDRESSES: Final = 5 * 2**29  # what a small run had at its peak
 
 
-@ctypes.CFUNCTYPE(None)
-def _end_in_one_line() -> None:
-    """Ends the process; C++ calls it when nothing catches an exception, instead of `abort`."""
-    os.write(2, b"error: out of memory: `ulimit -v` allows too little\n")
-    os._exit(1)
-
-
 class _Finder:
     """Finds TensorFlow, once, and loads it quickly and in silence.
 
@@ -66,9 +58,6 @@ class _Finder:
             raise ValueError(f"out of memory: `ulimit -v` must allow {MIN_ADDRESSES:,} bytes")
         if name != "tensorflow":
             return None
-        if most >= 0:
-            with contextlib.suppress(OSError, AttributeError):  # of another C++ library
-                ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_end_in_one_line)
         sys.meta_path.remove(_FINDER)
         spec: Any = importlib.util.find_spec(name)
         if spec is not None:

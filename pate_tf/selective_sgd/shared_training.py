@@ -395,11 +395,7 @@ def serve(
         service = ParameterService(server, terms, ledgers=run.folder / "ledgers.json")
         with service.listen(address, files) as listening:
             _log.info("listening on port %d", listening.port)
-            watch(
-                lambda: listening.health(
-                    {"pate_rounds_total": server.round, "pate_uploads_total": server.version}
-                )
-            )
+            watch(lambda: listening.health({"pate_rounds_total": server.round}))
             while names := service.missing():
                 some = textwrap.shorten(", ".join(sorted(names)), MOST_NAMED, placeholder=" ...")
                 _log.info("waiting for %s: round %d of %d", some, server.round, settings.rounds)

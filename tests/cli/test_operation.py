@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import urllib.request
 
 import pytest
 from command_helpers import AGE
-from script_processes import PATIENCE, REPOSITORY, Ended, assert_one_line, run_script
+from script_processes import PATIENCE, REPOSITORY, Ended, assert_one_line, free_port, run_script
 
 from pate_tf.cli import stopping
 from pate_tf.core import artifacts
@@ -114,9 +113,7 @@ def test_a_silo_of_sums_waits_without_tensorflow(tmp_path):
     names = {"silo": "clinic", "coordinator": "localhost:1", "epsilon_budget": 1.0, "delta": 1e-5}
     (tmp_path / "own").mkdir()
     Policy(**names, allowed=("secure_feature_sums",)).write(tmp_path / "own/policy.toml")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     flags = ("--schema=schema.toml", "--log_format=json", f"--metrics_port={port}")
     process = start_waiting(tmp_path, "silo", *flags)
     lines = until_printed(process, "trying again")
@@ -150,10 +147,9 @@ def test_a_second_command_is_refused_before_tensorflow_starts(tmp_path):
 
 NO_MEMORY_IN_C = """
 import ctypes, resource
+from pate_tf.cli import stopping
 resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))
-from pate_tf.core import environment
-environment.prepare_start_of_tensorflow(is_shown=False)
-import tensorflow
+stopping.end_without_memory()
 ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()  # what an allocation that fails ends in
 """
 
