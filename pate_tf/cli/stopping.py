@@ -52,11 +52,13 @@ def end_on_sigterm() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@ctypes.CFUNCTYPE(None)
 def _end_in_one_line() -> None:
     """Ends the process; C++ calls it when nothing catches an exception."""
     os.write(2, NO_MEMORY_LINE)
     os._exit(1)
+
+
+_UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)  # kept as long as C++ may call it
 
 
 def end_without_memory() -> None:
@@ -66,4 +68,4 @@ def end_without_memory() -> None:
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
         with contextlib.suppress(OSError, AttributeError):  # of another C++ library
-            ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_end_in_one_line)
+            ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_UNCAUGHT)
