@@ -147,7 +147,7 @@ class FileSource(Settings):
             form = None if self.public is None else self._public_table.form
             examples = tables.read_table(
                 self.private,
-                form or tables.text_form(self.private, dataset.schema, header_alone=True),
+                form or tables.text_form(self.private, dataset.schema, header_only=True),
                 dataset.schema,
                 self.label,
                 self.owner,
