@@ -75,7 +75,7 @@ class FileSource(Settings):
     def _schema(self) -> Schema:
         if self.schema is None:
             raise ValueError(
-                "--schema is required for files: ranges and categories of the columns. pate schema "
+                "schema is required for files: ranges and categories of the columns. pate schema "
                 "drafts it from a public file."
             )
         return read_schema(self.schema)
@@ -83,7 +83,7 @@ class FileSource(Settings):
     @functools.cached_property
     def _public_table(self) -> tables.TextTable:
         if self.public is None:
-            raise ValueError("--public is required: a file or folder of public records")
+            raise ValueError("public is required: a file or folder of public records")
         form = tables.text_form(self.public, self._schema)
         return tables.read_table(self.public, form, self._schema, self.label)
 
@@ -127,7 +127,7 @@ class FileSource(Settings):
             ValueError: if they can't be read, or don't fit the public side.
         """
         if self.private is None:
-            raise ValueError("--private is required: the file or folder of the private records")
+            raise ValueError("private is required: the file or folder of the private records")
         if self.public is not None and self.public.resolve() == self.private.resolve():
             raise ValueError(
                 f"public: {self.public} is also the private file. Use another file: the pool is "
@@ -136,9 +136,7 @@ class FileSource(Settings):
         public = self.load_public() if public is None else public
         is_folder = (self.public or self.private).is_dir()
         if is_folder != self.private.is_dir():
-            raise ValueError(
-                "private: --private and --public must both be folders, or both be files"
-            )
+            raise ValueError("private and `public` must both be folders, or both be files")
         if is_folder:
             examples = image_folders.load_private(
                 self.private, public, on_bad_record=self.on_bad_record

@@ -96,7 +96,7 @@ def load_public(
     """
     place = folder or private
     if place is None or (folder is None and size is None):
-        raise ValueError("--image_size is required without public images, such as --image_size=64")
+        raise ValueError("image_size is required without public images, such as 64")
     names = tuple(classes or _class_names(place))
     dataset = Dataset(
         name=name or place.resolve().name,

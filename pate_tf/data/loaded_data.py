@@ -68,7 +68,7 @@ def draft_schema(
             a record, the file at `path` already exists, or it can't be written.
     """
     if path.exists():
-        raise ValueError(f"schema: {path} already exists. Remove it, or choose another --schema.")
+        raise ValueError(f"schema: {path} already exists; remove it or choose another name")
     artifacts.check_can_hold_files(path.parent)
     if public is not None:
         form = tables.text_form(public)
@@ -90,7 +90,7 @@ def draft_schema(
         form = tables.check_header(private, [*labels, *([owner] if owner else [])])
         if not labels:
             raise ValueError(
-                "--label is required: without it, nothing shows that the first line is no record"
+                "label is required: without it, nothing shows that the first line is no record"
             )
         text = schema.draft_of_names(
             form.names,
@@ -100,7 +100,7 @@ def draft_schema(
             written={"delimiter": form.delimiter, "encoding": form.encoding},
         )
     else:
-        raise ValueError("--public or --private is required: the file to draft a schema from")
+        raise ValueError("public is required, or `private`: the file to draft a schema from")
     artifacts.write_text(path, text)
     return text
 
