@@ -27,7 +27,7 @@ from pate_tf.students.student_training import (
     AveragedStudent,
     Batch,
     augment_strongly,
-    replica_share,
+    loss_of_replica,
     step_seeds,
 )
 
@@ -78,7 +78,7 @@ class ConsistencyStudent(AveragedStudent):
             agreement = agreement_loss(averaged, other_logits)
             regularizers = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
             loss = labelled_loss + agreement + regularizers
-            replica_loss = replica_share(loss)
+            replica_loss = loss_of_replica(loss)
         gradients = tape.gradient(replica_loss, weights)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.step_end(loss, labelled_loss, agreement)

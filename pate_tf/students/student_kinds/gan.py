@@ -23,7 +23,7 @@ from pate_tf.students.student_training import (
     Batch,
     derived_seeds,
     pixel_range,
-    replica_share,
+    loss_of_replica,
     step_seeds,
 )
 
@@ -215,7 +215,7 @@ class GanStudent(AveragedStudent):
             labelled_loss = tf.reduce_mean(cross_entropy(data["labels"], labelled_logits))
             unlabelled_loss = realness_loss(real_logits, generated_logits)
             loss = labelled_loss + unlabelled_loss
-            share = replica_share(loss)
+            share = loss_of_replica(loss)
         weights = self.classifier.trainable_weights
         self.optimizer.apply_gradients(zip(tape.gradient(share, weights), weights, strict=True))
 
@@ -225,7 +225,7 @@ class GanStudent(AveragedStudent):
             generated = self.generator(data["next_latent"], training=True)
             features = tf.reduce_mean(self.features(generated, training=True), axis=0)
             generator_loss = tf.reduce_mean(tf.square(real_features - features))
-            share = replica_share(generator_loss)
+            share = loss_of_replica(generator_loss)
         gradients = tape.gradient(share, weights)
         self.generator_optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.step_end(loss, labelled_loss, unlabelled_loss, generator_loss)
