@@ -142,8 +142,8 @@ class StudentSettings(Seeded):
 
     restated: ClassVar = {
         "seed": {
-            "help": "Seed for the choice of queries and for the student's initial weights, shuffling "
-            "and augmentation. Privacy noise never uses it."
+            "help": "Seed for the choice of queries, and for the student's initial weights, "
+            "shuffling and augmentation. Privacy noise never uses it."
         }
     }
     student: str = setting(
