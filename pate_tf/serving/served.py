@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
-from pate_tf.core.checks import MOST_FAULTS, raise_all
+from pate_tf.core.checks import MAX_FAULTS, raise_all
 from pate_tf.core.dataset import CLASS, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset, is_labeled
 from pate_tf.core.reporting import RunReport
 from pate_tf.data import image_folders, tables
@@ -156,7 +156,7 @@ class ServedStudent:
             if strict or len(broken) == len(paths):
                 raise_all("inputs", faults)
             if broken:
-                left_out = "; ".join(faults[:MOST_FAULTS])
+                left_out = "; ".join(faults[:MAX_FAULTS])
                 warnings.warn(f"left out {len(broken):,} images: {left_out}", stacklevel=2)
             is_whole = [path not in broken for path in paths]
             inputs = inputs[is_whole]

@@ -15,7 +15,7 @@ from pate_tf.core import checks
 from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.reporting import QUIET
-from pate_tf.core.settings import FUNCTION, HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS, Seeded, setting
+from pate_tf.core.settings import FUNCTION, MAX_BATCH, MAX_RATE, MAX_STEPS, Seeded, setting
 from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"
@@ -162,7 +162,7 @@ class StudentSettings(Seeded):
     max_steps: int | None = setting(
         None,
         least=1,
-        most=MOST_STEPS,
+        most=MAX_STEPS,
         help="Maximum number of training steps of the student. Keras models, except gan, stop when "
         "their predictions on the pool are stable. Default: depends on the student, "
         f"{StudentKind.max_steps} for supervised.",
@@ -170,14 +170,14 @@ class StudentSettings(Seeded):
     batch_size: int | None = setting(
         None,
         least=1,
-        most=LARGEST_BATCH,
+        most=MAX_BATCH,
         help="Labeled examples per training step. Default: depends on the student, "
         f"{StudentKind.batch_size} for supervised.",
     )
     learning_rate: float | None = setting(
         None,
         above=0.0,
-        most=HIGHEST_RATE,
+        most=MAX_RATE,
         help="Learning rate of Adam, with cosine decay except for gan. Default: depends on the "
         f"student, {StudentKind.learning_rate:g} for supervised.",
     )
