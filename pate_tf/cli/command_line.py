@@ -304,7 +304,8 @@ def print_status(status_of: StatusOf) -> None:
     flag = described(kind)["folder"].flag or "folder"
     folder = pathlib.Path(FLAGS[flag].value or "")
     if not FLAGS[flag].value or not any(folder.glob("*")):
-        raise ValueError(f"{flag}: expected the folder of the process, got {FLAGS[flag].value}")
+        got = FLAGS[flag].value or "no value"
+        raise ValueError(f"{flag} must be the folder that the process works in, got {got}")
     numbers = {name.removeprefix("pate_"): each for name, each in numbers_of(folder).items()}
     numbers["rounds"] = numbers.pop("rounds_total")
     if (folder / CONTACT).exists():
