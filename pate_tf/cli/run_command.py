@@ -14,6 +14,7 @@ from collections.abc import Callable
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data
 from pate_tf.planning.release_settings import (
@@ -51,6 +52,7 @@ def main(confirm: Callable[[], None] = lambda: None) -> None:
         ReleaseSettings, budget=command_line.read(Budget), queries=command_line.read(QueryWishes)
     )
     output = command_line.read(Output)
+    artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     reporting = dataclasses.replace(command_line.reporting(), confirm=confirm)
     # Files are read first: what is wrong with them is said before TensorFlow starts.
     data = None if origin.files is None else Data.of(origin, None, reporting)
