@@ -23,7 +23,6 @@ from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     GaussianNoisyMax,
     Mechanism,
-    StabilityGate,
 )
 from pate_tf.accounting.noisy_training import noise_for
 from pate_tf.core.checks import IntArray
@@ -234,7 +233,7 @@ def library(
     """
     data, seed = problem.data, problem.seed + repetition
     with separate_registry() as place, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a gate without a label
+        warnings.simplefilter("ignore", UserWarning)  # labels may all be withheld
         if by_votes:
             # A copy has a ledger of its own.
             source = pate_tf.Teachers.load(shutil.copytree(folder, place / "run"))
@@ -286,7 +285,6 @@ METHODS: Mapping[str, Method] = {
         run=functools.partial(linear, is_trained=True, with_student=True),
     ),
     "library_histogram": _by_votes("Gaussian histogram", GaussianHistogram),
-    "library_gate": _by_votes("stability gate", StabilityGate),
     "library_noisy_max": _by_votes("Gaussian noisy max", GaussianNoisyMax),
     "library_networks": Method(
         title="pate_tf, 250 networks",

@@ -230,19 +230,6 @@ def lowest_index_law(counts: Histogram, gamma: float) -> list[float]:
     return law
 
 
-def mp_permute_and_flip_law(counts: Histogram, gamma: float) -> list[mp.mpf]:
-    """Over every order in which the classes may be visited."""
-    law = [mp.mpf(0)] * len(counts)
-    accept = [mp.exp(mp.mpf(gamma) * (n - max(counts))) for n in counts]
-    orders = list(itertools.permutations(range(len(counts))))
-    for order in orders:
-        passed = mp.mpf(1) / len(orders)
-        for j in order:
-            law[j] += passed * accept[j]
-            passed *= 1 - accept[j]
-    return law
-
-
 def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
     low, high = min(counts) - 12 * sigma, max(counts) + 12 * sigma
     edges = list(np.linspace(low, high, 25))
@@ -264,7 +251,6 @@ def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
 # The law of one label, by the name of the mechanism.
 TWINS: dict[str, Callable[..., list[mp.mpf]]] = {
     "laplace_noisy_max": lambda one, counts: mp_discrete_laplace_law(counts, one.gamma),
-    "permute_and_flip": lambda one, counts: mp_permute_and_flip_law(counts, one.gamma),
     "gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
     "gaussian_histogram": lambda one, counts: mp_gaussian_law(counts, one.sigma),
     "confident_gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),

@@ -37,14 +37,6 @@ def discrete_laplace_tail(gamma: float) -> Tail:
     return lambda gap: upper(gap) if gap >= 0 else 1 - upper(1 - gap)
 
 
-def permute_and_flip_tail(gamma: float) -> Tail:
-    def tail(gap: int) -> mp.mpf:
-        half = mp.exp(-mp.mpf(gamma) * abs(gap)) / 2
-        return half if gap >= 0 else 1 - half
-
-    return tail
-
-
 def gaussian_tail(sigma: float) -> Tail:
     return lambda gap: mp.erfc(mp.mpf(gap) / (2 * mp.mpf(sigma))) / 2
 

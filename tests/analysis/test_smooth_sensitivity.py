@@ -23,7 +23,6 @@ from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
-    PermuteAndFlip,
 )
 from pate_tf.accounting.moments import bound_of
 from pate_tf.analysis.smooth_sensitivity import (
@@ -37,8 +36,8 @@ from pate_tf.analysis.smooth_sensitivity import (
 HL = [60, 50, 18, 18, 18, 18, 18, 18, 18, 14]
 
 
-PURE = [LaplaceNoisyMax(gamma=0.9), PermuteAndFlip(gamma=0.7), LaplaceNoisyMax(gamma=0.3)]
-NAMES = ["laplace", "permute_and_flip", "laplace_quiet"]
+PURE = [LaplaceNoisyMax(gamma=0.9), LaplaceNoisyMax(gamma=0.3)]
+NAMES = ["laplace", "laplace_quiet"]
 MECHANISM_BOUNDS = [
     pytest.param(mechanism, bound, id=f"{name}-{bound}")
     for mechanism, name in zip(PURE, NAMES, strict=True)
@@ -87,7 +86,6 @@ def errors(counts, tail):
 
 TAILS = {
     "laplace": twin.discrete_laplace_tail(0.9),
-    "permute_and_flip": twin.permute_and_flip_tail(0.7),
     "laplace_quiet": twin.discrete_laplace_tail(0.3),
     "gaussian": twin.gaussian_tail(1.7),
 }
@@ -227,10 +225,10 @@ def test_local_sensitivities_match_their_twin(counts, gamma, moment, bound, data
 def test_smooth_sensitivity_matches_its_twin(table, gamma, beta):
     with mp.workdps(twin.DIGITS):
         expected, _ = twin.smooth_sensitivity(
-            tuple(table), beta, "tight", 2.0, gamma, twin.permute_and_flip_tail(gamma)
+            tuple(table), beta, "tight", 2.0, gamma, twin.discrete_laplace_tail(gamma)
         )
     value = smooth_sensitivity(
-        np.array(table), PermuteAndFlip(gamma=gamma), moment=2.0, beta=beta, bound="tight"
+        np.array(table), LaplaceNoisyMax(gamma=gamma), moment=2.0, beta=beta, bound="tight"
     )
     assert value == pytest.approx(float(expected), rel=1e-11)
 
@@ -282,7 +280,6 @@ def test_one_class_costs_nothing_that_could_change():
     [
         (LaplaceNoisyMax(gamma=0.1), "class_aware"),
         (LaplaceNoisyMax(gamma=0.1), "exact"),
-        (PermuteAndFlip(gamma=0.1), "paper"),
         (GaussianNoisyMax(sigma=10.0), "two_sided"),
         (ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=4.0), "two_sided"),
     ],

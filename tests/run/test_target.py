@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from chosen_votes import PUBLIC, FakeEnsemble, plan_of, release_settings, table
 
-from pate_tf.accounting.mechanisms import StabilityGate
-
 SPLIT = PUBLIC.split(120)
 
 
@@ -22,12 +20,6 @@ def test_the_plan_reads_no_votes(tmp_path):
     others = FakeEnsemble(np.zeros_like(table(100)))
     assert planned() == planned(others)
     assert others.asked == 0
-
-
-def test_a_plan_for_owners_leaves_a_guarantee_against_replacement():
-    teachers = FakeEnsemble(table(100))
-    teachers.unit = "owner"
-    assert planned(teachers, mechanism=StabilityGate).mechanism.delta < 1e-5 / (1 + np.e)
 
 
 @pytest.mark.parametrize(("strategy", "expected"), [(None, "medoids"), ("diverse", "diverse")])
