@@ -19,11 +19,7 @@ import pate_tf
 from benchmarks.harness import DELTA, separate_registry
 from benchmarks.instead import dp_sgd, private_knn
 from benchmarks.instead.problem import LEARNED, WAVELETS, Array, Problem
-from pate_tf.accounting.mechanisms import (
-    GaussianHistogram,
-    GaussianNoisyMax,
-    Mechanism,
-)
+from pate_tf.accounting.mechanisms import GaussianHistogram, GaussianNoisyMax, Mechanism
 from pate_tf.accounting.noisy_training import noise_for
 from pate_tf.core.checks import IntArray
 from pate_tf.core.public import Pool, PoolLabels

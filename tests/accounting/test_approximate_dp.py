@@ -21,10 +21,6 @@ EXAMPLES = settings(deadline=None, max_examples=40, derandomize=True)
 guarantees = st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 1e-3))
 
 
-def gates(*pairs):
-    return list(pairs)
-
-
 def composed_delta(composed, *, epsilon, alphas=None):
     """Theorem G5 with the library's losses and moments, rounded up."""
     return min(privacy_profile(composed, alphas)(epsilon) * (1.0 + SAFETY_MARGIN), 1.0)
@@ -85,7 +81,7 @@ def test_composed_epsilon_is_tight_and_on_the_safe_side(composed, delta):
 
 @pytest.mark.parametrize("number", [1, 5, 100, 5000, 200_000])
 def test_equal_pure_guarantees_compose_as_the_closed_form(number):
-    actual = composed_epsilon(gates((0.01, 0.0)) * number, delta=1e-6)
+    actual = composed_epsilon([(0.01, 0.0)] * number, delta=1e-6)
     expected = pure_composition_epsilon(0.01, number, 1e-6)
     # Merged losses, above some thousand mechanisms, cost a little.
     assert expected * (1 - 1e-6) <= actual <= expected * (1.0 + 2e-8 if number < 1000 else 1.02)
@@ -122,19 +118,19 @@ def test_gates_beside_gaussian_noise_never_claim_less_than_the_truth(mu, compose
 
 def test_deltas_that_use_up_delta_leave_no_epsilon():
     alphas = np.full(len(DEFAULT_MOMENTS), 1e-3)
-    for composed in (gates((0.1, 1e-5)), gates((0.1, 2e-5)), gates((0.1, 1.0))):
-        assert composed_epsilon(composed, delta=1e-5, alphas=alphas) == math.inf
-    assert composed_epsilon(gates((0.1, 2e-5)), delta=1e-5) == math.inf
-    assert composed_epsilon(gates((0.1, 1e-5), (0.1, 1e-5)), delta=1e-5) == math.inf
-    assert composed_epsilon(gates((0.1, 1.0)), delta=0.99) == math.inf
+    for used in (1e-5, 2e-5, 1.0):
+        assert composed_epsilon([(0.1, used)], delta=1e-5, alphas=alphas) == math.inf
+    assert composed_epsilon([(0.1, 2e-5)], delta=1e-5) == math.inf
+    assert composed_epsilon([(0.1, 1e-5), (0.1, 1e-5)], delta=1e-5) == math.inf
+    assert composed_epsilon([(0.1, 1.0)], delta=0.99) == math.inf
     assert composed_epsilon([], delta=1e-5) == 0.0
     for worst in (math.inf, math.nan):
         alphas = np.full(len(DEFAULT_MOMENTS), worst)
-        assert composed_epsilon(gates((0.1, 1e-6)), delta=1e-5, alphas=alphas) == math.inf
+        assert composed_epsilon([(0.1, 1e-6)], delta=1e-5, alphas=alphas) == math.inf
 
 
 def test_merged_losses_only_raise_epsilon(monkeypatch):
-    composed = gates(*((0.05 + 0.001 * place, 1e-8) for place in range(12)))
+    composed = [(0.05 + 0.001 * place, 1e-8) for place in range(12)]
     alphas = DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1.0) / 200.0
     exact = composed_epsilon(composed, delta=1e-5, alphas=alphas)
     for most in (1000, 100):

@@ -192,21 +192,6 @@ def local_sensitivity_bound(
 flat_from_cached = functools.cache(flat_from)
 
 
-def smooth_sensitivity(
-    table: Table, beta: float, bound: str, moment: float, gamma: float, tail: Tail
-) -> tuple[mp.mpf, int]:
-    """(A2) and the distance at which it is reached."""
-    best, where = mp.mpf(-1), -1
-    for steps in range(sum(table[0])):
-        total = mp.fsum(
-            local_sensitivity_bound(row, steps, bound, moment, gamma, tail) for row in table
-        )
-        value = mp.exp(-mp.mpf(beta) * steps) * total
-        if value > best:
-            best, where = value, steps
-    return best, where
-
-
 def log_smooth_cost(
     table: Table, eta: float, cost_at: Callable[[Histogram, int], mp.mpf]
 ) -> tuple[mp.mpf, int]:

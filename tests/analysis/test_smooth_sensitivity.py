@@ -216,23 +216,6 @@ def test_local_sensitivities_match_their_twin(counts, gamma, moment, bound, data
     assert table[distance] == pytest.approx(float(expected), rel=1e-9, abs=1e-12 * cap)
 
 
-@settings(max_examples=10, deadline=None)
-@given(
-    table=st.lists(st.sampled_from([(9, 1, 0), (8, 1, 1), (4, 4, 2), (10, 0, 0)]), min_size=1),
-    gamma=st.sampled_from([0.1, 0.4]),
-    beta=st.sampled_from([0.05, 0.3]),
-)
-def test_smooth_sensitivity_matches_its_twin(table, gamma, beta):
-    with mp.workdps(twin.DIGITS):
-        expected, _ = twin.smooth_sensitivity(
-            tuple(table), beta, "tight", 2.0, gamma, twin.discrete_laplace_tail(gamma)
-        )
-    value = smooth_sensitivity(
-        np.array(table), LaplaceNoisyMax(gamma=gamma), moment=2.0, beta=beta, bound="tight"
-    )
-    assert value == pytest.approx(float(expected), rel=1e-11)
-
-
 @pytest.mark.parametrize("order", [1.5, 9.0])
 @pytest.mark.parametrize("b", [0.0, 2.0])
 def test_gaussian_rdp_covers_every_allowed_pair(order, b):
