@@ -102,14 +102,14 @@ def test_killed_at_every_step_of_a_labelling_transaction(tmp_path, point):
 CONFIDENT = ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0)
 
 
-def release_batch(folder, mechanism):
+def release_batch(folder):
     with open_ledger(folder) as ledger:
-        label(ledger, 0, 10, mechanism=mechanism)
+        label(ledger, 0, 10, mechanism=CONFIDENT)
 
 
 def test_answers_that_may_be_withheld_resume_under_their_debit(tmp_path):
     folder = tmp_path / "sensitive"
-    call = functools.partial(release_batch, folder, CONFIDENT)
+    call = functools.partial(release_batch, folder)
     for point in ("debit_committed", "noise_drawn", "counts_kept", "answers_written"):
         assert start(call, folder=tmp_path, point=point).wait().code == -signal.SIGKILL
     call()

@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 import pytest
-from chosen_votes import PUBLIC, FakeEnsemble, plan_of, release_settings
+from chosen_votes import PUBLIC, FakeEnsemble, plan_of, release_settings, table
 
 from pate_tf.accounting.mechanisms import GaussianHistogram, GaussianNoisyMax, Mechanism
 from pate_tf.planning.choose import ALL_COUNTS, joint_plan
@@ -84,3 +84,10 @@ def test_what_is_named_is_taken(choices, kind, strategy, is_together):
     assert (ALL_COUNTS in plan.reason) is is_together
     if "num_queries" in choices:
         assert plan.queries.num_queries == choices["num_queries"]
+
+
+def test_the_plan_reads_no_votes():
+    teachers = [FakeEnsemble(votes) for votes in (table(100), np.zeros_like(table(100)))]
+    plans = [plan_of(release_settings(epsilon=1.0), each, POOL) for each in teachers]
+    assert plans[0] == plans[1]
+    assert not any(each.asked for each in teachers)
