@@ -30,7 +30,7 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     base,
 )
-from pate_tf.accounting.mechanisms.base import MECHANISMS, ReleasesFeatureSums, Target
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
 from pate_tf.accounting.mechanisms.charged_once import CHANGED
 from pate_tf.core import checks
 from pate_tf.core.public import cluster_numbers
@@ -451,7 +451,7 @@ def plan(
         release=ReleaseSettings(
             budget=Budget(epsilon=epsilon, delta=delta),
             queries=QueryWishes(num_queries=num_queries),
-            mechanism=MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism,
+            mechanism=base.offered()[mechanism] if isinstance(mechanism, str) else mechanism,
             num_teachers=num_teachers,
             margin=margin,
         ),
@@ -493,15 +493,14 @@ def compared(stated: PlanSettings, sums: Candidate | None, *, refusal: str = "")
         if refusal:
             raise ForecastError(refusal)
         return Plan(settings=stated, num_queries=0, candidates=(), sums=sums)
-    lacking = {"draw", "calibration"}
-    kinds = [kind for _, kind in sorted(MECHANISMS.items()) if not lacking & set(kind.lacks)]
-    named = stated.release.mechanism
-    if isinstance(named, type):
-        kinds = [named]
+    kinds = list(base.offered().values())
+    quick: type[Mechanism] = GaussianHistogram if stated.target.delta else LaplaceNoisyMax
+    if isinstance(stated.release.mechanism, type):
+        quick = stated.release.mechanism
+        kinds = [quick]
     number = stated.release.queries.num_queries
     if number is None:
-        default = GaussianHistogram if stated.target.delta else LaplaceNoisyMax
-        number = planned_num_queries(stated, kinds[0] if named else default)
+        number = planned_num_queries(stated, quick)
     candidates = list[Candidate]()
     lacks = ""
     for kind in kinds:

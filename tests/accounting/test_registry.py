@@ -46,7 +46,7 @@ def test_a_member_does_all_that_it_does_not_say_it_lacks(kind):
     member = member_of(kind)
     done = {"draw": can(lambda: member.draw(COUNTS, SeededNoise(1))), "bounds": bool(member.bounds)}
     lacking = {what for what, works in done.items() if not works}
-    assert lacking == set(kind.lacks) - {"calibration"}
+    assert lacking == set(kind.lacks)
     assert member.in_words().endswith(".") and "{" not in member.in_words()
     assert set(described(kind)) == {field.name for field in dataclasses.fields(kind)}
     assert all(each.help.endswith(".") for each in described(kind).values())

@@ -16,7 +16,7 @@ from pate_tf.accounting.mechanisms import (
     GaussianResidualSums,
     LaplaceClusterCounts,
 )
-from pate_tf.accounting.mechanisms.base import MECHANISMS
+from pate_tf.accounting.mechanisms.base import offered
 from pate_tf.ledger import Ledger
 from pate_tf.planning.comparison import Plan
 from pate_tf.planning.forecast import Forecast
@@ -94,9 +94,7 @@ def test_the_forecast_describes_the_mechanism_that_is_charged_and_drawn(
         assert other.mechanism != planned.mechanism and other.forecast != planned.forecast
 
 
-PLANNED = [
-    kind for _, kind in sorted(MECHANISMS.items()) if not {"draw", "calibration"} & set(kind.lacks)
-]
+PLANNED = list(offered().values())
 
 
 @pytest.mark.parametrize(
