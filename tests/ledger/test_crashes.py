@@ -17,7 +17,7 @@ from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 from pate_tf.release.noise import SeededNoise, SystemNoise
 from pate_tf.release.votes import stored_counts
 
-BUDGET = 1.4  # for 15 queries of `MECHANISM`, and not for 16
+BUDGET = 0.72  # for 15 queries of `MECHANISM`, and not for 16
 
 FAULT_POINTS = [
     *("opened_written", "opened_committed", "opened_noted"),
@@ -188,7 +188,7 @@ def test_a_full_disk_is_one_line_and_loses_no_charge(tmp_path, num_bytes, num_be
 
 def test_eight_processes_until_refusal(tmp_path):
     folder = tmp_path / "sensitive"
-    budget = 6.0
+    budget = 3.0
     with open_ledger(folder, epsilon_budget=budget) as ledger:
         affordable = ledger.affordable(MECHANISM)
     # Overlapping ranges: every query is asked by two processes, in batches of 3.
