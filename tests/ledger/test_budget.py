@@ -218,7 +218,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(tmp_path, monkeypatch):
             debit(ledger, MECHANISM, 1, tag=tag)
     with Ledger.read(tmp_path) as ledger:
         assert [row.time[11:13] for row in ledger.history()] == ["12", "03", "18", "01", "00"]
-        assert [row.sequence for row in ledger.history()] == [1, 2, 3, 4]
+        assert [row.sequence for row in ledger.history()] == [1, 2, 3, 4, 5]
 
 
 def test_a_quoted_head_is_found_again_and_a_foreign_one_is_not(tmp_path):
