@@ -328,7 +328,7 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
     assert both["queries"] == 50
     for field in ("epsilon_data_independent", "epsilon_data_dependent"):
         assert max(report[field] for report in alone) < both[field]
-    assert set(both["bounds"]) == {"two_sided"}
+    assert set(both["bounds"]) == {"paper", "two_sided"}
     assert "one of them twice" in run(f"--ledger={first},{first}").err
     assert (
         "expected votes of one mechanism" in run(f"--ledger={first},{second}", delta, RELEASE).err
