@@ -22,7 +22,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-EPSILONS = (0.5, 2.0)  # of the picture
 BEST = ("feature_sums", 2.0)
 # At epsilon 0.5 there are too few records for votes, and `pate` refuses them.
 RUNS = (("feature_sums", 0.5), BEST, ("pate", 2.0))
@@ -79,32 +78,18 @@ def demonstrate(folder: pathlib.Path) -> None:
             mechanism=pate_tf.GaussianNoisyMax if method == "pate" else None,
             student=pate_tf.Student("auto" if (method, epsilon) == BEST else "random_forest"),
         )
-        number = fitted.labels.released.num_answered
-        row = {"method": method, "epsilon": epsilon, "labels": number}
-        row |= {"student": fitted.student.kind, "accuracy": fitted.evaluate(data.held_out)}
+        row = {"method": method, "epsilon": epsilon, "delta": DELTA, "student": fitted.student.kind}
+        row["labels"] = fitted.labels.released.num_answered
+        row["accuracy"] = fitted.evaluate(data.held_out)
         rows.append(row)
-        print(
-            f"{METHODS[method]:16} epsilon {epsilon:3}  {number:3} labels  {row['student']:13}  "
-            f"accuracy {row['accuracy']:.1%}",
-            flush=True,
-        )
-    inputs, labels = data.private.inputs, data.private.labels
-    model = LogisticRegression(max_iter=300).fit(inputs.reshape(len(inputs), -1), labels)
+        print(*(f"{name} {value}" for name, value in row.items()), sep=", ", flush=True)
+    inputs = data.private.inputs.reshape(len(data.private), -1)
+    model = LogisticRegression(max_iter=300).fit(inputs, data.private.labels)
     test = data.held_out
-    not_private = model.score(test.inputs.reshape(len(test), -1), test.labels)
-    print(f"{'without privacy':39} logistic       accuracy {not_private:.1%}")
+    top = model.score(test.inputs.reshape(len(test), -1), test.labels)
+    print(f"without privacy: logistic regression, accuracy {top}")
     template = pathlib.Path(__file__).with_name("demo.html").read_text()
-    page = jinja2.Template(template, trim_blocks=True).render(
-        rows=rows,
-        names=METHODS,
-        epsilons=EPSILONS,
-        position=lambda epsilon: 0.2 + 0.6 * EPSILONS.index(epsilon),
-        not_private=not_private,
-        delta=DELTA,
-        num_private=len(inputs),
-        num_public=len(data.pool),
-        num_test=len(test),
-    )
+    page = jinja2.Template(template, trim_blocks=True).render(rows=rows, data=data, top=top)
     (folder / "report.html").write_text(page)
     print(f"\nnext: your own file: pate start\n{folder / 'report.html'}")
 
