@@ -79,8 +79,7 @@ def demonstrate(folder: pathlib.Path) -> None:
             student=pate_tf.Student("auto" if (method, epsilon) == BEST else "random_forest"),
         )
         row = {"method": method, "epsilon": epsilon, "delta": DELTA, "student": fitted.student.kind}
-        row["labels"] = fitted.labels.released.num_answered
-        row["accuracy"] = fitted.evaluate(data.held_out)
+        row |= {"labels": len(fitted.labels), "accuracy": fitted.evaluate(data.held_out)}
         rows.append(row)
         print(*(f"{name} {value}" for name, value in row.items()), sep=", ", flush=True)
     inputs = data.private.inputs.reshape(len(data.private), -1)
