@@ -7,25 +7,29 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels, shares
 from pate_tf.accounting.composition import Charge, several_teachers_epsilon, smallest_epsilon
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, mechanism_from_dict
+from pate_tf.accounting.mechanisms.base import Answers
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.ledger_file import StoredAnswer, batches_before, canonical_json, fault_point
+from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
 # Sensitive, beside the ledger: `votes/<sequence of the debit, nine digits>.npz` holds `counts`
 # int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and, of earlier versions,
-# `adaptive`, one bool.
+# `adaptive`, one bool. Of numbers and several labels it holds `sums`, as of `SumsByClass`, in place
+# of `counts`.
 VOTES: Final = "votes"
 
 CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
@@ -37,11 +41,11 @@ class CountedVotes:
 
     Attributes:
         mechanism: what answered.
-        counts: int64 `[num_queries, num_classes]`.
+        counts: int64 `[num_queries, num_classes]`; sums of numbers or several labels.
     """
 
     mechanism: Mechanism
-    counts: VoteCounts
+    counts: VoteCounts | SumsByClass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +84,13 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
             path = ledger.folder / VOTES / f"{debit:09d}.npz"
             try:
                 arrays = artifacts.read_arrays(path)
-                counts = VoteCounts(arrays["counts"])
+                sums = arrays.get("sums")
+                counts = VoteCounts(arrays["counts"]) if sums is None else SumsByClass(sums)
                 answered = arrays["answered"]
             except (OSError, ValueError, KeyError) as error:
                 raise LedgerError(f"{path}: expected the counts of a charged batch") from error
             expected = (row.details["num_queries"], row.details["num_answered"])
-            if (counts.num_queries, int(answered.sum())) != expected:
+            if (len(counts.values), int(answered.sum())) != expected:
                 raise LedgerError(
                     f"{path}: expected counts of {expected[0]} queries, {expected[1]} of them "
                     f"answered, got others"
@@ -123,12 +128,18 @@ def cost_of_labels(
     )
 
 
-def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]:
+def query_digests(
+    inputs: npt.NDArray[Any], mechanism: Mechanism, dataset: Dataset | None = None
+) -> list[bytes]:
     """Returns a digest of mechanism, dtype, shape and bytes of each of `[num_queries, ...]`.
 
-    Inputs that differ in a single bit, or in their type, are different queries, each charged.
+    Inputs that differ in a single bit, or in their type, are different queries, each charged. So
+    are queries for numbers of another range, or for other labels, which `dataset` names.
     """
-    start = canonical_json([mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]).encode()
+    facts = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
+    if dataset is not None and dataset.target_in_words:
+        facts.append(dataset.target_in_words)
+    start = canonical_json(facts).encode()
     prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
     digests = []
     for row in inputs:
@@ -157,6 +168,15 @@ def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, unit: str) -
         )
 
 
+def check_sums(mechanism: Charge | type[Charge], dataset: Dataset) -> None:
+    """Raises ValueError unless a mechanism can release sums of what teachers predict."""
+    if mechanism.name != GaussianHistogram.name:
+        raise ValueError(
+            f"mechanism: {mechanism.name} counts votes for classes; target {dataset.target} needs "
+            f"{GaussianHistogram.name}"
+        )
+
+
 def release_votes(
     inputs: npt.ArrayLike,
     mechanism: Mechanism,
@@ -167,6 +187,7 @@ def release_votes(
     num_classes: int,
     unit: str = "record",
     query_indices: npt.ArrayLike | None = None,
+    dataset: Dataset | None = None,
 ) -> ReleasedLabels:
     """Charges the queries that were never answered, answers them, and returns all answers.
 
@@ -190,6 +211,8 @@ def release_votes(
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
+        dataset: what teachers predict; None for classes. Of numbers and several labels noisy sums
+            are released in place of counts (`sums_of_votes`), by a `GaussianHistogram` only.
 
     Returns:
         The labels, with the cost of these queries alone (each distinct query once).
@@ -203,7 +226,7 @@ def release_votes(
     """
     check_drawable(mechanism)
     queries = np.asarray(inputs)
-    digests = query_digests(queries, mechanism)
+    digests = query_digests(queries, mechanism, dataset)
     distinct = list(dict.fromkeys(digests))
     first_place = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
     with ledger.exclusive():
@@ -217,7 +240,15 @@ def release_votes(
             check_owners(ledger, mechanism, number, unit)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
-        counts = (votes.counts() if isinstance(votes, Votes) else votes).values  # SENSITIVE
+        exact: VoteCounts | SumsByClass  # SENSITIVE
+        if not isinstance(votes, Votes):
+            exact = votes
+        elif votes.dataset is None:
+            exact = votes.counts()
+        else:
+            check_sums(mechanism, votes.dataset)
+            exact = sums_of_votes(votes, votes.dataset)
+        counts = exact.values
         if counts.shape != (len(places), num_classes):
             raise ValueError(
                 f"voter: expected counts [{len(places)}, {num_classes}], got {list(counts.shape)}"
@@ -229,7 +260,8 @@ def release_votes(
             if rows and ledger.open_debit(missing, secure_noise=noise.is_secure) is None:
                 check_owners(ledger, mechanism, mechanism.number_charged(len(rows)), unit)
             if rows:
-                _charge_and_draw(mechanism, missing, counts[rows], ledger=ledger, noise=noise)
+                asked = type(exact)(counts[rows])
+                _charge_and_draw(mechanism, missing, asked, ledger=ledger, noise=noise)
             answers |= ledger.stored_answers(new)
     stored = [answers[digest] for digest in digests]
     rows_charged = tuple(sorted({answer.debit for answer in stored}))
@@ -268,7 +300,7 @@ def _labels_of(stored: Sequence[StoredAnswer], indices: IntArray, **facts: Any) 
 def _charge_and_draw(
     mechanism: Mechanism,
     queries: Sequence[bytes],
-    counts: IntArray,
+    exact: VoteCounts | SumsByClass,
     *,
     ledger: Ledger,
     noise: NoiseSource,
@@ -280,11 +312,15 @@ def _charge_and_draw(
             f"most_queries: expected a batch of at most {most} new queries, got {len(queries)}"
         )
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
-        drawn = mechanism.draw(counts, noise)
+        if isinstance(exact, SumsByClass):
+            sums = cast(GaussianHistogram, mechanism).draw_sums(exact.values, noise)
+            drawn = Answers(sums.argmax(axis=1).tolist(), sums)
+        else:
+            drawn = mechanism.draw(exact.values, noise)
         fault_point("noise_drawn")
         path = ledger.folder / VOTES / f"{debit:09d}.npz"
         arrays = {
-            "counts": counts,
+            "sums" if isinstance(exact, SumsByClass) else "counts": exact.values,
             "answered": np.array([label is not None for label in drawn.labels], np.bool_),
         }
         try:
