@@ -39,6 +39,7 @@ class AnsweredVotes(votes.CountedVotes):
         num_unanswered: queries that a threshold left without a label.
     """
 
+    counts: VoteCounts
     num_unanswered: int = 0
 
 

@@ -167,7 +167,7 @@ def fit(
 def check_learns(model: Named, dataset: Dataset) -> None:
     """Raises ValueError unless an estimator learns from made-up records and can be stored."""
     random = np.random.default_rng(0)
-    labels = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
+    labels: npt.NDArray[Any] = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
     if dataset.target == SEVERAL_LABELS:
         labels = random.permuted(np.eye(dataset.num_classes, dtype=np.int64)[labels], axis=0)
     elif dataset.target_range is not None:

@@ -34,7 +34,7 @@ def fit(
     """Fits a classifier, or linear functions with the least squared error to targets. SENSITIVE.
 
     Without any record it answers the first class, and with records of one class that class. Linear
-    functions of targets have an intercept, and are 1/2 without any record. It
+    functions of targets have an intercept, and are 0 without any record. It
     neither raises nor warns for any finite features and labels. The order of records does not
     matter, not even by rounding.
 
@@ -61,7 +61,6 @@ def fit(
         targets = 2.0 * np.eye(num_classes)[labels] - 1.0
     else:
         is_absent = np.zeros(num_classes, np.bool_)
-        offsets += 0.5
         if len(rows):
             center = rows.mean(axis=0)
             offsets = labels.mean(axis=0, dtype=np.float64)

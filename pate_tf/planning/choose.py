@@ -230,7 +230,7 @@ def _plan_of_predictions(
     """
     given = settings.queries
     mechanism = settings.mechanism or GaussianHistogram
-    check_sums(mechanism, known.pool.dataset)
+    check_sums(mechanism)
     number = given.num_queries or min(len(known.pool), MOST_QUERIES)
     reason = None
     if isinstance(mechanism, type):

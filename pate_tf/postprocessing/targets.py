@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.special
 
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import CLASS, LIKELY, Dataset
@@ -75,12 +76,7 @@ def target_functions(
 
 
 def functions_of_votes(
-    dataset: Dataset,
-    vectors: npt.NDArray[np.float64],
-    values: IntArray,
-    noise: float,
-    *,
-    num_teachers: int,
+    dataset: Dataset, vectors: npt.NDArray[np.float64], released: ReleasedLabels, num_teachers: int
 ) -> npt.NDArray[np.float64]:
     """Returns weights as `target_functions` from noisy sums of what teachers predict. Public.
 
@@ -89,17 +85,16 @@ def functions_of_votes(
     Args:
         dataset: of a number or several labels.
         vectors: of the queried inputs, `[num_queries, width]`.
-        values: noisy sums over teachers of their `target_rows`, in steps of 1 / LATTICE,
-            `[num_queries, num_classes]`.
-        noise: standard deviation on each sum, in votes.
+        released: noisy sums over teachers of their `target_rows`, as `noisy_counts`.
         num_teachers: that voted.
     """
-    means = values / (LATTICE * num_teachers)
+    means = cast(IntArray, released.noisy_counts) / (LATTICE * num_teachers)
     if dataset.target_range is None:
         targets = means * math.sqrt(dataset.max_labels)
         functions, _ = functions_of_labels(vectors, targets)
         return _log_odds(functions, targets.mean(axis=0))
     targets = (1.0 + means[:, 1:] - means[:, :1]) / 2.0
+    noise = released.cost.charge.noise_scales["sigma"]
     deviation = noise / (math.sqrt(2.0) * num_teachers)
     drawn = np.random.default_rng(0).normal(0.0, deviation, (len(targets), REDRAWN))
     functions, _ = functions_of_labels(vectors, targets, drawn / math.sqrt(REDRAWN))

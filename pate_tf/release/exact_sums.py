@@ -12,8 +12,8 @@ import scipy.special
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.charged_once import BELOW, MOMENT_WEIGHT, RESIDUAL_NORM
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset, target_rows
-from pate_tf.core.sensitive import SumsByClass, Votes
+from pate_tf.core.dataset import target_rows
+from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 
 OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
 VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
@@ -21,20 +21,22 @@ PART_STEPS = 2**10  # of both factors of a record's part, whose product has step
 ROWS = 4_096  # records at a time
 
 
-def sums_of_votes(votes: Votes, dataset: Dataset) -> SumsByClass:
-    """Returns sums over teachers of the `target_rows` of their predictions. SENSITIVE.
+def sums_of_votes(votes: Votes) -> VoteCounts | SumsByClass:
+    """Returns counts of votes, or sums over teachers of `target_rows` of predictions. SENSITIVE.
 
     Rows are truncated toward zero to whole steps of 1 / LATTICE, and those longer than one vote
     count as zero. So one teacher moves the sums of a query by a length of at most sqrt(2)
     (docs/proofs/theory.md, Proposition D13).
 
     Args:
-        votes: predictions of numbers or several labels.
-        dataset: says what they are.
+        votes: labels, or predictions of numbers or several labels.
 
     Returns:
         `[num_queries, num_classes]`.
     """
+    dataset = votes.dataset
+    if dataset is None:
+        return votes.counts()
     total = np.zeros((votes.labels.shape[1], dataset.num_classes), np.int64)
     for predictions in votes.labels:
         steps = np.trunc(target_rows(predictions, dataset) * (LATTICE * BELOW)).astype(np.int64)

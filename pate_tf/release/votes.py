@@ -18,7 +18,6 @@ from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, mechanis
 from pate_tf.accounting.mechanisms.base import Answers
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.ledger_file import StoredAnswer, batches_before, canonical_json, fault_point
@@ -128,18 +127,15 @@ def cost_of_labels(
     )
 
 
-def query_digests(
-    inputs: npt.NDArray[Any], mechanism: Mechanism, dataset: Dataset | None = None
-) -> list[bytes]:
+def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism, target: str = "") -> list[bytes]:
     """Returns a digest of mechanism, dtype, shape and bytes of each of `[num_queries, ...]`.
 
     Inputs that differ in a single bit, or in their type, are different queries, each charged. So
-    are queries for numbers of another range, or for other labels, which `dataset` names.
+    are queries for numbers of another range, or for other labels, as `Dataset.target_in_words` has
+    them.
     """
-    facts = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
-    if dataset is not None and dataset.target_in_words:
-        facts.append(dataset.target_in_words)
-    start = canonical_json(facts).encode()
+    known = [mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]
+    start = canonical_json(known + [target] * bool(target)).encode()
     prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
     digests = []
     for row in inputs:
@@ -168,12 +164,12 @@ def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, unit: str) -
         )
 
 
-def check_sums(mechanism: Charge | type[Charge], dataset: Dataset) -> None:
+def check_sums(mechanism: Charge | type[Charge]) -> None:
     """Raises ValueError unless a mechanism can release sums of what teachers predict."""
     if mechanism.name != GaussianHistogram.name:
         raise ValueError(
-            f"mechanism: {mechanism.name} counts votes for classes; target {dataset.target} needs "
-            f"{GaussianHistogram.name}"
+            f"mechanism: {mechanism.name} counts votes for classes; numbers and several labels "
+            f"need {GaussianHistogram.name}"
         )
 
 
@@ -187,7 +183,7 @@ def release_votes(
     num_classes: int,
     unit: str = "record",
     query_indices: npt.ArrayLike | None = None,
-    dataset: Dataset | None = None,
+    target: str = "",
 ) -> ReleasedLabels:
     """Charges the queries that were never answered, answers them, and returns all answers.
 
@@ -211,8 +207,8 @@ def release_votes(
         num_classes: number of classes.
         unit: what one part of the private data is, "record" or "owner": what the cost protects.
         query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
-        dataset: what teachers predict; None for classes. Of numbers and several labels noisy sums
-            are released in place of counts (`sums_of_votes`), by a `GaussianHistogram` only.
+        target: what teachers predict, as `Dataset.target_in_words`. Of numbers and several labels
+            noisy sums are released in place of counts (`sums_of_votes`), by a `GaussianHistogram`.
 
     Returns:
         The labels, with the cost of these queries alone (each distinct query once).
@@ -226,7 +222,7 @@ def release_votes(
     """
     check_drawable(mechanism)
     queries = np.asarray(inputs)
-    digests = query_digests(queries, mechanism, dataset)
+    digests = query_digests(queries, mechanism, target)
     distinct = list(dict.fromkeys(digests))
     first_place = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
     with ledger.exclusive():
@@ -240,14 +236,9 @@ def release_votes(
             check_owners(ledger, mechanism, number, unit)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
-        exact: VoteCounts | SumsByClass  # SENSITIVE
-        if not isinstance(votes, Votes):
-            exact = votes
-        elif votes.dataset is None:
-            exact = votes.counts()
-        else:
-            check_sums(mechanism, votes.dataset)
-            exact = sums_of_votes(votes, votes.dataset)
+        exact = sums_of_votes(votes) if isinstance(votes, Votes) else votes  # SENSITIVE
+        if isinstance(exact, SumsByClass):
+            check_sums(mechanism)
         counts = exact.values
         if counts.shape != (len(places), num_classes):
             raise ValueError(

@@ -470,26 +470,20 @@ class Labeller:
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
-                    dataset=pool.dataset,
+                    target=pool.dataset.target_in_words,
                 )
 
             labels = ask_once(
                 queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
             )
         linear_head = None
-        noisy_counts = labels.released.noisy_counts
-        if pool.dataset.target != CLASS and noisy_counts is not None:
-            with reporting.clock("learning from the noisy sums"):
-                name = teachers.representation or catalogue.default_of_sums(pool.dataset)
-                encoder = catalogue.encoder_of(pool, name, queries.seed)
-                features = encoder.features(pool.inputs[labels.query_indices])
-                weights = functions_of_votes(
-                    pool.dataset,
-                    record_vectors(features, encoder.scale),
-                    noisy_counts,
-                    mechanism.sigma,
-                    num_teachers=teachers.num_teachers,
-                )
+        if pool.dataset.target != CLASS:
+            name = teachers.representation or catalogue.default_of_sums(pool.dataset)
+            encoder = catalogue.encoder_of(pool, name, queries.seed)
+            features = encoder.features(pool.inputs[labels.query_indices])
+            vectors = record_vectors(features, encoder.scale)
+            released = labels.released
+            weights = functions_of_votes(pool.dataset, vectors, released, teachers.num_teachers)
             linear_head = linear_head_of(encoder, weights)
         neighbours = neighbours_of(labels.queries)
         return dataclasses.replace(

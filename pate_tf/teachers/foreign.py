@@ -120,16 +120,15 @@ class ForeignModels(Voter):
                 scores. Its own message is not shown, as it may quote what it learned. Scores that
                 are NaN stop nothing, as they follow from private records; the holder is warned.
         """
-        dataset = getattr(self, "dataset", None)  # known once there is a pool
-        are_classes = dataset is None or dataset.target == CLASS
-        several = () if dataset is None else dataset.label_shape
-        kind = np.int64 if are_classes else np.float64
-        labels = np.zeros((self.num_teachers, len(inputs), *several), kind)
+        dataset: Dataset | None = getattr(self, "dataset", None)  # known once there is a pool
+        labels: npt.NDArray[Any] = np.zeros((self.num_teachers, len(inputs)), np.int64)
+        if dataset is not None and dataset.target != CLASS:
+            labels = np.zeros((*labels.shape, *dataset.label_shape))
         for place, model in enumerate(self._models if len(inputs) else ()):
             name = str(model) if isinstance(model, pathlib.Path) else type(model).__name__
             loaded = load_model(model) if isinstance(model, pathlib.Path) else model
             wanted = f"a label or {self.num_classes or 'some'} scores for each input"
-            if not are_classes:
+            if dataset is not None and dataset.target != CLASS:
                 wanted = f"what target {dataset.target} needs for each input"
             try:
                 labels[place] = _labels(loaded, inputs, self.num_classes, dataset)

@@ -102,11 +102,13 @@ class Teachers:
 
         Args:
             net: a function that takes a `Dataset` and returns what each teacher is: a Keras model
-                that is not compiled, from raw inputs to logits (of a number two, whose softmax
-                gives its place along the range; trained fast, in one traced loop for all teachers, by Adam on inputs augmented as the data set allows); a compiled
-                Keras model (trained by Keras' own `fit` with its own optimizer, loss and metrics,
-                one teacher after another, on inputs as they are); or an unfitted classifier of
-                scikit-learn. Or a name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and
+                that is not compiled, from raw inputs to logits (trained fast, in one traced loop
+                for all teachers, by Adam on inputs augmented as the data set allows; for a number
+                it has two logits, and their softmax says where the number is in its range); a
+                compiled Keras model of classes (trained by Keras' own `fit` with its own optimizer,
+                loss and metrics, one teacher after another, on inputs as they are); or an unfitted
+                classifier of scikit-learn, of a number a regressor, of several labels either with
+                several outputs. Or a name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and
                 others, or "module:function"; "ridge" is solved for on features of a
                 `representation`, thousands in seconds. Default: "ridge" for images where `fit` is
                 given a pool and no setting that only networks have; else a small network that suits
