@@ -359,14 +359,13 @@ def test_teachers_of_any_kind_and_from_elsewhere_predict(tmp_path, dataset):
         pate_tf.Teachers.from_votes(predictions, directory=tmp_path / "votes"),
         pate_tf.Teachers.from_models([*models[1:], network], directory=tmp_path / "models"),
     ]
-    for place, net in enumerate(("mlp", "random_forest")):
-        steps = {"steps": 150} if net == "mlp" else {}
-        sources.append(
-            pate_tf.Teachers(net, num_teachers=10, directory=tmp_path / str(place), **steps)
-        )
+    for net, settings in (("mlp", {"steps": 100}), ("random_forest", {})):
+        teachers = pate_tf.Teachers(net, num_teachers=10, directory=tmp_path / net, **settings)
+        sources.append(teachers.fit(data.private, pool))
     for source in sources:
-        fitted = pate_tf.fit(data, method="pate", source=source, epsilon=60.0, delta=1e-5)
-        assert fitted.evaluate(data.held_out) > (0.5 if dataset is PRICES else 0.8)
+        with pate_tf.Labeller(source, epsilon=60.0, delta=1e-5) as labeller:
+            student = pate_tf.Student().fit(pool, labeller.label(pool))
+        assert student.evaluate(data.held_out) > (0.5 if dataset is PRICES else 0.8)
     # What a network without a last activation says of several labels is log odds.
     said = sources[1].for_pool(pool).votes(pool.inputs).labels[-1]
     expected = scipy.special.expit(predictions[0]) if several else predictions[0]
