@@ -285,9 +285,9 @@ def _checked_predictions(values: npt.NDArray[Any], dataset: Dataset) -> npt.NDAr
             f"of shape {list(values.shape)}"
         )
     low, high = dataset.target_range or (0.0, 1.0)
-    predictions = np.clip(np.where(np.isnan(values), low, values).astype(np.float64), low, high)
-    predictions.flags.writeable = False
-    return predictions
+    return frozen_view(
+        np.clip(np.where(np.isnan(values), low, values), low, high, dtype=np.float64)
+    )
 
 
 # Record to teacher, disjoint and complete.

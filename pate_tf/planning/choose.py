@@ -107,8 +107,6 @@ def choose(known: Known, settings: ReleaseSettings, reporting: Reporting = QUIET
         advice = "" if settings.queries.representation else helps.get(dataset.kind, "")
         chosen_by = "chosen from public values" if settings.method == AUTO else "as you asked"
         choices = [f"Method {plan.method}, {chosen_by}.", *filter(None, [advice]), *choices]
-    if plan.method == PATE and dataset.target != CLASS:
-        choices.append("No forecast: it is not known beforehand how well teachers predict.")
     plan = dataclasses.replace(
         plan,
         student=student,
@@ -240,7 +238,12 @@ def _plan_of_predictions(
         reason = f"The noise is the least that {number:,} queries within epsilon need."
     strategy = given.strategy or ("random" if voters.covers_pool else "first")
     checks.one_of(("random", "first"), query_strategy=strategy)  # others propagate classes
-    return _checked(settings, mechanism, number, strategy, voters, known.pool, reason=reason)
+    description = (
+        f"{mechanism.summary()}, {number:,} queries by {strategy}. No forecast: it is not known "
+        f"beforehand how well teachers predict."
+    )
+    facts = {"reason": reason, "description": description}
+    return _checked(settings, mechanism, number, strategy, voters, known.pool, **facts)
 
 
 def _checked(

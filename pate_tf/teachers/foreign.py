@@ -241,7 +241,7 @@ def _labels(
         )
     if dataset is not None and dataset.target != CLASS:
         shape = (len(inputs), *dataset.label_shape)
-        if answer.dtype.kind not in "biuf" or answer.shape not in (shape, (*shape, 1)):
+        if answer.shape not in (shape, (*shape, 1)):
             raise WrongAnswerError(f"an array {list(answer.shape)} for {len(inputs)} inputs")
         is_log_odds = threshold == 0.0 and dataset.target == SEVERAL_LABELS
         return (scipy.special.expit(answer) if is_log_odds else answer).reshape(shape)
