@@ -17,9 +17,10 @@ from pate_tf.accounting.composition import Charge, several_teachers_epsilon, sma
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import Answers
 from pate_tf.core import artifacts
+from pate_tf.core.checks import IntArray
 from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.ledger_file import batches_before, canonical_json, fault_point
+from pate_tf.ledger.ledger_file import StoredAnswer, batches_before, canonical_json, fault_point
 from pate_tf.release.exact_sums import sums_of_votes
 from pate_tf.release.noise import NoiseSource, check_drawable
 
@@ -259,21 +260,31 @@ def release_votes(
         ledger, mechanism, num_distinct=len(distinct), rows=rows_charged, unit=unit
     )
     indices = np.arange(len(queries)) if query_indices is None else np.asarray(query_indices)
-    is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
-    labelled = [answer for answer in stored if answer.label is not None]
-    of_each = [answer.noisy_counts for answer in labelled]
-    # None unless all batches released them.
-    noisy_counts = np.array(of_each, np.int64) if of_each and None not in of_each else None
-    return ReleasedLabels(
-        query_indices=indices[is_answered],
-        labels=np.array([answer.label for answer in labelled], np.int64),
-        noisy_counts=noisy_counts,
-        weights=None if noisy_counts is None else shares(noisy_counts),
+    return _labels_of(
+        stored,
+        indices,
         num_classes=num_classes,
         num_queries=len(stored),
         cost=cost,
         ledger_rows=rows_charged,
         secure_noise=ledger.is_secure,
+    )
+
+
+def _labels_of(stored: Sequence[StoredAnswer], indices: IntArray, **facts: Any) -> ReleasedLabels:
+    """Returns the labels of stored answers, those that were withheld left out."""
+    is_answered = np.array([answer.label is not None for answer in stored], np.bool_)
+    labelled = [answer for answer in stored if answer.label is not None]
+    noisy_counts = [answer.noisy_counts for answer in labelled]
+    counts = None
+    if noisy_counts and None not in noisy_counts:  # of all batches
+        counts = np.array(noisy_counts, np.int64)
+    return ReleasedLabels(
+        query_indices=indices[is_answered],
+        labels=np.array([answer.label for answer in labelled], np.int64),
+        noisy_counts=counts,
+        weights=None if counts is None else shares(counts),
+        **facts,
     )
 
 

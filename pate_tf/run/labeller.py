@@ -441,6 +441,10 @@ class Labeller:
         reporting = self._reporting
         num_classes = pool.dataset.num_classes
         aggregation = aggregation_of(num_classes)
+        encoder = None
+        if pool.dataset.target != CLASS:  # before anything is charged
+            name = teachers.representation or catalogue.default_of_sums(pool.dataset)
+            encoder = catalogue.encoder_of(pool, name, queries.seed)
 
         def neighbours_of(indices: IntArray) -> IntArray | None:
             if not num_neighbours:
@@ -470,16 +474,14 @@ class Labeller:
                     num_classes=num_classes,
                     unit=teachers.unit,
                     query_indices=indices,
-                    target=pool.dataset.target_in_words,
+                    target="" if encoder is None else pool.dataset.target_in_words,
                 )
 
             labels = ask_once(
                 queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
             )
         linear_head = None
-        if pool.dataset.target != CLASS:
-            name = teachers.representation or catalogue.default_of_sums(pool.dataset)
-            encoder = catalogue.encoder_of(pool, name, queries.seed)
+        if encoder is not None:
             features = encoder.features(pool.inputs[labels.query_indices])
             vectors = record_vectors(features, encoder.scale)
             released = labels.released
