@@ -296,9 +296,6 @@ def test_noise_on_sums_has_the_scale_that_is_charged(tmp_path):
     # Chi-squared with 2,000 degrees of freedom; both tails together 1e-6.
     low, high = scipy.stats.chi2.ppf([5e-7, 1.0 - 5e-7], noise.size)
     assert low < np.square(noise / 7.0).sum() < high
-    assert labels.cost.epsilon >= pate_tf.accounting.conversions.gaussian_dp_epsilon(
-        math.sqrt(2.0 * 1_000) / 7.0, 1e-5
-    )
     row = math.sqrt(2.0) * 7.0 / (2.0 * 50) * 40.0  # of one query's number, in its unit
     sides = np.ptp(pate_tf.Student().fit(pool, labels).predict_interval(pool.inputs), axis=1)
     assert (sides > 0.0).all() and sides.max() < 2 * 1.96 * row
@@ -319,9 +316,6 @@ def test_a_student_learns_from_what_teachers_predict(tmp_path, dataset, num_owne
     assert statement.num_teachers == 200 and statement.estimated_accuracy[3] == 1.0
     page = (tmp_path / "released/privacy_statement.md").read_text()
     assert "Each teacher predicted it for 1,000 queries" in page and "voted" not in page
-    inputs = data.held_out.inputs[:50]
-    answers, _ = ServedStudent(fitted.published.student_folder).answer(inputs)
-    np.testing.assert_allclose(fitted.predict(inputs), answers, rtol=1e-4, atol=1e-3)
     assert audit_run(tmp_path).outcome == PASSED
     with Ledger.read(tmp_path / "sensitive") as ledger:
         analysis = analyse(read_ledgers([ledger], votes_needed=True), delta=1e-5)
@@ -362,8 +356,7 @@ def test_teachers_of_any_kind_and_from_elsewhere_predict(tmp_path, dataset):
 @pytest.mark.parametrize("dataset", [PRICES, FINDINGS], ids=lambda dataset: dataset.target)
 def test_what_fits_classes_alone_is_refused_before_anything_is_charged(tmp_path, dataset):
     data = data_of(dataset, 500)
-    votes = {"method": "pate", "num_teachers": 5}
-    laplace = {"mechanism": pate_tf.LaplaceNoisyMax, **votes}
+    laplace = {"method": "pate", "num_teachers": 5, "mechanism": pate_tf.LaplaceNoisyMax}
     calls = {
         "laplace_noisy_max counts votes for classes; .* gaussian_histogram$": laplace,
         "expected linear_head without settings": {"student": pate_tf.Student("supervised")},
