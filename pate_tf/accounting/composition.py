@@ -197,9 +197,9 @@ def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueErr
 
 
 # Privacy losses beyond this number are merged into the largest of their neighborhood.
-MOST_LOSSES = 2**13
+MAX_LOSSES = 2**13
 
-LARGEST_EPSILON = 2.0**30
+MAX_EPSILON = 2.0**30
 
 # (epsilon, delta) of one mechanism, for one moved teacher, in both directions.
 Guarantee = tuple[float, float]
@@ -250,7 +250,7 @@ def composed_epsilon(
     high = 1.0
     while not holds(high):
         high *= 2.0
-        if high > LARGEST_EPSILON:
+        if high > MAX_EPSILON:
             return basic
     low = 0.0 if high == 1.0 else high / 2.0
     if low == 0.0 and holds(0.0):
@@ -278,16 +278,16 @@ def privacy_profile(
         possible = weights > 0.0
         losses = losses[possible]
         weights = weights[possible]
-        if len(losses) <= MOST_LOSSES:
+        if len(losses) <= MAX_LOSSES:
             return losses, weights
         lowest = float(losses.min())
-        width = (float(losses.max()) - lowest) / (MOST_LOSSES - 1)
+        width = (float(losses.max()) - lowest) / (MAX_LOSSES - 1)
         if width == 0.0:
             return losses[:1], np.array([weights.sum()])
         places = np.floor((losses - lowest) / width).astype(np.int64)
-        largest = np.full(MOST_LOSSES + 1, -np.inf)
+        largest = np.full(MAX_LOSSES + 1, -np.inf)
         np.maximum.at(largest, places, losses)
-        total = np.bincount(places, weights, MOST_LOSSES + 1).astype(np.float64)
+        total = np.bincount(places, weights, MAX_LOSSES + 1).astype(np.float64)
         used = total > 0.0
         return largest[used], total[used]
 
@@ -332,8 +332,8 @@ def privacy_profile(
 Charges = Mapping[Charge, int]
 
 # Beyond so many charges without moments only basic composition is tried.
-MOST_APPROXIMATE = 1024
-MOST_REMEMBERED: Final = 1024  # results, of the latest questions
+MAX_APPROXIMATE = 1024
+CACHE_SIZE: Final = 1024  # results, of the latest questions
 
 
 def total_alphas(
@@ -353,7 +353,7 @@ def total_alphas(
 
 def remembered(compute: Callable[..., Result]) -> Callable[..., Result]:
     """Returns a function of charges and more that computes each of its latest results once."""
-    compute_once = functools.lru_cache(MOST_REMEMBERED)(
+    compute_once = functools.lru_cache(CACHE_SIZE)(
         lambda charges, *others, **named: compute(dict(charges), *others, **named)
     )
     return functools.wraps(compute)(
@@ -582,7 +582,7 @@ def by_losses(
         return inf
     num_lossy = sum(n for charge, n in charges.items() if charge.approximate is not None)
     num_pure = sum(n for charge, n in charges.items() if charge.pure_epsilon is not None)
-    if num_lossy > MOST_APPROXIMATE:
+    if num_lossy > MAX_APPROXIMATE:
         return inf
     epsilon = inf
     lossy = [
@@ -599,7 +599,7 @@ def by_losses(
         epsilon = composed_epsilon(lossy, delta=delta, alphas=others)
     squared = _squared_distance_of_all(charges, num_teachers, replaced=replaced)
     is_all_lossy = not num_pure and all(charge.approximate is not None for charge in charges)
-    if squared is None or is_all_lossy or num_lossy + num_pure > MOST_APPROXIMATE:
+    if squared is None or is_all_lossy or num_lossy + num_pure > MAX_APPROXIMATE:
         return epsilon
     pure = [
         moved_guarantee((charge.pure_epsilon, 0.0), num_teachers)

@@ -26,10 +26,10 @@ from pate_tf.core.checks import IntArray
 from pate_tf.core.settings import ProtectedUnit
 
 ABSENT: Final = -1  # in place of an answer that a silo did not give
-LEAST_EPSILON: Final = 2.0**-20
-MOST_EPSILON: Final = 40.0
-MOST_CLASSES: Final = 2**16
-MOST_LOSSES: Final = 2**15  # sums of more different losses are left to other theorems
+MIN_EPSILON: Final = 2.0**-20
+MAX_EPSILON: Final = 40.0
+MAX_CLASSES: Final = 2**16
+MAX_LOSSES: Final = 2**15  # sums of more different losses are left to other theorems
 LOST: Final = 1e-290  # above all that underflow can take away from the sum's law
 
 
@@ -57,8 +57,8 @@ class RandomisedResponse(Charge):
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
-        checks.whole(2, MOST_CLASSES, num_classes=self.num_classes)
-        checks.between(LEAST_EPSILON, MOST_EPSILON, ends="[]", epsilon=self.epsilon)
+        checks.whole(2, MAX_CLASSES, num_classes=self.num_classes)
+        checks.between(MIN_EPSILON, MAX_EPSILON, ends="[]", epsilon=self.epsilon)
         object.__setattr__(self, "pure_epsilon", self.epsilon)  # of one answer, with delta 0
 
     @property
@@ -130,7 +130,7 @@ class RandomisedResponse(Charge):
         checks.whole(0, number=number)
         if number == 0:
             return 0.0
-        if 2 * number + 1 > MOST_LOSSES:
+        if 2 * number + 1 > MAX_LOSSES:
             return super().composed_epsilon(number, delta=delta)
         # The law of the sum, by squaring; all terms are positive, so nothing cancels.
         weights = np.ones(1)
@@ -265,9 +265,9 @@ def check_parties(num_parties: int, threshold: int) -> None:
 # Feature sums of many silos under secure aggregation: each silo adds a part of the noise.
 
 
-LEAST_STEPS: Final = 8.0  # scale of a silo's part of the noise, in lattice steps
-MOST_NUMBERS: Final = 2**24  # of a table of sums
-MOST_SILOS: Final = 100_000
+MIN_STEPS: Final = 8.0  # scale of a silo's part of the noise, in lattice steps
+MAX_NUMBERS: Final = 2**24  # of a table of sums
+MAX_SILOS: Final = 100_000
 
 
 def log_ratio_of_sum(scale: float, number: int) -> float:
@@ -341,18 +341,18 @@ class SecureFeatureSums(ProtectedUnit, Charge):
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
         checks.between(0, 2.0**30, ends="(]", sigma=self.sigma)
-        checks.whole(1, MOST_NUMBERS - 1, num_features=self.num_features)
+        checks.whole(1, MAX_NUMBERS - 1, num_features=self.num_features)
         checks.one_of(("record", "owner"), unit=self.unit)
         object.__setattr__(self, "replaced_steps", self.of_one_holder.replaced_steps)
         check_parties(self.num_parties, self.threshold)
-        if not 1 <= self.colluding < self.least_silos <= MOST_SILOS:
+        if not 1 <= self.colluding < self.least_silos <= MAX_SILOS:
             raise ValueError(
                 f"least_silos: expected more than the {self.colluding} that may collude, 1 or "
-                f"more, and up to {MOST_SILOS:,}, got {self.least_silos}"
+                f"more, and up to {MAX_SILOS:,}, got {self.least_silos}"
             )
-        if self.share_scale < LEAST_STEPS:
+        if self.share_scale < MIN_STEPS:
             raise ValueError(
-                f"sigma: expected parts of noise of at least {LEAST_STEPS:g} steps of "
+                f"sigma: expected parts of noise of at least {MIN_STEPS:g} steps of "
                 f"1 / {LATTICE:,}, got sigma {self.sigma}"
             )
 
@@ -373,7 +373,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
 
         So many of `num_honest` have the variance (sigma LATTICE)^2 + 64, rounded up.
         """
-        total = (self.sigma * LATTICE) ** 2 + LEAST_STEPS**2
+        total = (self.sigma * LATTICE) ** 2 + MIN_STEPS**2
         return sqrt(total / self.num_honest) * (1.0 + 2.0**-50)
 
     @property
@@ -394,7 +394,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
     @property
     def log_ratio(self) -> float:
         """How far the noise is from one discrete Gaussian on every number, at most."""
-        return MOST_NUMBERS * log_ratio_of_sum(self.share_scale, self.num_honest)
+        return MAX_NUMBERS * log_ratio_of_sum(self.share_scale, self.num_honest)
 
     def total_sigma(self, num_silos: int) -> float:
         """Returns the standard deviation of the noise of so many silos on each number."""
@@ -437,7 +437,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
             raise ValueError(
                 f"epsilon: expected one that noise reaches at delta {delta:g}, got {epsilon}"
             )
-        lowest = LEAST_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
+        lowest = MIN_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
         return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)
 
     def in_words(self) -> str:

@@ -22,7 +22,7 @@ from pate_tf.core.checks import IntArray
 
 NODES = 24
 UNDERFLOW = 760.0
-LARGEST_EXPONENT = 24.0
+MAX_EXPONENT = 24.0
 
 
 # The law of the label.
@@ -91,7 +91,7 @@ def discrete_laplace(gamma: float, values: IntArray, num_classes: int, total: in
 
     top = int(values[-1])
     bottom = max(int(values[0]), top - ceil(UNDERFLOW / gamma))
-    longest = max(1, int(LARGEST_EXPONENT / (gamma * max(4, num_classes))))
+    longest = max(1, int(MAX_EXPONENT / (gamma * max(4, num_classes))))
     kinks = np.unique(np.append(values[values >= bottom], bottom))
     pieces = [(float(top), *integer_rule(1))]
     for start, stop in pairwise(kinks):
@@ -156,7 +156,7 @@ def gaussian(sigma: float, values: IntArray, num_classes: int, total: int) -> Qu
 AdditiveNoise = Callable[[IntArray, int, int], Quadrature]
 
 
-SMALLEST_PROBABILITY = 1e-290
+MIN_PROBABILITY = 1e-290
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class NeighbourLaws:
     there: FloatArray = dataclasses.field(repr=False)
     multiplicity: FloatArray = dataclasses.field(repr=False)
     limit: float = inf
-    rare: float = SMALLEST_PROBABILITY
+    rare: float = MIN_PROBABILITY
     excess: float = 0.0
 
 
@@ -452,8 +452,8 @@ def excesses(pairs: FloatArray, moments: FloatArray) -> FloatArray:
 # Far from the origin an outcome is rare, and simple bounds hold.
 
 
-SMALLEST_SIGMA = 0.5
-LARGEST_SIGMA = 2.0**14
+MIN_SIGMA = 0.5
+MAX_SIGMA = 2.0**14
 GAUSSIAN_ROUNDING = 1e-10
 
 _GROUPS = (1.0, 4.0)  # l / sigma up to which one box serves
@@ -552,12 +552,12 @@ def gaussian_noisy_max_alphas(sigma: float) -> tuple[float, ...]:
 # simple functions of the position, so that finitely many pairs bound all positions.
 
 
-SMALLEST_GAMMA = 0.004
-LARGEST_GAMMA = 10.0
+MIN_GAMMA = 0.004
+MAX_GAMMA = 10.0
 LAPLACE_ROUNDING = 1e-7
 _WINDOW = 30.0
-_LEAST_WINDOW = 14.0
-_LARGEST_COUNT = 1500.0
+_MIN_WINDOW = 14.0
+_MAX_COUNT = 1500.0
 _HALVINGS = 8
 _TOLERANCE = 2e-3
 
@@ -585,7 +585,7 @@ def laplace_noisy_max_alphas(gamma: float) -> tuple[float, ...]:
         return pairs, excesses(pairs, orders[knots])
 
     # The largest gap x - y that is looked at one by one.
-    window = ceil(max(_LEAST_WINDOW / gamma, min(_WINDOW / gamma, _LARGEST_COUNT))) + 2
+    window = ceil(max(_MIN_WINDOW / gamma, min(_WINDOW / gamma, _MAX_COUNT))) + 2
 
     def geometric_tail(gaps: FloatArray) -> FloatArray:
         """Pr[G - Z >= gaps] for gaps >= 0."""

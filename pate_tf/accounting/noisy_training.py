@@ -23,7 +23,7 @@ from pate_tf.core.settings import ProtectedUnit
 UNITS = ("record", "participant")
 FINEST = 400_000  # points of a quadrature; a moment that needs more counts as infinite
 FINEST_LOSS = 1e-4  # step of a loss distribution
-MOST_LOSSES = 50_000  # such steps
+MAX_LOSSES = 50_000  # such steps
 DEPTH = 60.0  # natural logarithms below the peak at which an integrand is left out
 
 
@@ -81,7 +81,7 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
         loss = distributions.from_gaussian_mechanism(
             standard_deviation=sigma,
             sampling_prob=rate,
-            value_discretization_interval=max(FINEST_LOSS, spread / MOST_LOSSES),
+            value_discretization_interval=max(FINEST_LOSS, spread / MAX_LOSSES),
             neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
         )
         epsilon = float(loss.self_compose(number).get_epsilon_for_delta(delta))
@@ -177,7 +177,7 @@ class NoisyTraining(ProtectedUnit, Charge):
 
 
 _FEW_MOMENTS: FloatArray = np.geomspace(0.5, 128.0, 24)
-LARGEST_MULTIPLIER = 1024.0
+MAX_MULTIPLIER = 1024.0
 CLOSE = 1.0 - 1.0 / 1.001  # of the least noise multiplier, as a share
 
 
@@ -203,9 +203,9 @@ def noise_for(
     high = 0.5
     while not by_moments(high):
         high *= 2.0
-        if high > LARGEST_MULTIPLIER:
+        if high > MAX_MULTIPLIER:
             raise ValueError(
-                f"target_epsilon: expected one that noise of {LARGEST_MULTIPLIER:g} clipping "
+                f"target_epsilon: expected one that noise of {MAX_MULTIPLIER:g} clipping "
                 f"lengths can reach, got {target_epsilon} for {rounds} rounds"
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)

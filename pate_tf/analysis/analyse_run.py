@@ -20,7 +20,7 @@ from pate_tf.accounting.conversions import DEFAULT_DELTA, WishedDelta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis import vote_sources
 from pate_tf.analysis.sanitised_epsilon import Released, release
-from pate_tf.analysis.vote_sources import MOST_MOMENTS, Analysis, Progress, VoteSource, analyse
+from pate_tf.analysis.vote_sources import MAX_MOMENTS, Analysis, Progress, VoteSource, analyse
 from pate_tf.core import artifacts
 from pate_tf.core.reporting import QUIET, Reporting, ReportTable, Row, RunReport
 from pate_tf.core.settings import TeacherNumber, setting
@@ -115,7 +115,7 @@ class AnalysisSettings(WishedDelta, TeacherNumber):
         group="accounting",
         flag="moments",
         least=1,
-        most=MOST_MOMENTS,
+        most=MAX_MOMENTS,
         advanced=True,
         help="N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real "
         f"moments, log-spaced from {moments.DEFAULT_MOMENTS[0]:g} to "

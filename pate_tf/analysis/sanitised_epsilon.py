@@ -376,12 +376,12 @@ def _opened(source: VoteSource, folder: pathlib.Path) -> Iterator[Ledger]:
 # makes the released epsilon larger, never invalid: theorems on releases ask that no vote was read.
 
 FAILURE = 0.01
-_LEAST_SMOOTHNESS = 1e-3
+_MIN_SMOOTHNESS = 1e-3
 _MOMENTS = np.geomspace(0.5, 256.0, 46)
 _FRACTIONS = np.linspace(0.1, 1.0, 10)
 _BETA_FRACTIONS = np.linspace(0.1, 0.9, 9)
 _SIGMAS = np.geomspace(0.5, 200.0, 41)
-_MOST_STEPS = 400
+_MAX_STEPS = 400
 
 Candidate = tuple[float, float, float, float]  # epsilon, moment, smoothness, sigma
 
@@ -448,7 +448,7 @@ def _log_cost(
 ) -> list[Candidate]:
     """Searches fractions of the smoothness from which on Cbar is the profile's own cost."""
     num_teachers = int(counts.sum())
-    steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MOST_STEPS).astype(np.int64))
+    steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MAX_STEPS).astype(np.int64))
     formula = bound_of(plan.bound, mechanism)
     tail = smooth.tail_table(plan.bound, mechanism, num_teachers)
     q, u = smooth.ball_maxima(counts, steps + formula.reach, tail)
@@ -458,7 +458,7 @@ def _log_cost(
     cap = total_alphas({mechanism: mechanism.number_charged(plan.num_queries)}, _MOMENTS)
     candidates = list[Candidate]()
     for fraction in _FRACTIONS:
-        smoothness = np.maximum(fraction * steepest, _LEAST_SMOOTHNESS)
+        smoothness = np.maximum(fraction * steepest, _MIN_SMOOTHNESS)
         step = integer_step(smoothness)
         whole = np.ceil(np.max(logs - smoothness * steps[:, None], axis=0) / step)
         for sigma in _SIGMAS:

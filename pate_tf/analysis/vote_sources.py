@@ -27,7 +27,7 @@ from pate_tf.ledger import Ledger, compose, distinct_rows
 from pate_tf.ledger.ledger_file import charges_of
 from pate_tf.release import votes
 
-MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each
+MAX_CLASSES = 100_000  # of a file of labels: its counts have a column for each
 DEFAULT_NUM_CLASSES = 10
 
 
@@ -148,7 +148,7 @@ def read_votes_file(
         OSError: if a file can't be read.
     """
     if num_classes is not None:
-        checks.whole(1, MOST_CLASSES, num_classes=num_classes)
+        checks.whole(1, MAX_CLASSES, num_classes=num_classes)
     array = artifacts.read_array(path)
     if not array.size:
         raise ValueError(f"{path}: expected at least one query, got shape {list(array.shape)}")
@@ -238,7 +238,7 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     )
 
 
-MOST_MOMENTS: Final = 4096  # more change no digit, and take minutes
+MAX_MOMENTS: Final = 4096  # more change no digit, and take minutes
 DEFAULT_BOUNDS: Final = ("paper", "two_sided", "class_aware")
 SMOOTH_MOMENTS: Final = np.geomspace(1.0, 32.0, 8)
 

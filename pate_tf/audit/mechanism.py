@@ -36,7 +36,7 @@ PILOT_BATCHES: Final = 1_000
 PILOT_CONFIDENCE: Final = 0.99
 FEWEST: Final = 1_000
 DELTAS: Final = (1e-3, 1e-2, 0.1)  # that are tested besides the one asked for
-MOST_THRESHOLDS: Final = 512
+MAX_THRESHOLDS: Final = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -221,8 +221,8 @@ def tested(
     chosen = [np.sort(score(outcomes)) for outcomes in choosing]
     counted = [np.sort(score(outcomes)) for outcomes in counting]
     ordered = np.sort(np.concatenate(chosen))
-    tail = np.unique(np.geomspace(1, middle + 1, MOST_THRESHOLDS // 3).astype(int)) - 1
-    places = [tail, -1 - tail, np.linspace(0, 2 * middle - 1, MOST_THRESHOLDS // 3).astype(int)]
+    tail = np.unique(np.geomspace(1, middle + 1, MAX_THRESHOLDS // 3).astype(int)) - 1
+    places = [tail, -1 - tail, np.linspace(0, 2 * middle - 1, MAX_THRESHOLDS // 3).astype(int)]
     thresholds = np.unique(ordered[np.concatenate(places)])
 
     def hits(scores: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:

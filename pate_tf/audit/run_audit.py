@@ -359,7 +359,7 @@ def _label_checks(run: _Run) -> Iterator[Check]:
             return
         record = {name: value for name, value in fields.items() if name != "seal"}
         digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
-        is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.recognise(record))
+        is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.mac(record))
         yield verdict(
             "released labels: seal",
             [] if is_sealed and record["labels_digest"] == digest else ["they were changed"],
@@ -461,7 +461,7 @@ def _version_checks(run: _Run) -> Iterator[Check]:
                     problems.append(f"{place} was exported by another name")
                 if ledger is None:
                     seal = "no seal, as no ledger of it lies here"
-                elif not hmac.compare_digest(str(mark), ledger.recognise(manifest)):
+                elif not hmac.compare_digest(str(mark), ledger.mac(manifest)):
                     problems.append(f"{place}: the ledger did not seal its manifest")
         schemas = [
             path.read_bytes() if path.exists() else None

@@ -263,7 +263,7 @@ class Participants:
 # Noise: what leaves a participant was charged, and costs what was charged.
 
 NUMBERS_AT_ONCE = 2**25  # of gradients of single records
-MOST_RECORDS = 1024
+MAX_RECORDS = 1024
 # Below one by more than the rounding of lengths in float64.
 JUST_BELOW = 1.0 - 1e-9
 # Which branch a record takes would decide which records are computed together.
@@ -301,7 +301,7 @@ class RecordGradients:
             shard.dataset.require_classes("shared training")
         self._view = view
         self._shards = shards
-        most = int(np.clip(NUMBERS_AT_ONCE // view.num_parameters, 2, MOST_RECORDS))
+        most = int(np.clip(NUMBERS_AT_ONCE // view.num_parameters, 2, MAX_RECORDS))
         self._num_places = min(most - 1, max(map(len, shards.values())))
         # Place 0 never holds a record: an operation that fails for the fixed input does so in
         # every batch.

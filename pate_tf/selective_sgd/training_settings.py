@@ -12,10 +12,10 @@ from pate_tf.net.credentials import Roster
 
 PROTOCOLS = ("round_robin", "asynchronous", "synchronous")
 LATTICE = 2**20  # steps of a clipping length
-LARGEST_NOISE = 2.0**30  # in steps; what can be drawn exactly
+MAX_NOISE = 2.0**30  # in steps; what can be drawn exactly
 # Outside of these steps of a clipping length are no float32.
-LEAST_CLIP = 1e-30
-MOST_CLIP = 1e30
+MIN_CLIP = 1e-30
+MAX_CLIP = 1e30
 ROUNDING = 8.0  # of the continuous Gaussian that the discrete one is compared with, in steps
 LAST_RATE = 0.1  # of the first round's learning rate, in the last round
 
@@ -97,8 +97,8 @@ class TrainingSettings(Seeded):
     )
     clip: float = setting(
         None,
-        least=LEAST_CLIP,
-        most=MOST_CLIP,
+        least=MIN_CLIP,
+        most=MAX_CLIP,
         help="L2 norm that a record's gradient is clipped to. Default: "
         f"{DEFAULTS['record']['clip']:g}.",
     )
@@ -210,9 +210,9 @@ def noise_scale(charge: NoisyTraining) -> float:
         ValueError: if it is too large to be drawn exactly.
     """
     scale = sqrt((charge.noise_multiplier * LATTICE) ** 2 + ROUNDING**2) * (1.0 + 1e-12)
-    if scale > LARGEST_NOISE:
+    if scale > MAX_NOISE:
         raise ValueError(
-            f"target_epsilon: expected a noise multiplier up to {LARGEST_NOISE / LATTICE:g}, got "
+            f"target_epsilon: expected a noise multiplier up to {MAX_NOISE / LATTICE:g}, got "
             f"{charge.noise_multiplier:.4g}"
         )
     return scale

@@ -279,7 +279,7 @@ def export_student(
         folder: the model's folder, e.g. `released/student`.
         statement: JSON values that travel in `assets.extra/privacy_statement.json`.
         formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` in `assets.extra`.
-        seal: `Ledger.recognise` of the ledger that was charged; None where there is none.
+        seal: `Ledger.mac` of the ledger that was charged; None where there is none.
 
     Returns:
         The folder of the new version.

@@ -128,7 +128,7 @@ def test_a_budget_refuses_it_and_nothing_is_charged(tmp_path):
     release_labels(folder, golden_counts("H1", 30))
     budget = spent(folder) * 1.001
     release_labels(folder, golden_counts("H1", 0), budget=budget)
-    with pytest.raises(BudgetExceeded, match="epsilon_budget: expected at most 0 new releases"):
+    with pytest.raises(BudgetExceeded, match="allows at most 0 more releases"):
         account(tmp_path, noise=GivenNoise(no_noise))
     assert "epsilon_sanitised" not in account(tmp_path, noise=None, asked=None).values
     assert "release" not in kinds(folder)

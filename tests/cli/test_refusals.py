@@ -162,7 +162,7 @@ OF_LEDGERS = [
         for name, told in (
             ("votes", "run/sensitive/votes: expected a folder that can be written"),
             ("ledger.sqlite3/in_the_way", "the ledger can't be used"),
-            ("ledger.head.json/in_the_way", "expected a ledger, got no such file"),
+            ("ledger.head.json/in_the_way", "this ledger does not exist"),
         )
     ),
     Case(
@@ -172,7 +172,7 @@ OF_LEDGERS = [
             *("--epsilon_budget=0.01", "--delta=1e-5", "--new_budget_i_understand"),
         ),
         prepare=bad_folders.with_labels,
-        told="epsilon_budget: expected at least what this ensemble has spent",
+        told="--epsilon_budget must be at least",
     ),
     Case(
         script=ANALYSIS,

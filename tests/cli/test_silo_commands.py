@@ -130,7 +130,7 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     assert error.startswith("error: ")
     assert all(each.startswith("warning: ") for each in others), others
     assert f"rows was seen in {tmp_path / 'clinic' / 'sensitive'}" in error
-    assert "--reset_account_i_understand continues without it" in error
+    assert "--reset_account_i_understand to continue without it" in error
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):

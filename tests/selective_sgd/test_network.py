@@ -151,7 +151,7 @@ def test_only_the_roster_gets_in_and_no_larger_message(served, caplog, monkeypat
         raise OSError(28, "No space left on device 918273")
 
     monkeypatch.setattr(served.server, "push", fails)
-    with pytest.raises(ConnectionError, match="its log says why") as caught:
+    with pytest.raises(ConnectionError, match="the server failed; see its log") as caught:
         served.push(line)
     assert "918273" not in str(caught.value)
 

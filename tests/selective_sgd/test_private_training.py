@@ -41,7 +41,7 @@ def sum_of(network, shard, drawn, *, indices=None, clip=1.0) -> np.ndarray:
 
 
 def test_sums_are_those_of_a_loop_over_records(monkeypatch):
-    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MOST_RECORDS", 8)  # of a batch
+    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MAX_RECORDS", 8)  # of a batch
     network, shard, drawn = model(), records(20), np.arange(0, 20, 3)
     indices, clip = np.sort(np.random.default_rng(0).permutation(53)[:17]), 0.3
     steps = sum_of(network, shard, drawn, indices=indices, clip=clip)
@@ -114,7 +114,7 @@ class Kinks:
 
 
 def test_what_a_record_adds_does_not_depend_on_which_others_are_drawn(monkeypatch):
-    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MOST_RECORDS", 64)
+    monkeypatch.setattr("pate_tf.selective_sgd.local_training.MAX_RECORDS", 64)
     kinks = Kinks(80)
     size = kinks.gradients._num_places
     assert size == 63  # the last records share places with the first

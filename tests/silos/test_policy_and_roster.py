@@ -62,7 +62,7 @@ def test_mistakes_in_a_policy_are_one_line(tmp_path, old, new, match):
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        ('name = "b"', 'name = "a"', "different names, got a twice"),
+        ('name = "b"', 'name = "a"', "a appears twice"),
         ('name = "b"', 'name = "aggregator-1"', "other names than those of silos"),
         ("epsilon = 0.5", "epsilon = -1", "epsilon: expected"),
         ('run = "r-1"', 'run = "r 1"', "run"),

@@ -255,8 +255,8 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
     certified = (
         "gamma",
         1,
-        costs.SMALLEST_GAMMA,
-        costs.LARGEST_GAMMA,
+        costs.MIN_GAMMA,
+        costs.MAX_GAMMA,
         costs.laplace_noisy_max_alphas,
     )
     words: ClassVar[str] = (
@@ -310,7 +310,7 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
         """Returns the exact laws, which do not depend on the order of the classes."""
         noise = partial(costs.discrete_laplace, self.gamma)
         laws = costs.neighbour_outcomes(noise, *np.unique(row, return_counts=True))
-        rare = costs.SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
+        rare = costs.MIN_PROBABILITY * exp(min(self.gamma, 700.0))
         return dataclasses.replace(laws, limit=2.0 * self.gamma, rare=rare)
 
 
@@ -362,8 +362,8 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
     certified = (
         "sigma",
         -1,
-        costs.SMALLEST_SIGMA,
-        costs.LARGEST_SIGMA,
+        costs.MIN_SIGMA,
+        costs.MAX_SIGMA,
         costs.gaussian_noisy_max_alphas,
     )
     words: ClassVar[str] = (
@@ -395,7 +395,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
         laws = costs.neighbour_outcomes(
             partial(costs.gaussian, self.sigma), *np.unique(row, return_counts=True)
         )
-        rare = costs.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
+        rare = costs.MIN_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
         return dataclasses.replace(laws, rare=rare, excess=16.0 / LATTICE)
 
 
