@@ -198,7 +198,7 @@ def _array(dtype_hint: Any, value: Any, body: io.BytesIO) -> npt.NDArray[Any]:
     if not 1 <= len(shape) <= MAX_AXES or min(shape) < 1:
         raise ValueError(f"the array must have 1 to {MAX_AXES} axes, none of them empty")
     if math.prod(shape) * dtype.itemsize != len(content):  # Python integers don't overflow
-        raise ValueError("the number of bytes does not match the shape of the array")
+        raise ValueError("the array has a number of bytes that does not match its shape")
     array = np.frombuffer(content, dtype).reshape(shape)
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError("the array has NaN or infinite entries")

@@ -178,7 +178,7 @@ OF_LEDGERS = [
         script=ANALYSIS,
         flags=("--ledger=text",),
         prepare=partial(bad_folders.files, names=["text"]),
-        told="ledger: expected a file ledger.sqlite3 or the folder that holds one, got text",
+        told="--ledger must name a file ledger.sqlite3 or the folder that contains it, got text",
     ),
     Case(
         script=ANALYSIS,

@@ -152,9 +152,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tmp_path):
     assert [member.name for member in SiloRoster.read(roster).members] == list(NAMES)
     flags = ("--method=feature_sums", f"--roster={roster}", f"--train_dir={tmp_path / 'run'}")
     tls = f"--certificates={tmp_path / 'tls'}"
-    assert "error: certificates: expected /" in refused("coordinator", *flags, tls)
+    assert "error: --certificates: /" in refused("coordinator", *flags, tls)
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", tls, "--method=feature_sums")
-    assert "error: certificates: expected /" in refused("silo", *serve)
+    assert "error: --certificates: /" in refused("silo", *serve)
     write_demo_certificates(tmp_path / "tls", NAMES)
     flags = (*flags, tls)
     for others, expected in (
