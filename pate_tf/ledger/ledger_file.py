@@ -134,7 +134,7 @@ def charge_of(row: LedgerRow) -> tuple[Charge, int]:
 
 
 def first_debit(row: LedgerRow) -> str:
-    """Returns the digest of the original debit if `row` repeats one, else that of `row` itself."""
+    """Returns the digest of the original debit that `row` repeats, or else of `row` itself."""
     return str(row.details.get("carried_from", row.digest))
 
 
@@ -355,7 +355,7 @@ class LedgerFile(contextlib.ExitStack):
             pattern.executescript(TABLES)
             expected = pattern.execute(SCHEMA_QUERY).fetchall()
         if database.execute(SCHEMA_QUERY).fetchall() != expected:
-            raise LedgerError(f"{self._path}: the tables are not those of a ledger")
+            raise LedgerError(f"{self._path}: this database does not have the tables of a ledger")
         if database.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
             raise LedgerError(f"{self._path}: the file is damaged")
 

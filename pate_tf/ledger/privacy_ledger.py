@@ -66,7 +66,7 @@ class Ledger(Store):
     ledger has recorded. Rows are never deleted or changed. Each mechanism answers a query only
     once. The sum of all debits never exceeds the budget, even if several processes write at the
     same time. The only exception are releases that happened before they were recorded.
-    Other ledgers of the same source have budgets of their own; `source_spending` returns the total.
+    Other ledgers of the same source have their own budgets; `source_spending` returns the total.
 
     All attributes are read-only; `Store` has more.
 

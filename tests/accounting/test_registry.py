@@ -35,7 +35,7 @@ def can(action) -> bool:
     try:
         action()
     except ValueError as refusal:
-        assert "expected one with" in str(refusal) and "\n" not in str(refusal)
+        assert "does not have" in str(refusal) and "\n" not in str(refusal)
         return False
     return True
 

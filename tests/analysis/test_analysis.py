@@ -122,7 +122,7 @@ def test_costs_of_mechanisms_add_up_moment_by_moment():
         )
         expected = moments.epsilon_from_alphas(alphas, moments.DEFAULT_MOMENTS, 1e-5)
         assert guarantee == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(ValueError, match="permute_and_flip, got 'paper'"):
+    with pytest.raises(ValueError, match="permute_and_flip has no bound 'paper'"):
         analyse(source_of(*groups), bounds=("paper",))
     with pytest.raises(ValueError, match="needs the votes of one mechanism"):
         analyse(source_of(*groups), beta=0.09)

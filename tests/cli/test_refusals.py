@@ -65,7 +65,7 @@ OF_NUMBERS = [
         flags=("--teachers_dir=run", "--target_epsilon=0.01"),
         told="forecast: expected labels that are worth their cost",
     ),
-    ask("--delta=1e-2", told="delta: expected at most one over the number of records"),
+    ask("--delta=1e-2", told="--delta must be at most one over the number of records"),
     ask("--nb_teachers=11", told="nb_teachers: "),
     ask("--stdnt_share=597", told="stdnt_share: expected"),
     ask("--stdnt_share=9", told="queries: expected from 1 to the pool's 9"),

@@ -252,13 +252,7 @@ class LaplaceNoisyMax(PureNoisyMax, CertifiedNoisyMax):
     name: ClassVar[str] = "laplace_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", *PureNoisyMax.bounds)
     noise_law = ("gamma", costs.discrete_laplace)  # ties go by random priority
-    certified = (
-        "gamma",
-        1,
-        costs.MIN_GAMMA,
-        costs.MAX_GAMMA,
-        costs.laplace_noisy_max_alphas,
-    )
+    certified = ("gamma", 1, costs.MIN_GAMMA, costs.MAX_GAMMA, costs.laplace_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes a random whole number is added, from the discrete "
         "Laplace law of scale {self.scale:.3g} votes. " + LARGEST_SUM
@@ -359,13 +353,7 @@ class GaussianNoisyMax(GaussianCounts, CertifiedNoisyMax):
 
     name: ClassVar[str] = "gaussian_noisy_max"
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
-    certified = (
-        "sigma",
-        -1,
-        costs.MIN_SIGMA,
-        costs.MAX_SIGMA,
-        costs.gaussian_noisy_max_alphas,
-    )
+    certified = ("sigma", -1, costs.MIN_SIGMA, costs.MAX_SIGMA, costs.gaussian_noisy_max_alphas)
     words: ClassVar[str] = (
         "To every class's number of votes Gaussian noise of standard deviation {self.sigma:.3g} "
         "votes is added. " + LARGEST_SUM
