@@ -423,7 +423,7 @@ def check_pure(charge: Charge) -> None:
     """Raises ValueError unless a charge has a pure epsilon, as delta 0 needs."""
     if charge.pure_epsilon is None:
         raise ValueError(
-            f"`delta` must be above 0 for {charge.name}, which has no guarantee at delta 0; a "
+            f"delta must be above 0 for {charge.name}, which has no guarantee at delta 0; a "
             f"mechanism with such a guarantee is laplace_noisy_max"
         )
 

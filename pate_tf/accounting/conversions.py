@@ -134,7 +134,7 @@ def epsilon_from_alphas(
     """
     checks.between(0, 1, ends="[)", delta=delta)
     if conversion not in ("improved", "classic"):
-        raise ValueError(f"`conversion` must be improved or classic, got {conversion!r}")
+        raise ValueError(f"conversion must be improved or classic, got {conversion!r}")
     orders = np.asarray(moments, dtype=np.float64)
     if orders.ndim != 1 or not orders.size or not np.all(np.isfinite(orders) & (orders > 0)):
         raise ValueError(f"moments must be positive and finite, got {moments!r}")
@@ -283,6 +283,6 @@ def check_delta(delta: float, num_records: int | None, unit: str = "record") -> 
     # private (Dwork and Roth 2014, section 2.3.1).
     if num_records is not None and delta * num_records > 1.0:
         raise ValueError(
-            f"`delta` must be at most one over the number of {unit}s, 1 / {num_records}, got "
+            f"delta must be at most one over the number of {unit}s, 1 / {num_records}, got "
             f"{delta:g}: publishing a random {unit} unchanged would already count as private"
         )

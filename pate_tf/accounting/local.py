@@ -262,7 +262,7 @@ def check_parties(num_parties: int, threshold: int) -> None:
     """Raises ValueError unless there are 2 t + 2 aggregators, so honest ones can detect errors."""
     if threshold < 1 or num_parties < 2 * threshold + 2:
         raise ValueError(
-            "`threshold` must be t >= 1 with at least 2 t + 2 aggregators, got "
+            "threshold must be t >= 1 with at least 2 t + 2 aggregators, got "
             f"{threshold} of {num_parties}"
         )
 
@@ -294,7 +294,7 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
         ValueError: if the scale is below 1/2 or the number below 1.
     """
     if not scale >= 0.5 or number < 1:
-        raise ValueError(f"`scale` must be at least 1/2 and `number` 1, got {scale} and {number}")
+        raise ValueError(f"scale must be at least 1/2 and `number` 1, got {scale} and {number}")
     few = min(number - 1, 1_000)
     total = sum(exp(-2.0 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, few + 1))
     # The terms decrease with k.
@@ -354,7 +354,7 @@ class SecureFeatureSums(ProtectedUnit, Charge):
         check_parties(self.num_parties, self.threshold)
         if not 1 <= self.colluding < self.least_silos <= MAX_SILOS:
             raise ValueError(
-                f"`colluding` must be at least 1, and `least_silos` more than that and at most "
+                f"colluding must be at least 1, and `least_silos` more than that and at most "
                 f"{MAX_SILOS:,}, got {self.colluding} and {self.least_silos}"
             )
         if self.share_scale < MIN_STEPS:

@@ -206,8 +206,8 @@ def noise_for(
         high *= 2.0
         if high > MAX_MULTIPLIER:
             raise ValueError(
-                f"`target_epsilon` {target_epsilon} for {rounds} rounds needs noise of more than "
-                f"{MAX_MULTIPLIER:g} times the clipping norm; choose a larger value or fewer rounds"
+                f"target_epsilon must be larger, or rounds fewer: {target_epsilon} for {rounds} "
+                f"rounds needs noise of more than {MAX_MULTIPLIER:g} times the clipping norm"
             )
     high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
     # The loss distribution is slower, and needs slightly less noise.

@@ -276,7 +276,7 @@ def _read(
     """Returns the votes, the values of each ledger, and delta (by default, the ledgers' delta)."""
     if settings.counts_file is not None:
         if mechanism is None:
-            raise ValueError("`mechanism` is required with `counts_file`: it answers the queries")
+            raise ValueError("mechanism is required with `counts_file`: it answers the queries")
         source = vote_sources.read_votes_file(
             settings.counts_file,
             mechanism,
@@ -291,14 +291,14 @@ def _read(
     for path in settings.ledgers or ():  # by file or folder
         if path.is_file() and path.name != DATABASE:
             raise ValueError(
-                f"`ledger` must name a file {DATABASE} or the folder that contains it, got {path}"
+                f"ledger must name a file {DATABASE} or the folder that contains it, got {path}"
             )
         paths.append(path.parent if path.name == DATABASE else path)
     if settings.run is not None:
         paths = [settings.run / artifacts.SENSITIVE]
         if not (paths[0] / DATABASE).exists():
             raise LedgerError(
-                f"`train_dir`: {settings.run} has no ledger; name the run folder that contains the "
+                f"train_dir: {settings.run} has no ledger; name the run folder that contains the "
                 f"teachers"
             )
     with contextlib.ExitStack() as stack:
@@ -308,7 +308,7 @@ def _read(
         if settings.delta is not None:
             deltas = {settings.delta}
         if len(deltas) > 1:
-            raise ValueError("`delta` is required, because the ledgers have different deltas")
+            raise ValueError("delta is required, because the ledgers have different deltas")
         return source, [ledger_values(ledger) for ledger in ledgers], float(deltas.pop())
 
 

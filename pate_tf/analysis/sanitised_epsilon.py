@@ -284,7 +284,7 @@ def release(
     """
     group = source.only_group()
     if source.source is None and source.folder is None:
-        raise ValueError("`release` needs one ledger or file; release from each of them separately")
+        raise ValueError("release needs one ledger or file; release from each of them separately")
     counts = group.counts.values
     mechanism = group.mechanism
     planned = planned or source.planned_release or PlannedRelease()

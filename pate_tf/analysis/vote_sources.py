@@ -106,7 +106,7 @@ class VoteSource(ChargedQueries):
         if len(self.groups) != 1 or not self.groups[0].counts.num_queries:
             names = ", ".join(sorted({group.mechanism.name for group in self.groups}))
             raise ValueError(
-                "`release` needs the votes of one mechanism, for queries chosen without looking "
+                "release needs the votes of one mechanism, for queries chosen without looking "
                 f"at noisy labels; these votes have {names or 'no such mechanism'}. Use "
                 "`release=none`, and the data-independent epsilon"
             )
@@ -162,7 +162,7 @@ def read_votes_file(
             everything = VoteCounts(array)
             if num_classes not in (None, everything.num_classes):
                 raise ValueError(
-                    f"`num_classes` is {num_classes}, the file has {everything.num_classes} columns"
+                    f"num_classes is {num_classes}, the file has {everything.num_classes} columns"
                 )
         else:
             everything = Votes(array, num_classes or DEFAULT_NUM_CLASSES).counts()
@@ -310,7 +310,7 @@ def analyse(
     if isinstance(votes, VoteSource):
         source = votes
     elif mechanism is None:
-        raise ValueError("`mechanism` is required: the mechanism that answers the queries")
+        raise ValueError("mechanism is required: the mechanism that answers the queries")
     else:
         source = VoteSource.of_counts(VoteCounts(np.asarray(votes)), mechanism)
     grid = moments.DEFAULT_MOMENTS if num_moments is None else np.arange(1.0, num_moments + 1.0)

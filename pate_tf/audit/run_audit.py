@@ -145,10 +145,10 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
     run = _Run(pathlib.Path(train_dir))
     checks: list[Check] = []
     if not (run.sensitive.is_dir() or run.released.is_dir() or list(run.root.rglob("*.sqlite3"))):
-        raise ValueError(f"`train_dir`: {run.root} is not a run folder")
+        raise ValueError(f"train_dir: {run.root} is not a run folder")
     for path in run.root.rglob("*"):  # reading a pipe would never end
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ValueError(f"`train_dir`: {path} is not a file or folder; remove it")
+            raise ValueError(f"train_dir: {path} is not a file or folder; remove it")
     with reporting.progress_bar(desc="checking", total=len(CHECKS), unit="part") as bar:
         for name, check in CHECKS.items():
             try:
@@ -162,7 +162,7 @@ def audit_run(train_dir: str | pathlib.Path, *, reporting: Reporting = QUIET) ->
             bar.update()
     outcomes = {check.outcome for check in checks}
     if outcomes <= {NOT_CHECKED}:
-        raise ValueError(f"`train_dir`: {run.root} contains nothing to check")
+        raise ValueError(f"train_dir: {run.root} contains nothing to check")
     honest = PASSED if run.ledgers else NOT_CHECKED
     outcome = VIOLATION if VIOLATION in outcomes else honest
     return RunAudit(folder=str(run.root), outcome=outcome, checks=checks)
@@ -602,7 +602,7 @@ def report_page(train_dir: str | pathlib.Path, *, audit: RunAudit | None = None)
     stated = next((path for path in places if path.exists()), None)
     if stated is None:
         raise ValueError(
-            f"`train_dir`: {root} has no privacy statement; first publish a student into it, with "
+            f"train_dir: {root} has no privacy statement; first publish a student into it, with "
             f"pate student or `publish()`"
         )
     statement = PrivacyStatement.from_dict(artifacts.read_json(stated))

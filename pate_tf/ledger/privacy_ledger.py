@@ -142,10 +142,10 @@ class Ledger(Store):
                 or if rows are missing that were seen before.
         """
         if not 0.0 <= delta < 1.0:
-            raise ValueError(f"`delta` must be in [0, 1), got {delta!r}")
+            raise ValueError(f"delta must be in [0, 1), got {delta!r}")
         if epsilon_budget is not None and not 0.0 < epsilon_budget < math.inf:
             raise ValueError(
-                f"`epsilon_budget` must be positive and finite, got {epsilon_budget!r}"
+                f"epsilon_budget must be positive and finite, got {epsilon_budget!r}"
             )
         ledger = cls(
             folder, source=source, identity=identity, unit=unit, acknowledge_reset=acknowledge_reset
@@ -312,12 +312,12 @@ class Ledger(Store):
             LedgerError: if the row can't be written.
         """
         if not (0.0 <= delta < 1.0 and 0.0 < epsilon_budget < math.inf):
-            raise ValueError("`epsilon_budget` must be positive and finite, and `delta` in [0, 1)")
+            raise ValueError("epsilon_budget must be positive and finite, and `delta` in [0, 1)")
         with self.exclusive():
             spent, _ = composition.smallest_epsilon(self.charges, delta)
             if spent > epsilon_budget:
                 raise ValueError(
-                    f"`epsilon_budget` must be at least {rounded_up(spent)}, the epsilon that this "
+                    f"epsilon_budget must be at least {rounded_up(spent)}, the epsilon that this "
                     f"ensemble has already spent at delta {delta:g}, got {epsilon_budget:g}"
                 )
             return self.replace_budget(epsilon_budget, delta)

@@ -133,7 +133,7 @@ class TlsFiles:
         contents = {}
         for path in (self.authority, self.certificate, self.key):
             if not path.exists():
-                raise ValueError(f"`certificates`: {path} does not exist")
+                raise ValueError(f"certificates: {path} does not exist")
             contents[path] = path.read_bytes()
         if self.key.stat().st_mode & 0o007:
             raise ValueError(

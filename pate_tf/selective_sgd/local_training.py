@@ -451,7 +451,7 @@ class NoisyParticipants(Participants):
         super().__init__(settings, model, records)
         charge = settings.charge()
         if charge is None or run is None:
-            raise ValueError("`directory` is required with privacy, for the ledger")
+            raise ValueError("directory is required with privacy, for the ledger")
         check_delta(settings.delta, sum(map(len, records.values())), settings.privacy)
         self._noise = noise or SystemNoise()
         self._scale = noise_scale(charge)

@@ -126,10 +126,10 @@ class TrainingSettings(Seeded):
         if self.is_noisy and self.target_epsilon is None:
             raise ValueError(f"`privacy={self.privacy}` needs `target_epsilon`, such as 8")
         if not self.is_noisy and self.target_epsilon is not None:
-            raise ValueError("`target_epsilon` needs `privacy=record`")
+            raise ValueError("target_epsilon needs `privacy=record`")
         if self.is_noisy and self.protocol != "synchronous":
             raise ValueError(
-                f"`privacy=record` needs `protocol=synchronous`, got {self.protocol}: only "
+                f"privacy=record needs `protocol=synchronous`, got {self.protocol}: only "
                 f"averages over participants reduce the noise"
             )
 
@@ -217,7 +217,7 @@ def noise_scale(charge: NoisyTraining) -> float:
     scale = sqrt((charge.noise_multiplier * LATTICE) ** 2 + ROUNDING**2) * (1.0 + 1e-12)
     if scale > MAX_NOISE:
         raise ValueError(
-            f"`target_epsilon` needs noise of {charge.noise_multiplier:.4g} times the clipping "
+            f"target_epsilon needs noise of {charge.noise_multiplier:.4g} times the clipping "
             f"norm, more than {MAX_NOISE / LATTICE:g}; choose a larger value"
         )
     return scale

@@ -107,7 +107,7 @@ def test_plans_at_delta_0_are_of_pure_mechanisms():
         assert planned.num_queries * candidate.mechanism.pure_epsilon <= 2.0
         assert candidate.epsilon == pytest.approx(2.0, rel=1e-6)
     for kind in (GaussianNoisyMax, GaussianHistogram, ConfidentGaussianNoisyMax, StabilityGate):
-        with pytest.raises(ValueError, match=r"`delta` must be above 0 for "):
+        with pytest.raises(ValueError, match=r"delta must be above 0 for "):
             plan(2.0, num_teachers=9, num_classes=3, delta=0.0, mechanism=kind)
 
 

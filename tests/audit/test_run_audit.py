@@ -685,7 +685,7 @@ def test_a_pipe_does_not_stop_an_audit(tmp_path):
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path):
     for read in (audit_run, report_page):
-        with pytest.raises(ValueError, match=r"`train_dir`: .* (is not a run|has no privacy)"):
+        with pytest.raises(ValueError, match=r"train_dir: .* (is not a run|has no privacy)"):
             read(tmp_path)
 
 

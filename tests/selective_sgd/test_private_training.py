@@ -168,8 +168,8 @@ class BranchLayer(keras.layers.Layer):
             for layer in (keras.layers.Dropout(0.5),)
         ),
         (BranchLayer(), {}, "the model (must process|has branches)"),
-        (None, {"delta": 0.5}, "^`delta` must be"),
-        (None, {"target_epsilon": 1e-3, "rounds": 10**6}, "^`target_epsilon` needs"),
+        (None, {"delta": 0.5}, "^delta must be"),
+        (None, {"target_epsilon": 1e-3, "rounds": 10**6}, "^target_epsilon must be larger"),
         (None, {}, "^charged"),
     ],
 )
@@ -215,7 +215,7 @@ def test_the_noise_has_the_scale_that_was_charged():
     assert scale**2 >= (charge.noise_multiplier * LATTICE) ** 2 + 64.0
     assert scale == pytest.approx(charge.noise_multiplier * LATTICE, rel=1e-9)
     assert size == 21
-    with pytest.raises(ValueError, match=r"^`target_epsilon` needs"):
+    with pytest.raises(ValueError, match=r"^target_epsilon needs"):
         noise_scale(dataclasses.replace(charge, noise_multiplier=2000.0))
 
 
