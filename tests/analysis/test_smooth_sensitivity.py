@@ -288,7 +288,7 @@ def test_one_class_costs_nothing_that_could_change():
     ],
 )
 def test_bounds_without_a_smooth_sensitivity_are_refused(mechanism, bound):
-    with pytest.raises(ValueError, match="expected a bound of"):
+    with pytest.raises(ValueError, match=r"smooth sensitivity needs|has no bound"):
         smooth_sensitivity(np.array([[3, 1]]), mechanism, moment=2.0, beta=0.1, bound=bound)
 
 
