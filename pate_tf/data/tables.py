@@ -21,7 +21,7 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from pate_tf.core.checks import MOST_FAULTS, raise_all
+from pate_tf.core.checks import MAX_FAULTS, raise_all
 from pate_tf.core.dataset import Dataset, is_labeled
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, warn_holder
@@ -247,9 +247,9 @@ class TextTable:
             return
         texts = {
             int(row): [text for text, misfit in misfits.items() if misfit[row]]
-            for row in np.flatnonzero(is_bad)[:MOST_FAULTS]
+            for row in np.flatnonzero(is_bad)[:MAX_FAULTS]
         }
-        faults = list(itertools.islice(self._faults(texts), MOST_FAULTS))
+        faults = list(itertools.islice(self._faults(texts), MAX_FAULTS))
         listed = [place for place, fault in enumerate(faults) if ONE_OF in fault]
         for place in listed[1:]:  # only the first fault lists the classes
             faults[place] = faults[place].partition(ONE_OF)[0]

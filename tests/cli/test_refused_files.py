@@ -60,7 +60,10 @@ def folder(tmp_path):
             ["schema", "--schema=new.toml", "--public=public.csv", "--label=Age"],
             ["Did you mean age?"],
         ),
-        (["run", "--epsilon=1", "--private=private.csv", *FILES], [*FAULTS, "line 4 has 2 fields instead of 3"]),
+        (
+            ["run", "--epsilon=1", "--private=private.csv", *FILES],
+            [*FAULTS, "line 4 has 2 fields instead of 3"],
+        ),
         (["run", "--epsilon=1", "--private=public.csv", *FILES], ["is also the private file"]),
         (
             ["run", "--epsilon=1", "--private=private.csv", FILES[0], "--schema=broken.toml"],

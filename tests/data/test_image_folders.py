@@ -304,7 +304,9 @@ def test_too_large_negative_and_other_files_are_named(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "none/dog").mkdir()
     for name in ("arrays", "flat"):
-        with pytest.raises(ValueError, match=r"it has no folders. Files that are not images, such as \.npz"):
+        with pytest.raises(
+            ValueError, match=r"it has no folders. Files that are not images, such as \.npz"
+        ):
             image_folders.load_public(None, tmp_path / name, size=(8, 8))
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="got none; files that are"):
         image_folders.load_public(tmp_path / "none")
