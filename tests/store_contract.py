@@ -118,9 +118,7 @@ class StoreContract:
             spend(self.kind, other, range(20, 21))
             assert "another ledger of the same subject was continued" in self.refusal(folder)
         else:
-            with pytest.warns(
-                LedgerWarning, match="2 ledgers use the records of the source patients"
-            ):
+            with pytest.warns(LedgerWarning, match="2 ledgers use the records of the source pat"):
                 other = self.open(elsewhere, source=source)
             assert other.charges.total() == 0
             spend(self.kind, other, range(20, 21))

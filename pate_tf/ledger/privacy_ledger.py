@@ -144,9 +144,7 @@ class Ledger(Store):
         if not 0.0 <= delta < 1.0:
             raise ValueError(f"delta must be in [0, 1), got {delta!r}")
         if epsilon_budget is not None and not 0.0 < epsilon_budget < math.inf:
-            raise ValueError(
-                f"epsilon_budget must be positive and finite, got {epsilon_budget!r}"
-            )
+            raise ValueError(f"epsilon_budget must be positive and finite, got {epsilon_budget!r}")
         ledger = cls(
             folder, source=source, identity=identity, unit=unit, acknowledge_reset=acknowledge_reset
         )

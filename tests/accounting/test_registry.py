@@ -120,8 +120,8 @@ def test_a_toy_is_planned_drawn_and_accounted_for():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: ToyGate.for_target(TARGET, COUNTS), r"toy_gate does not have .* follow from a target"),
-        (lambda: ToyHistogram(sigma=3.0).expected_correct(COUNTS), r"toy_.* does not have an outcome law"),
+        (lambda: ToyGate.for_target(TARGET, COUNTS), "toy_gate does not have param"),
+        (lambda: ToyHistogram(sigma=3.0).expected_correct(COUNTS), "not have an outcome law"),
         (
             lambda: data_dependent_alphas(
                 COUNTS, ToyNoisyMax(epsilon=0.5), np.ones(1), bound="two_sided"

@@ -73,10 +73,7 @@ def test_mistakes_end_in_one_line(tmp_path):
         (("join",), "participant: expected it to take part"),
         (("serve", "--roster=no.toml"), "no.toml: No such file"),
         (("serve", "--participants=3"), "Unknown command line flag 'participants'"),
-        (
-            ("serve", "--roster=good.toml"),
-            "--certificates: certificates/authority.pem does not exist",
-        ),
+        (("serve", "--roster=good.toml"), "--certificates: certificates/authority.pem does"),
     ):
         ended = run_script(SCRIPT, *flags, folder=tmp_path)
         assert ended.code in (1, 2)

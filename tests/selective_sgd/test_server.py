@@ -135,7 +135,7 @@ class TurnMachine(RuleBasedStateMachine):
         values = np.full(len(sent.values), 1.25, np.float32)
         if values.tolist() != sent.values.tolist():
             parts = {"indices": sent.indices, "values": values}
-            self.refused(upload(participant, sent.round, sent.version, **parts), "a different upload")
+            self.refused(upload(participant, sent.round, sent.version, **parts), "a different")
 
     @rule(
         participant=PARTICIPANT, changes=CHANGES, ahead=st.integers(-2, 5), newer=st.integers(0, 1)
