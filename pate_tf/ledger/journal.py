@@ -56,6 +56,7 @@ class Store(LedgerFile):
         source: the source that the store charges, fixed at first use.
         was_reset: whether the user ever continued although rows or an earlier store were missing.
         charges: the charges with their numbers.
+        num_debits: number of debits.
         epsilon_budget: the current budget; None without a budget.
         delta: the current delta; NaN without a delta.
         was_raised: whether the budget or its delta was ever raised.
@@ -91,6 +92,7 @@ class Store(LedgerFile):
         self.source = source
         self.was_reset = False
         self.charges: Counter[Charge] = Counter()
+        self.num_debits = 0
         self.epsilon_budget: float | None = None
         self.delta = math.nan
         self.was_raised = False
@@ -129,6 +131,7 @@ class Store(LedgerFile):
         elif row.kind in DEBITS:
             charge, number = charge_of(row)
             self.charges[charge] += number
+            self.num_debits += 1
             self._charged.add(first_debit(row))
         elif row.kind in ("opened", "budget") and "delta" in details:
             budget = details["epsilon_budget"]

@@ -84,8 +84,7 @@ class Roster(abc.ABC):
 
 
 COORDINATOR = "coordinator"  # its name in its certificate
-OVER = "Over"  # method of every server: whether the run is over, for participants
-STATUS = "Status"  # method of every server, for observers: also returns the times of last calls
+OVER = "Over"  # method of every server: whether the run is over
 GIVE_UP_SECONDS = 3600.0  # a process gives up after this time without a connection
 CALL_SECONDS = 60.0  # timeout of a call, in addition to the time that it waits at the server
 

@@ -150,11 +150,6 @@ class ParameterServer:
         """Number of finished rounds, except for asynchronous training."""
         return self.version // self.settings.num_participants
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all participants have uploaded in all rounds."""
-        return self.version == self.settings.num_participants * self.settings.rounds
-
     def pull(self, participant: int, round_number: int) -> Parameters | None:
         """Returns the parameters for a participant in a round; None if its turn has not come.
 
@@ -171,7 +166,8 @@ class ParameterServer:
             raise ValueError(f"the round must be from 0 to {settings.rounds}, got {round_number}")
         if round_number == settings.rounds:
             final = Parameters(version=self.version, values=self.released())
-            return final if self.is_over else None
+            is_over = self.version == settings.num_participants * settings.rounds
+            return final if is_over else None
         if round_number <= last:
             raise ValueError(
                 f"round {round_number} of participant {participant} was already applied; resume in "

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import math
 import pathlib
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,14 @@ import tensorflow as tf
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
-from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
+from pate_tf.core.reporting import LINE_SECONDS, NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import Named
 from pate_tf.models.architectures import model_definition
 from pate_tf.models.encoder import Encoder
 from pate_tf.net.credentials import GIVE_UP_SECONDS
+from pate_tf.net.health import Watch
 from pate_tf.release.noise import NoiseSource
 from pate_tf.representations.catalogue import default_representation, encoder_of
 from pate_tf.representations.raw import whitened
@@ -43,6 +45,7 @@ _log = logging.getLogger(__name__)
 WHITENED = "whitened"  # name of the default representation with partial whitening
 REPORT = "selective_sgd_report.json"
 SAMPLES_PER_BATCH = 500
+MAX_NAMES_LENGTH = 200  # maximum length of the list of missing participants in a log line
 LINGER_SECONDS = 60.0  # time for all participants to fetch the final parameters
 
 
@@ -279,6 +282,7 @@ def join(
     certificates: pathlib.Path,
     directory: pathlib.Path,
     acknowledge_reset: bool = False,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> pathlib.Path:
     """Runs all rounds of a participant, and returns the path of the final shared parameters.
@@ -294,6 +298,7 @@ def join(
         certificates: folder with the certificates of the authority and the participant.
         directory: the run folder.
         acknowledge_reset: see `DurableRun`.
+        watch: receives a function that returns the health of the participant's connection.
         give_up_after: give up after this number of seconds without a connection.
 
     Raises:
@@ -340,6 +345,7 @@ def join(
             )
             training = SharedTraining(participants, server)
             training.round = int(run.saved.get(ROUND, 0))
+            watch(lambda: server.health({"pate_rounds_total": training.round}))
             _log.info("joined run %s, round %d of %d", terms.run, training.round, settings.rounds)
             server.push_again()
             while training.round < settings.rounds:
@@ -357,6 +363,7 @@ def serve(
     directory: pathlib.Path,
     public: PublicExamples,
     reporting: Reporting = QUIET,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> RunReport:
     """Serves all rounds, then exports the global model with its statement.
@@ -373,6 +380,7 @@ def serve(
         public: samples of the data set that the terms name. Samples with labels are used to
             evaluate the model.
         reporting: how progress is shown.
+        watch: receives a function that returns the health of the server.
         give_up_after: seconds to wait for participants that have not fetched the final parameters.
 
     Raises:
@@ -391,7 +399,13 @@ def serve(
         service = ParameterService(server, terms, ledgers=run.folder / "ledgers.json")
         with service.listen(address, files) as listening:
             _log.info("listening on port %d", listening.port)
-            service.wait(lambda: server.is_over)
+            watch(lambda: listening.health({"pate_rounds_total": server.round}))
+            while names := service.missing():
+                some = textwrap.shorten(
+                    ", ".join(sorted(names)), MAX_NAMES_LENGTH, placeholder=" ..."
+                )
+                _log.info("waiting for %s: round %d of %d", some, server.round, settings.rounds)
+                service.wait(lambda: not service.missing(), LINE_SECONDS)
             view.assign(server.released())
             shared = SharedModel(
                 model=network,
