@@ -51,14 +51,12 @@ class Charge(ABC):
         answers: whether it is charged for answers to queries.
         releases_counts: whether labels are released with noisy counts, which have Gaussian noise of
             standard deviation `noise_scales["sigma"]`, in votes.
-        charged_per_batch: whether a whole batch is charged once, rather than each of its queries.
         releases_feature_sums: whether it releases feature sums of records, without teachers.
         counted: singular and plural of what is charged, for example "query" and "queries".
         labels_in_words: description of its labels.
         approximate: the (epsilon, delta) of the part without finite moments; None without this
             part.
         pure_epsilon: epsilon at delta 0; None without a pure guarantee.
-        most_queries: maximum number of queries of a batch; None without a limit.
         unit: adjacency of the cost: "record" for replace-one records, or any other change of one
             teacher; "owner" for add-or-remove-one owner.
         replaced_steps: the distance by which replacing one owner moves the value that gets Gaussian
@@ -73,7 +71,6 @@ class Charge(ABC):
 
     name: ClassVar[str]
     answers: ClassVar[bool] = False
-    charged_per_batch: ClassVar[bool] = False
     releases_counts: ClassVar[bool] = False
     releases_feature_sums: ClassVar[bool] = False
     counted: ClassVar[tuple[str, str]]
@@ -82,7 +79,6 @@ class Charge(ABC):
     noise_fields: ClassVar[tuple[str, ...]] = ()
     approximate: tuple[float, float] | None = None
     pure_epsilon: float | None = None
-    most_queries: int | None = None
     unit: str = "record"
     replaced_steps: float = 2.0
     chosen_by_answers: ClassVar[bool] = False
@@ -126,13 +122,12 @@ class Charge(ABC):
     def number_charged(self, num_queries: int) -> int:
         """Returns how often this is charged for a batch of num_queries new queries.
 
-        If it is charged per batch or for feature sums, this is 1, or 0 without queries. If it does
-        not answer queries, this is 1.
+        For a release of feature sums, this is 1, or 0 without queries. If it does not answer
+        queries, this is 1.
         """
         if not self.answers:
             return 1
-        is_once = self.charged_per_batch or self.releases_feature_sums
-        return min(num_queries, 1) if is_once else num_queries
+        return min(num_queries, 1) if self.releases_feature_sums else num_queries
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields; see `pate_tf.accounting.charge.charge_from_dict`.
@@ -197,7 +192,7 @@ def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueErr
 # In the worst case, an (epsilon, delta)-private mechanism reveals everything with probability
 # delta, and otherwise behaves like randomized response at epsilon (Kairouz, Oh and Viswanath 2015).
 # The privacy loss of several such mechanisms has a discrete distribution, which is combined with
-# the moments of all other charges (docs/proofs/stability_gate.md, Theorems G4 and G5). All results
+# the moments of all other charges (docs/proofs/approximate_dp.md, Theorems G4 and G5). All results
 # are rounded up.
 
 
@@ -494,7 +489,7 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # - Gaussian: the distance of the counts is largest if both votes move between the same two classes.
 #   The squared distance is then 8, and alpha = 8 l (l+1) / (2 sigma^2).
 # - A part that is only (epsilon, delta): (2 epsilon, delta (1 + e^epsilon))
-#   (docs/proofs/stability_gate.md, Theorem G6).
+#   (docs/proofs/approximate_dp.md, Theorem G6).
 # - Threshold: two moved votes change the largest count by at most 2, so alpha = 4 l (l+1) / (2
 #   sigma^2).
 #
@@ -507,7 +502,7 @@ def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
     """Returns the guarantee if `num_teachers` teachers change, rounded up.
 
     It is (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), with delta at most 1
-    (docs/proofs/stability_gate.md, Theorem G6).
+    (docs/proofs/approximate_dp.md, Theorem G6).
     """
     if num_teachers == 1:
         return guarantee
@@ -575,7 +570,7 @@ def by_losses(
     """Returns an epsilon at delta from the losses of all charges; infinite if it is unknown.
 
     (epsilon, delta) private parts are treated as leaking randomized response, combined with the
-    moments of all other charges (docs/proofs/stability_gate.md, Theorem G5). If all other charges
+    moments of all other charges (docs/proofs/approximate_dp.md, Theorem G5). If all other charges
     are pure or Gaussian, pure parts are treated as randomized response, and all Gaussian parts are
     treated exactly, as one Gaussian (docs/proofs/theory.md, Proposition S5).
 

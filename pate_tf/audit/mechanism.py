@@ -33,7 +33,6 @@ CONFIDENCE: Final = 0.999
 CHUNK: Final = 50_000  # queries or sums per batch of draws
 CHOOSING_FRACTION: Final = 0.25  # fraction of the draws for the choice of an event
 PILOT: Final = 10_000  # draws for each pair of neighbors, to choose a pair
-PILOT_BATCHES: Final = 1_000
 PILOT_CONFIDENCE: Final = 0.99
 MIN_DRAWS: Final = 1_000
 DELTAS: Final = (1e-3, 1e-2, 0.1)  # tested in addition to the requested delta
@@ -131,14 +130,12 @@ def draw(
     """Returns `number` draws for each data set of a pair."""
     noise = SystemNoise()
     num_classes = len(pair.first)
-    # If the answers of a batch depend on each other, each batch has a single query.
-    chunk = 1 if mechanism.charged_per_batch else CHUNK
     drawn = []
     for counts in pair:
         kinds = list[IntArray]()
         values = list[FloatArray]()
-        for done in range(0, number, chunk):
-            size = min(chunk, number - done)
+        for done in range(0, number, CHUNK):
+            size = min(CHUNK, number - done)
             table = np.tile(np.array(counts), (size, 1))
             kind = np.zeros(size, np.int64)
             value = np.zeros((size, 1))
@@ -252,7 +249,7 @@ def audit_mechanism(
 
     >>> import pate_tf
     >>> audit = pate_tf.audit.audit_mechanism(
-    ...     pate_tf.mechanisms.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
+    ...     pate_tf.LaplaceNoisyMax(scale=1.0), delta=1e-5, num_draws=20_000
     ... )
     >>> audit.outcome, audit.lower_bound <= audit.claimed
     ('passed', True)
@@ -264,8 +261,7 @@ def audit_mechanism(
     Args:
         mechanism: a registered mechanism that draws noise.
         delta: delta to test, in addition to `DELTAS`.
-        num_draws: number of draws for each data set. For mechanisms that are charged per batch, a
-            tenth of the default is enough.
+        num_draws: number of draws for each data set.
         reporting: how progress is shown.
 
     Raises:
@@ -287,7 +283,7 @@ def audit_mechanism(
 
     def promise(pair: Pair) -> float:
         """Returns the largest bound as a fraction of its claim, from a separate set of draws."""
-        drawn = draw(mechanism, pair, PILOT_BATCHES if mechanism.charged_per_batch else PILOT)
+        drawn = draw(mechanism, pair, PILOT)
         return max(
             tested(drawn, each, confidence=PILOT_CONFIDENCE) / max(claim, 1e-9)
             for each, claim in claims.items()

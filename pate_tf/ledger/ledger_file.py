@@ -151,10 +151,10 @@ def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
 def batches_before(
     history: Iterable[LedgerRow], mechanism: Charge, *, last: int
 ) -> Counter[Charge]:
-    """Returns the per-batch charges that preceded the labels of a mechanism.
+    """Returns the batches that earlier versions charged as a whole and that led to these labels.
 
-    If the mechanism itself is charged once per batch, these are all per-batch charges, including
-    its own. Otherwise, these are the per-batch charges that produced no labels.
+    If the mechanism itself was charged once per batch, these are all such batches. Otherwise, these
+    are the batches without an answer.
 
     Args:
         history: rows of a ledger.
@@ -166,13 +166,13 @@ def batches_before(
     for row in history:
         if row.kind in DEBITS and row.sequence <= last:
             charge, number = charge_of(row)
-            if charge.charged_per_batch:
+            if charge.approximate is not None:
                 debits[row.sequence] = (charge, number)
         elif row.kind == "answers" and not row.details["num_answered"]:
             unanswered.add(row.details["debit"])
     charges: Counter[Charge] = Counter()
     for sequence, (charge, number) in debits.items():
-        if mechanism.charged_per_batch or sequence in unanswered:
+        if mechanism.approximate is not None or sequence in unanswered:
             charges[charge] += number
     return charges
 
