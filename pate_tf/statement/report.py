@@ -20,7 +20,7 @@ from pate_tf.statement.privacy_statement import TEMPLATES, PrivacyStatement
 
 PAGE: Final = "report.html"
 MODEL_CARD: Final = "README.md"
-# Statements, and the folder of the models that each is of.
+# Statements, with the folder of their models.
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
 # What a run writes about its model, in its folder or below `sensitive/`.
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
@@ -83,9 +83,8 @@ def _contents(root: pathlib.Path) -> dict[str, Any]:
     stated = next((path for path in places if path.exists()), None)
     if stated is None:
         raise ValueError(
-            f"train_dir: expected the folder of a run with a privacy statement, got {root}, which "
-            f"has none; publish a student into it: `publish()` without a folder does, and "
-            f"`pate student`"
+            f"train_dir: {root} has no privacy statement; first publish a student into it, with "
+            f"pate student or `publish()`"
         )
     statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
     reports = [folder / name for folder in (root / artifacts.SENSITIVE, root) for name in REPORTS]

@@ -36,7 +36,7 @@ def test_the_page_names_every_subcommand_and_begins_with_what_pate_is(
         (("predict", "--studnt=a"), 2, "'studnt'. Did you mean: student"),
         (("completion",), 2, "error: name a shell: pate completion bash|zsh"),
         (("start", "--private=nowhere.csv"), 1, "error: nowhere.csv"),
-        (("start", "--yes"), 2, "error: private: name the file"),
+        (("start", "--yes"), 2, "error: --private: name the file"),
         (("silo", "nonsense"), 2, "error: expected one of init"),
     ],
 )
