@@ -170,17 +170,20 @@ class FlagValueError(ValueError):
 
 
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
-    """Returns an error's message in the words of who typed flags.
+    """Returns a message of the library with flags in place of arguments.
 
     Args:
-        message: of the library; begins with the argument that is wrong and a colon, and has further
-            arguments in backticks, such as `name` or `name=value`.
-        flag_of_argument: the flag that sets an argument, where they have different names.
+        message: may begin with an argument, as in "name: ...", "name is required" or "name must be
+            ...". Other arguments are in backticks, such as `name` or `name=value`.
+        flag_of_argument: the flag of each argument whose flag has another name.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
-    argument, colon, text = message.partition(":")
-    return flag_of_argument.get(argument, argument) + colon + text
+    if argument := re.match(r"(\w+)(?=:|=| is | must | needs )", message):
+        name = flag_of_argument.get(argument[1], argument[1])
+        dashes = "--" if name in FLAGS else ""
+        message = f"{dashes}{name}{message[argument.end() :]}"
+    return message
 
 
 def guarded(
