@@ -50,11 +50,11 @@ class RawPart(Part):
         self.learnt = constants(middle, unit)
         self._middle, self._unit = self.learnt
         self.widths = (self.num_numbers + 1,)
-        # Without a pool, texts only use single words, in fewer buckets. Each product of two features
-        # gets noise, and most pairs of words are rare. Accuracy is 2 to 9 points higher than with
-        # pairs at epsilons .3, 1 and 3, on the sentences of `standard_library` and `packages` of
-        # benchmarks/own_data.py and on the first 160 characters of 6,040 e-mails (SpamAssassin's
-        # public corpus).
+        # Without a pool, texts only use single words, in fewer buckets. Each product of two
+        # features gets noise, and most pairs of words are rare. Accuracy is 2 to 9 points higher
+        # than with pairs at epsilons .3, 1 and 3, on the sentences of `standard_library` and
+        # `packages` of benchmarks/own_data.py and on the first 160 characters of 6,040 e-mails
+        # (SpamAssassin's public corpus).
         self._folded = 0
         self._num_words = num_of_words(self.num_numbers)
         if dataset.kind == "text" and not pool:
