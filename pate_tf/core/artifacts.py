@@ -107,6 +107,16 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
             os.close(descriptor)
 
 
+def check_no_writer(root: pathlib.Path | None, *names: str) -> None:
+    """Raises ValueError if a process is at work in a folder below a run's, OSError without locks.
+
+    For commands that take the lock later: a second one is refused before TensorFlow starts.
+    """
+    if root is not None and root.joinpath(*names).is_dir():
+        with only_writer(root.joinpath(*names)):
+            pass
+
+
 @contextlib.contextmanager
 def lease(path: pathlib.Path) -> Iterator[None]:
     """Protects a half-written file or folder from `remove_abandoned` in any process.
