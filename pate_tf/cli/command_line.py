@@ -288,6 +288,7 @@ def start_log(role: str, name: str) -> Callable[[str], None]:
     is repeated is counted, and the next event says how often.
     """
     repeated: Counter[str] = Counter()
+    is_json = FLAGS.log_format == "json"  # the log may outlive the flags
 
     def is_printed(record: logging.LogRecord) -> bool:
         message = record.getMessage().removeprefix(f"{name}: ")
@@ -302,7 +303,7 @@ def start_log(role: str, name: str) -> Callable[[str], None]:
         moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         values = (moment, record.levelname, role, name, message)
         record.line = f"{moment} {record.levelname} {role} {name}: {message}"
-        if FLAGS.log_format == "json":
+        if is_json:
             record.line = json.dumps(dict(zip(LOG_FIELDS, values, strict=True)))
         return True
 

@@ -12,6 +12,9 @@ It need not be trusted: silos randomize their votes, or share them among the ros
 see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from absl import flags
 
 from pate_tf.accounting.charge import rounded_up
@@ -40,8 +43,12 @@ def define() -> None:
     command_line.define_give_up_after()
 
 
-def main() -> None:
-    """Reads the flags, runs, prints a table."""
+def main(transport: Callable[[SiloRoster, Any], Any] | None = None) -> None:
+    """Reads the flags, runs, prints a table.
+
+    Args:
+        transport: see `coordinate`.
+    """
     queries = QueryConfig(**{**command_line.values_of(QueryWishes), "seed": FLAGS.seed})
     are_sums = FLAGS.method == "feature_sums"
     files = command_line.own_files(with_private=False, needs_public=not are_sums)
@@ -58,7 +65,9 @@ def main() -> None:
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
         artifacts.remove_abandoned(run.folder)
         log = command_line.start_log("coordinator", SiloRoster.read(run.roster).run)
-        report = coordinate(run, on_event=log, give_up_after=FLAGS.give_up_after)
+        report = coordinate(
+            run, transport=transport, on_event=log, give_up_after=FLAGS.give_up_after
+        )
     command_line.write_report(run.report_file, report)
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")

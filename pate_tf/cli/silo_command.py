@@ -11,6 +11,8 @@ open port. What it sends is what the policy allows, charged before it is drawn. 
 ledger (SILO_DIR/sensitive): never restore it from a copy.
 
 `pate silo status --silo_dir=clinic` prints what was spent, and when the coordinator heard of each.
+`pate silo report --silo_dir=clinic` writes the epsilon of each round to clinic/report.csv and
+clinic/report.json, for an auditor.
 
 With --method=feature_sums no teacher votes: features of the records are summed by class and shared
 with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
@@ -24,22 +26,25 @@ import contextlib
 import functools
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
-from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.composition import Charge, smallest_epsilon
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 from pate_tf.core.settings import described
 from pate_tf.ledger.journal import Store
-from pate_tf.ledger.ledger_file import DATABASE
+from pate_tf.ledger.ledger_file import DATABASE, LedgerRow, charges_of
 from pate_tf.silos import silo_server
 from pate_tf.silos.roster import METHODS, Member, Policy
 
 FLAGS = flags.FLAGS
+REPORT = "report"
+FLAG_OF_ARGUMENT = command_line.flag_of_argument(Policy, silo_server.SiloRun)
 INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
 
 
@@ -100,11 +105,16 @@ def init() -> None:
     print(f"read and sign off {path}; then: pate silo serve {files}")
 
 
-def serve() -> None:
-    """Works for a coordinator."""
+def settings_of_silo() -> silo_server.SiloRun:
+    """Returns what the flags of `serve` say."""
     require("the folder of the silo", "silo_dir")
     files = command_line.own_files(with_private=True)
-    settings = command_line.read(silo_server.SiloRun, files=files)
+    return command_line.read(silo_server.SiloRun, files=files)
+
+
+def serve() -> None:
+    """Works for a coordinator."""
+    settings = settings_of_silo()
     policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
     with artifacts.only_writer(settings.folder):
         log = command_line.start_log("silo", policy.silo)
@@ -119,11 +129,7 @@ def status() -> None:
     require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     policy = Policy.read(folder / silo_server.POLICY)
-    spent = 0.0
-    if (folder / artifacts.SENSITIVE / DATABASE).exists():
-        with contextlib.closing(Store(folder / artifacts.SENSITIVE, read_only=True)) as account:
-            account.catch_up()
-            spent = smallest_epsilon(account.charges, policy.delta)[0]
+    spent, _ = smallest_epsilon(charges_of(_rows(folder)), policy.delta)
     print(f"{policy.silo}: epsilon {spent:.3f} spent of {policy.epsilon_budget:g}")
     if (folder / silo_server.ENDED).exists():
         print(f"{policy.silo}: {silo_server.OVER}")
@@ -138,15 +144,49 @@ def status() -> None:
         print(f"{name}: " + (f"called {seconds:.0f} s ago" if seconds >= 0 else "not called yet"))
 
 
+def _rows(folder: pathlib.Path) -> list[LedgerRow]:
+    """Returns the rows of a silo's ledger; none before it has one."""
+    sensitive = folder / artifacts.SENSITIVE
+    if not (sensitive / DATABASE).exists():
+        return []
+    with contextlib.closing(Store(sensitive, read_only=True)) as account:
+        return account.catch_up()
+
+
+def report() -> None:
+    """Writes what each round cost the silo, as CSV and as JSON."""
+    require("the folder of the silo", "silo_dir")
+    folder = pathlib.Path(FLAGS.silo_dir)
+    policy = Policy.read(folder / silo_server.POLICY)
+    charges: Counter[Charge] = Counter()
+    rounds: list[dict[str, Any]] = []
+    for row in _rows(folder):
+        if charged := charges_of([row]):
+            charges += charged
+            values = {
+                "round": len(rounds) + 1,
+                "time": row.time,
+                "mechanism": next(iter(charged)).name,
+                "queries": charged.total(),
+                "epsilon": smallest_epsilon(charged, policy.delta)[0],
+                "epsilon_so_far": smallest_epsilon(charges, policy.delta)[0],
+            }
+            rounds.append(values)
+    fields = ("silo", "epsilon_budget", "delta", "unit")
+    summary = {name: getattr(policy, name) for name in fields}
+    artifacts.write_json(folder / f"{REPORT}.json", {**summary, "rounds": rounds})
+    table = [list(rounds[0]) if rounds else [], *(list(each.values()) for each in rounds)]
+    lines = [",".join(map(str, cells)) + "\n" for cells in table]
+    artifacts.write_text(folder / f"{REPORT}.csv", "".join(lines))
+    print(f"{policy.silo}: {len(rounds)} rounds, in {folder / REPORT}.csv and .json")
+
+
 def keys() -> None:
     """Makes a silo's keys and prints its entry on the roster."""
-    from pate_tf.silos.protocol import Keys  # needs cryptography
-
     require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     name = Policy.read(folder / silo_server.POLICY).silo
-    sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
-    identity = Keys.load_or_create(sensitive / silo_server.KEYS, name).identity
+    identity = silo_server.silo_keys(folder, name).identity
     print(Member(name=name, identity=identity).entry())
 
 
@@ -166,6 +206,7 @@ COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "keys": (keys, ("silo_dir",)),
     "serve": (serve, ()),
     "status": (status, ("silo_dir", "certificates")),
+    "report": (report, ("silo_dir",)),
     "certificates": (certificates, ("certificates", "demo", "names")),
 }
 
@@ -182,6 +223,5 @@ def run() -> None:
         raise SystemExit(0 if is_help else command_line.FLAG_ERROR)
     del sys.argv[1]
     main, _ = COMMANDS[name]
-    renamed = command_line.flag_of_argument(Policy, silo_server.SiloRun)
-    guarded = command_line.guarded(main, FLAGS, renamed)
+    guarded = command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT)
     command_line.run(guarded, functools.partial(define, name), __doc__)

@@ -29,6 +29,7 @@ from pate_tf.students.student_kinds import StudentSettings
 
 REPORT = "report.json"
 ENCODER = "encoder.npz"
+AGGREGATOR_SECONDS = 120.0  # for an aggregator's answer on one step
 DIGITS = 16  # of a digest, for people
 
 
@@ -88,6 +89,7 @@ class CoordinatorRun(DataSource, Output, JointMethod, WishedEpsilon, ProtectedUn
 def coordinate(
     run: CoordinatorRun,
     *,
+    transport: Callable[[SiloRoster, Any], Any] | None = None,
     on_event: Callable[[str], None] = lambda event: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> dict[str, Any]:
@@ -97,6 +99,15 @@ def coordinate(
     is written it tells everyone who called that the run is over, and waits at most `give_up_after`
     seconds for those that are cut off. Started again after the end it asks and charges nothing, and
     late callers hear the end.
+
+    Args:
+        run: settings.
+        transport: takes the roster and `coordinator_services`, and returns a context manager that
+            serves these, with an `end` as of `TlsServer`. It needs every silo's keys on the roster,
+            and gives an aggregator `asking.seconds` for each step. Default: a `TlsServer` with the
+            run's address and certificates.
+        on_event: called with what happened.
+        give_up_after: see above.
 
     Returns:
         JSON values, also written to `report.json`: silos, aggregators, what each spent, accuracies
@@ -108,11 +119,14 @@ def coordinate(
         OSError: if a file can't be read, or an aggregator is missing.
     """
     roster = SiloRoster.read(run.roster)  # before TensorFlow is imported
+    from pate_tf.net.calls import TlsServer  # needs grpcio
     from pate_tf.queries.strategies import check_queries
     from pate_tf.run.pipeline import RunData, execute
     from pate_tf.run.student import Student, measured_rows
-    from pate_tf.silos.transport import AggregatorService, serve_coordinator
+    from pate_tf.silos.transport import AggregatorService, coordinator_services
 
+    if len(roster.identities) < len(roster.members) and (run.method == FEATURE_SUMS or transport):
+        raise ValueError(f"roster: expected keys of every silo in {run.roster}")
     public = run.load_public(QUIET)
     split = public.split(public.dataset.pool_size)
     pool = split.pool
@@ -132,7 +146,9 @@ def coordinate(
         export_formats=run.export_formats,
         labels_whole_pool=are_sums,
     )
-    files = TlsFiles.of(run.certificates, COORDINATOR)
+    files: Any = None  # of the default transport
+    if transport is None:
+        files = TlsFiles.of(run.certificates, COORDINATOR)
     representation = None
     mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own
     if are_sums:
@@ -145,20 +161,24 @@ def coordinate(
     asking = dataclasses.replace(run.asking, mechanism=mechanism)
     aggregators = None
     if asking.mechanism is not None:
-        aggregators = AggregatorService([identity.name for identity in roster.aggregators])
-    with (
-        Coordinator(
-            roster,
-            folder=run.folder / "coordinator",
-            asking=asking,
-            aggregators=() if aggregators is None else aggregators.asks,
-            on_event=on_event,
-        ) as coordinator,
-        serve_coordinator(
-            run.address, coordinator.journal, files=files, aggregators=aggregators
-        ) as server,
-    ):
-        on_event(f"listening on port {server.port}")
+        aggregators = AggregatorService(
+            [identity.name for identity in roster.aggregators],
+            seconds=AGGREGATOR_SECONDS if transport is None else asking.seconds,
+        )
+    with Coordinator(
+        roster,
+        folder=run.folder / "coordinator",
+        asking=asking,
+        aggregators=() if aggregators is None else aggregators.asks,
+        on_event=on_event,
+    ) as coordinator:
+        services = coordinator_services(coordinator.journal, aggregators)
+        if transport is not None:
+            server = coordinator.enter_context(transport(roster, services))
+        else:
+            server = TlsServer(run.address, files=files, services=services)
+            coordinator.enter_context(server)
+            on_event(f"listening on port {server.port}")
         silos = Silos(coordinator, asking.seconds, on_event)
         fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
         statement: Any = fitted.published.statement  # of silos
@@ -237,8 +257,6 @@ def _mechanism_of_sums(
 
     least = run.least_silos or -(-4 * len(roster.members) // 5)
     number = len(roster.aggregators)
-    if len(roster.identities) < len(roster.members):
-        raise ValueError(f"roster: expected keys of every silo in {run.roster}")
     if run.epsilon is None:
         raise ValueError("epsilon: expected a number with feature_sums, got none")
     if least > len(roster.members):

@@ -124,18 +124,48 @@ def serve(
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
-    from pate_tf.silos.protocol import Keys  # needs cryptography
     from pate_tf.silos.transport import TaskConnection  # needs grpcio
 
     policy = Policy.read(run.folder / POLICY)
+    was_over = (run.folder / ENDED).exists()
+    files = TlsFiles.of(run.certificates, policy.silo)
+    with (
+        open_silo(run, policy, on_event=on_event) as silo,
+        TaskConnection(policy.coordinator, files=files) as connection,
+    ):
+        (run.folder / ENDED).unlink(missing_ok=True)
+        on_event(f"{silo.name} dials {policy.coordinator}")
+        try:
+            connection.serve(
+                silo.result,
+                on_event=lambda event: on_event(f"{silo.name}: {event}"),
+                give_up_after=give_up_after,
+            )
+        except ConnectionError:
+            if not was_over:
+                raise
+        artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
+        on_event(f"{silo.name}: {OVER}")
+
+
+def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) -> Silo:
+    """Returns a silo that can answer, whatever carries its messages.
+
+    Args:
+        run: its folder, data and roster.
+        policy: of its folder.
+        on_event: called with what happened, in words without anything of the data.
+
+    Raises:
+        ValueError: if policy, teacher and roster do not fit each other.
+        LedgerError: if the ledger can't be used.
+        OSError: if a file can't be read.
+    """
     are_sums = run.method == "feature_sums"
     if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
         other = METHODS[not are_sums]
         raise ValueError(f"method: expected {other}, as {POLICY} allows, got {run.method}")
-    was_over = (run.folder / ENDED).exists()
     artifacts.remove_abandoned(run.folder)
-    (run.folder / ENDED).unlink(missing_ok=True)
-    files = TlsFiles.of(run.certificates, policy.silo)
     folder = artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
     roster = None if run.roster is None else SiloRoster.read(run.roster)
     source = run.named_source
@@ -146,7 +176,7 @@ def serve(
         source = PrivateSource.of_file(run.files.private, run.files.name)
     content: SiloTeacher | SiloSums
     if are_sums:
-        keys = Keys.load_or_create(folder / KEYS, policy.silo)
+        keys = silo_keys(run.folder, policy.silo)
         if roster is None or keys.identity not in roster.identities:
             raise ValueError(
                 f"roster: expected {policy.silo} in {run.roster} with the keys of its folder, got "
@@ -160,30 +190,26 @@ def serve(
     else:
         content = make_teacher(run, folder)
         on_event(f"{policy.silo}: the teacher is ready")
-    with (
-        TaskConnection(policy.coordinator, files=files) as connection,
-        Silo(
-            policy,
-            content,
-            folder=folder,
-            roster=roster,
-            keys=keys,
-            source=source,
-            acknowledge_reset=run.acknowledge_reset,
-        ) as silo,
-    ):
-        on_event(f"{silo.name} dials {policy.coordinator}")
-        try:
-            connection.serve(
-                silo.result,
-                on_event=lambda event: on_event(f"{silo.name}: {event}"),
-                give_up_after=give_up_after,
-            )
-        except ConnectionError:
-            if not was_over:
-                raise
-        artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
-        on_event(f"{silo.name}: {OVER}")
+    return Silo(
+        policy,
+        content,
+        folder=folder,
+        roster=roster,
+        keys=keys,
+        source=source,
+        acknowledge_reset=run.acknowledge_reset,
+    )
+
+
+def silo_keys(folder: pathlib.Path, name: str) -> Any:
+    """SENSITIVE: returns the keys of a silo's folder, which are made if there are none.
+
+    Raises ValueError if they are another silo's.
+    """
+    from pate_tf.silos.protocol import Keys  # needs cryptography
+
+    sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
+    return Keys.load_or_create(sensitive / KEYS, name)
 
 
 def make_sums(run: SiloRun) -> SiloSums:
@@ -279,20 +305,12 @@ def serve_aggregator(
         LedgerError: if its journal can't be used.
         OSError: if a file can't be read.
     """
-    from pate_tf.silos.aggregator import Aggregator  # needs cryptography
-    from pate_tf.silos.protocol import Keys
     from pate_tf.silos.transport import TaskConnection, task_result  # needs grpcio
 
-    path = run.folder / KEYS
-    if not path.exists():
-        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
-    keys = Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
-    roster = SiloRoster.read(run.roster)
-    name = keys.identity.name
-    if keys.identity not in roster.aggregators:
-        raise ValueError(f"roster: expected {name} in {run.roster} with the keys of its folder")
+    aggregator, roster = open_aggregator(run)
+    name = aggregator.identity.name
     with (
-        Aggregator(keys, run.folder / JOURNAL) as aggregator,
+        aggregator,
         TaskConnection(
             run.coordinator, files=TlsFiles.of(run.certificates, name), is_aggregator=True
         ) as connection,
@@ -304,3 +322,35 @@ def serve_aggregator(
             give_up_after=give_up_after,
         )
         on_event(f"{name}: {OVER}")
+
+
+def aggregator_keys(run: AggregatorRun) -> Any:
+    """SENSITIVE: returns the keys of an aggregator's folder.
+
+    Raises ValueError if there are none.
+    """
+    from pate_tf.silos.protocol import Keys  # needs cryptography
+
+    path = run.folder / KEYS
+    if not path.exists():
+        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
+    return Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
+
+
+def open_aggregator(run: AggregatorRun) -> tuple[Any, SiloRoster]:
+    """Returns an `Aggregator` that can answer, and the roster with everyone's keys.
+
+    Raises:
+        ValueError: if the aggregator has no keys, or is not on the roster.
+        LedgerError: if its journal can't be used.
+        OSError: if a file can't be read.
+    """
+    from pate_tf.silos.aggregator import Aggregator  # needs cryptography
+
+    keys = aggregator_keys(run)
+    roster = SiloRoster.read(run.roster)
+    if keys.identity not in roster.aggregators:
+        raise ValueError(
+            f"roster: expected {keys.identity.name} in {run.roster} with the keys of its folder"
+        )
+    return Aggregator(keys, run.folder / JOURNAL), roster
