@@ -164,6 +164,8 @@ class FlowerServer(contextlib.ExitStack):
                 raise PermissionError("the signature is not of this name on the roster")
             answer: object = Answer.OK
             if service is None:
+                # Of two nodes that prove a name the later one replaces the other for a while.
+                self._due[self._nodes.get(name, node)] = self._clock() + ANSWER_SECONDS
                 self._nodes[name] = node
             else:
                 kind, submit = service.methods["Submit"]

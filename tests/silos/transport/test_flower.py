@@ -1,7 +1,8 @@
 """A coordinator, silos and aggregators whose messages Flower carries."""
 
+import contextlib
+import functools
 import json
-import logging
 import os
 import pathlib
 import shutil
@@ -14,17 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from script_processes import REPOSITORY, run_script
+from script_processes import REPOSITORY, run_script, start
 
 pytest.importorskip("flwr", reason="needs pip install 'pate_tf[flower]', as CI has it")
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
 from pate_tf.accounting.local import SecureHistogram
 from pate_tf.data.data_source import FileSource
 from pate_tf.flower.app import ANSWER_SECONDS, FlowerServer, client_app
-from pate_tf.ledger.ledger_file import BudgetExceeded
 from pate_tf.silos import Asking, Coordinator, SiloRoster
 from pate_tf.silos.transport import AggregatorService, coordinator_services
 
@@ -136,44 +137,190 @@ class Nodes(Grid):
         return self.replies[identifier].metadata.src_node_id if identifier in self.replies else None
 
 
-def test_silos_and_aggregators_answer_over_flower(tmp_path, monkeypatch, caplog):
+def ask(nodes):
+    """Labels of 20 inputs, over Flower: prints how many are right, and each silo's epsilon."""
+    for field in ("task_id", "run_id", "node_id"):  # of a process that Flower started
+        setattr(TaskIdentity, field, 1)
+    sys.path.append(os.getcwd())
+    files = FileSource(public=pathlib.Path("public.csv"), schema=pathlib.Path("schema.toml"))
+    public = files.load_public()
+    pool = public.split(public.dataset.pool_size).pool
+    roster = SiloRoster.read(pathlib.Path("roster.toml"))
+    grid, line, now = Nodes(nodes, slow=(1,)), AggregatorService(AGGREGATORS), [0.0]
+    asking = Asking(mechanism=SECURE, seconds=60.0)
+    options = {"folder": "coordinator", "asking": asking, "aggregators": line.asks}
+    with Coordinator(roster, **options) as coordinator, ThreadPoolExecutor(1) as thread:
+        services = coordinator_services(coordinator.journal, line)
+        server = FlowerServer(grid, roster, services, clock=lambda: now[0])
+        labels = thread.submit(coordinator.ask, pool, np.arange(20))
+        while not labels.done():  # nodes answer in the main thread, as in a process of Flower's
+            server.step()
+            now[0] += ANSWER_SECONDS
+        is_right = labels.result().labels == (pool.inputs[:20, 0] >= 50)
+        epsilons = {spent.name: spent.epsilon for spent in coordinator.spending()}
+    print(json.dumps({"right": int(is_right.sum()), "epsilons": epsilons, "asked": grid.asked[1]}))
+
+
+def test_silos_and_aggregators_answer_over_flower(tmp_path):
     """One silo answers twice, one node has a silo's name without its keys, one is misconfigured."""
     nodes = set_up(tmp_path, policy=POLICY, budget=400.0)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    shutil.copytree("hospital-3", "impostor", ignore=shutil.ignore_patterns("keys.json"))
+    keyless = shutil.ignore_patterns("keys.json")
+    shutil.copytree(tmp_path / "hospital-3", tmp_path / "impostor", ignore=keyless)
     false = nodes["hospital-3"].replace("--silo_dir=hospital-3", "--silo_dir=impostor")
-    broken = nodes["hospital-2"].replace("hospital-2.csv", "secret-of-hospital-2.csv")
-    pool = FileSource(public=pathlib.Path("public.csv"), schema=pathlib.Path("schema.toml"))
-    public = pool.load_public()
-    pool = public.split(public.dataset.pool_size).pool
-    now = [0.0]
-
-    def ask(grid, roster, number):
-        """Labels of so many inputs; the nodes answer in the main thread, as Flower has them do."""
-        line = AggregatorService(AGGREGATORS)
-        asking = Asking(mechanism=SECURE, seconds=120.0)
-        options = {"folder": tmp_path / "coordinator", "asking": asking, "aggregators": line.asks}
-        with Coordinator(roster, **options) as coordinator, ThreadPoolExecutor(1) as thread:
-            services = coordinator_services(coordinator.journal, line)
-            server = FlowerServer(grid, roster, services, clock=lambda: now[0])
-            labels = thread.submit(coordinator.ask, pool, np.arange(number))
-            while not labels.done():
-                server.step()
-                now[0] += ANSWER_SECONDS
-            return labels.result(), coordinator.spending()
-
-    roster = SiloRoster.read(tmp_path / "roster.toml")
-    grid = Nodes([*nodes.values(), false, broken], slow=(1,))
-    with caplog.at_level(logging.WARNING):
-        labels, spending = ask(grid, roster, 20)
-    truth = (pool.inputs[:20, 0] >= 50).astype(int)
-    assert labels.num_answered == 20 and (labels.labels == truth).mean() > 0.9
-    assert grid.asked[1] >= 3
-    assert f"node {len(nodes) + 1} was dropped: the signature is not of this name" in caplog.text
-    assert "failed: RuntimeError('pate ended with exit code" in caplog.text
-    assert "secret" not in caplog.text
-    for name, spent in zip(SILOS, spending, strict=True):
+    broken = nodes["hospital-2"].replace(":teacher", ":secret")
+    call = functools.partial(ask, [*nodes.values(), false, broken])
+    ended = start(call, folder=tmp_path).wait()
+    assert ended.code == 0, ended.err
+    log = ended.out + ended.err
+    result = json.loads(ended.out.splitlines()[-1])
+    assert result["right"] >= 18 and result["asked"] >= 3
+    assert f"node {len(nodes) + 1} was dropped: the signature is not of this name" in log
+    assert "hospital-2 failed: RuntimeError('pate ended with exit code 1" in log
+    for name in SILOS:
         (each,) = charges(tmp_path, name)
-        assert each["mechanism"] == SECURE.name and each["queries"] == 20
-        assert each["epsilon"] == each["epsilon_so_far"] == pytest.approx(spent.epsilon)
+        assert each["mechanism"] == SECURE.name and 10 < each["queries"] <= 20  # once each
+        assert each["epsilon"] == each["epsilon_so_far"] == result["epsilons"][name]
+
+
+class Processes:
+    """Processes by name, in groups of their own, that write a log each."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.running = {}
+        self.environment = {
+            **os.environ,
+            "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+            "PATE_TF_STATE": str(folder / "state"),
+            "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+        }
+
+    def start(self, name, *command):
+        with open(self.folder / f"{name}.log", "a") as log:
+            self.running[name] = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self, name):
+        process = self.running.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def until(self, name, *texts, patience=900.0):
+        """Waits until a log has one of these texts."""
+        path = self.folder / f"{name}.log"
+        end = time.monotonic() + patience
+        while not any(text in path.read_text() for text in texts):
+            assert time.monotonic() < end, path.read_text()[-2000:]
+            time.sleep(0.5)
+
+
+COORDINATOR = (
+    "--roster=roster.toml --method=feature_sums --epsilon=1 --public=public.csv "
+    "--schema=schema.toml --train_dir=run --round_seconds=900"
+)
+
+
+class FlowerRun(Processes):
+    """A SuperLink, and a SuperNode for each silo and aggregator."""
+
+    def __init__(self, folder, nodes):
+        super().__init__(folder)
+        self.nodes = nodes
+        self.ports = dict(zip((*nodes, "superlink"), free_ports(len(nodes) + 1), strict=True))
+        self.address = f"127.0.0.1:{self.ports['superlink']}"
+        (folder / "flwr").mkdir()
+        entry = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{self.address}"\n'
+        (folder / "flwr" / "config.toml").write_text(entry + "insecure = true\n")
+        self.start_superlink()
+        for name in nodes:
+            self.start_node(name)
+
+    def start_superlink(self):
+        flags = ("--port", str(self.ports["superlink"]), "--database", str(self.folder / "link.db"))
+        install = "--disable-runtime-dependency-installation"
+        self.start("superlink", "flower-superlink", "--insecure", *flags, install)
+        self.until("superlink", "Uvicorn running", "startup complete", "200")
+
+    def start_node(self, name):
+        flags = ("--superlink", self.address, "--port", str(self.ports[name]))
+        configuration = f"pate='{self.nodes[name]}'"
+        self.start(name, "flower-supernode", "--insecure", *flags, "--node-config", configuration)
+
+    def submit(self, name, flags=COORDINATOR):
+        """Submits a run, whose log is that of this name."""
+        (self.folder / f"{name}.toml").write_text(f"coordinator = '{flags}'\n")
+        app = str(REPOSITORY / "pate_tf" / "flower")
+        self.start(name, "flwr", "run", app, "here", "--run-config", f"{name}.toml", "--stream")
+
+
+def free_ports(number):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def statement(folder):
+    """The statement of a run, without what differs between two runs."""
+    (path,) = (folder / "run" / "released").rglob("privacy_statement.json")
+    return {
+        name: value
+        for name, value in json.loads(path.read_text()).items()
+        if name not in ("student_digest", "created", "date")
+    }
+
+
+@pytest.mark.long
+def test_a_run_over_flower_is_that_of_pate_coordinator(tmp_path):
+    """A SuperNode and the SuperLink are killed in the middle; then budgets are used up."""
+    nodes = set_up(tmp_path)
+    here = tmp_path / "grpc"
+    shutil.copytree(tmp_path, here)
+    with contextlib.ExitStack() as stack:
+        over_flower, over_grpc = FlowerRun(tmp_path, nodes), Processes(here)
+        for processes in (over_flower, over_grpc):
+            stack.callback(lambda each=processes: [each.kill(name) for name in [*each.running]])
+        over_flower.submit("first")
+        over_flower.until("first", "3 of 3 silos called")
+        over_flower.kill("hospital-1")
+        over_flower.start_node("hospital-1")
+        over_flower.until("first", "3 answered")
+        over_flower.kill("superlink")
+        over_flower.start_superlink()
+        over_flower.submit("second")
+        over_flower.until("second", "epsilon of hospital-3")
+        roster = tmp_path / "roster.toml"
+        roster.write_text(roster.read_text().replace('"ward"', '"ward-2"'))
+        over_flower.submit("third", COORDINATOR.replace("--train_dir=run", "--train_dir=again"))
+        over_flower.until("third", "hospital-1 refused round-1: budget_spent")
+        over_flower.until("third", "pate ended with exit code 3")
+        pate(here, "silo", "certificates", "--demo", f"--names={','.join(nodes)}")
+        (port,) = free_ports(1)
+        command = (sys.executable, "-m", "pate_tf.cli.main")
+        for name, flags in nodes.items():
+            role, *flags = flags.split()
+            if role == "silo":
+                policy = here / name / "policy.toml"
+                policy.write_text(policy.read_text().replace(":7000", f":{port}"))
+                over_grpc.start(name, *command, role, "serve", *flags)
+            else:
+                over_grpc.start(name, *command, role, *flags, f"--coordinator=localhost:{port}")
+        over_grpc.start(
+            "first", *command, "coordinator", f"--address=localhost:{port}", *COORDINATOR.split()
+        )
+        over_grpc.until("first", "epsilon of hospital-3")
+    assert statement(tmp_path) == statement(here)
+    for name in SILOS:
+        (only,) = charges(tmp_path, name)
+        assert charges(here, name) == [only] and only["epsilon"] <= 1.0
