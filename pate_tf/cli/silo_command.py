@@ -172,9 +172,8 @@ def report() -> None:
                 "epsilon_so_far": smallest_epsilon(charges, policy.delta)[0],
             }
             rounds.append(values)
-    fields = ("silo", "epsilon_budget", "delta", "unit")
-    summary = {name: getattr(policy, name) for name in fields}
-    artifacts.write_json(folder / f"{REPORT}.json", {**summary, "rounds": rounds})
+    terms = {name: getattr(policy, name) for name in ("silo", "epsilon_budget", "delta", "unit")}
+    artifacts.write_json(folder / f"{REPORT}.json", {**terms, "rounds": rounds})
     table = [list(rounds[0]) if rounds else [], *(list(each.values()) for each in rounds)]
     lines = [",".join(map(str, cells)) + "\n" for cells in table]
     artifacts.write_text(folder / f"{REPORT}.csv", "".join(lines))
@@ -183,10 +182,12 @@ def report() -> None:
 
 def keys() -> None:
     """Makes a silo's keys and prints its entry on the roster."""
+    from pate_tf.silos.protocol import Keys  # needs cryptography
+
     require("the folder of the silo", "silo_dir")
     folder = pathlib.Path(FLAGS.silo_dir)
     name = Policy.read(folder / silo_server.POLICY).silo
-    identity = silo_server.silo_keys(folder, name).identity
+    identity = Keys.load_or_create(folder / artifacts.SENSITIVE / silo_server.KEYS, name).identity
     print(Member(name=name, identity=identity).entry())
 
 

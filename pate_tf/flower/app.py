@@ -104,11 +104,6 @@ class FlowerServer(contextlib.ExitStack):
         self.callback(self._stopped.set)
         return self
 
-    def end(self, seconds: float = 0.0) -> tuple[str, ...]:
-        """Does nothing: nodes are asked, so none waits to hear that the run is over."""
-        del seconds
-        return ()
-
     def _serve(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
             try:
@@ -120,29 +115,24 @@ class FlowerServer(contextlib.ExitStack):
         """Takes the replies that are there, then asks every node that has something to do."""
         for message in self._grid.pull_messages(list(self._sent)):
             self._take(message)
-        online = set(self._grid.get_node_ids())
+        now = self._clock()
+        free = {node for node in self._grid.get_node_ids() if now >= self._due.get(node, 0.0)}
         asked: list[tuple[int, Service | None, bytes]] = [
-            (node, None, b"") for node in online - set(self._nodes.values())
+            (node, None, b"") for node in free - set(self._nodes.values())
         ]
         for service in self._services:
+            _, poll = service.methods["Poll"]
             for name in service.callers:
                 node = self._nodes.get(name, -1)
-                if node in online and self._is_due(node):
-                    _, poll = service.methods["Poll"]
-                    task = poll(None, Caller(name, 0.0))
-                    if task is not None:
-                        asked.append((node, service, encode(task)))
+                task = poll(None, Caller(name, 0.0)) if node in free else None
+                if task is not None:
+                    asked.append((node, service, encode(task)))
         for node, asking, content in asked:
-            if self._is_due(node):
-                record = ConfigRecord({"session": self._session, "task": content})
-                message = Message(RecordDict({RECORD: record}), node, MessageType.QUERY)
-                for identifier in self._grid.push_messages([message]):
-                    self._sent[identifier] = (node, asking, content)
-                self._due[node] = self._clock() + ANSWER_SECONDS
-
-    def _is_due(self, node: int) -> bool:
-        """Whether a node may be asked now."""
-        return self._clock() >= self._due.get(node, 0.0)
+            record = ConfigRecord({"session": self._session, "task": content})
+            message = Message(RecordDict({RECORD: record}), node, MessageType.QUERY)
+            for identifier in self._grid.push_messages([message]):
+                self._sent[identifier] = (node, asking, content)
+            self._due[node] = now + ANSWER_SECONDS
 
     def _take(self, message: Message) -> None:
         """Takes a node's reply; what can't be a reply of the roster is logged and dropped."""
@@ -180,28 +170,24 @@ class FlowerServer(contextlib.ExitStack):
 
 
 def run_command(
-    command: ModuleType,
-    arguments: str,
-    main: Callable[[], None],
-    define: Callable[[], None] | None = None,
+    command: ModuleType, arguments: str, define: Callable[[], None], main: Callable[[], None]
 ) -> None:
     """Runs a command of `pate` in this process, which Flower started.
 
     Args:
         command: its module.
         arguments: its flags, as in a shell.
-        main: what runs once the flags are read.
-        define: defines the flags. Default: that of the module.
+        define: defines the flags.
+        main: what runs once they are read.
 
     Raises RuntimeError if the command fails. Flower sends its text to the other end, so it contains
     the exit code and nothing of the data: the line that says why is printed at this end only.
     """
     sys.argv = [f"pate {command.__name__}", *shlex.split(arguments)]
-    renamed = command.FLAG_OF_ARGUMENT
     code: Any = 0
     try:
-        guarded = command_line.guarded(main, flags.FLAGS, renamed)
-        command_line.run(guarded, define or command.define, command.__doc__)
+        guarded = command_line.guarded(main, flags.FLAGS, command.FLAG_OF_ARGUMENT)
+        command_line.run(guarded, define, command.__doc__)
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -215,7 +201,8 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
     """Returns a silo's keys, and its reply to a task; no reply to none. Its flags were read."""
     run = silo_command.settings_of_silo()
     policy = Policy.read(run.folder / silo_server.POLICY)
-    keys = silo_server.silo_keys(run.folder, policy.silo)
+    path = run.folder / artifacts.SENSITIVE / silo_server.KEYS
+    keys = Keys.load_or_create(path, policy.silo)
     if not task:
         return keys, b""
     log = command_line.start_log("silo", policy.silo)
@@ -231,13 +218,12 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
 def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
     """Returns an aggregator's keys, and its reply to a task; no reply to none."""
     run = command_line.read(silo_server.AggregatorRun)
-    keys = silo_server.aggregator_keys(run)
-    if not task:
-        return keys, b""
-    log = command_line.start_log("aggregator", keys.identity.name)
     with artifacts.only_writer(run.folder):
-        aggregator, roster = silo_server.open_aggregator(run)
+        keys, aggregator, roster = silo_server.open_aggregator(run)
         with aggregator:
+            if not task:
+                return keys, b""
+            log = command_line.start_log("aggregator", keys.identity.name)
             result, event = task_result(aggregator, roster, decode(AggregatorTask, task))
     log(event)
     return keys, encode(result)
@@ -259,7 +245,7 @@ def reply_to(message: Message, context: Context) -> Message:
     command, define, reply_of = ROLES[role]
     asked: Any = message.content[RECORD]
     replies: list[tuple[Keys, bytes]] = []
-    run_command(command, arguments, lambda: replies.append(reply_of(asked["task"])), define)
+    run_command(command, arguments, define, lambda: replies.append(reply_of(asked["task"])))
     ((keys, reply),) = replies
     signed = signed_bytes(asked["session"], asked["task"], reply)
     record = ConfigRecord(
@@ -272,4 +258,5 @@ def reply_to(message: Message, context: Context) -> Message:
 def coordinate(grid: Grid, context: Context) -> None:
     """Runs `pate coordinator`, with the flags of the run configuration `coordinator`."""
     main = functools.partial(coordinator_command.main, functools.partial(FlowerServer, grid))
-    run_command(coordinator_command, str(context.run_config["coordinator"]), main)
+    arguments = str(context.run_config["coordinator"])
+    run_command(coordinator_command, arguments, coordinator_command.define, main)

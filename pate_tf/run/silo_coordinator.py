@@ -103,9 +103,9 @@ def coordinate(
     Args:
         run: settings.
         transport: takes the roster and `coordinator_services`, and returns a context manager that
-            serves these, with an `end` as of `TlsServer`. It needs every silo's keys on the roster,
-            and gives an aggregator `asking.seconds` for each step. Default: a `TlsServer` with the
-            run's address and certificates.
+            serves these; silos need not hear the end from it. It needs every silo's keys on the
+            roster, and gives an aggregator `asking.seconds` for each step. Default: a `TlsServer`
+            with the run's address and certificates.
         on_event: called with what happened.
         give_up_after: see above.
 
@@ -146,9 +146,7 @@ def coordinate(
         export_formats=run.export_formats,
         labels_whole_pool=are_sums,
     )
-    files: Any = None  # of the default transport
-    if transport is None:
-        files = TlsFiles.of(run.certificates, COORDINATOR)
+    files: Any = None if transport else TlsFiles.of(run.certificates, COORDINATOR)
     representation = None
     mechanism: Mechanism | None = run.asking.mechanism  # None: each silo has its own
     if are_sums:
@@ -174,7 +172,7 @@ def coordinate(
     ) as coordinator:
         services = coordinator_services(coordinator.journal, aggregators)
         if transport is not None:
-            server = coordinator.enter_context(transport(roster, services))
+            coordinator.enter_context(transport(roster, services))
         else:
             server = TlsServer(run.address, files=files, services=services)
             coordinator.enter_context(server)
@@ -197,7 +195,7 @@ def coordinate(
             report["queries_asked"] = statement.num_queries
             report["queries_answered"] = statement.num_answered
         artifacts.write_json(run.folder / REPORT, report)
-        if untold := ", ".join(server.end()):
+        if transport is None and (untold := ", ".join(server.end())):
             on_event(
                 f"the run is over, and student and report are written. Waiting for {untold} to "
                 f"hear it, at most {give_up_after:g} seconds. You can stop this command."

@@ -534,11 +534,9 @@ class Coordinator(contextlib.ExitStack):
         round_ = Round(number=number, batch=batch, mechanisms=mechanisms)
         self.journal.keep(round_)
         self._finish(round_)
-        halted = [
-            reply.silo
-            for reply in round_.replies.values()
-            if isinstance(reply, Refusal) and reply.reason is Reason.BUDGET_SPENT
-        ]
+        replies = round_.replies.items()
+        spent = Reason.BUDGET_SPENT
+        halted = [name for name, reply in replies if getattr(reply, "reason", None) is spent]
         if round_.result is None and halted:
             raise BudgetExceeded(
                 f"Nothing was released: the privacy budget of {', '.join(halted)} does not allow "

@@ -161,6 +161,8 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
         LedgerError: if the ledger can't be used.
         OSError: if a file can't be read.
     """
+    from pate_tf.silos.protocol import Keys  # needs cryptography
+
     are_sums = run.method == "feature_sums"
     if not any((name == SecureFeatureSums.name) == are_sums for name in policy.allowed):
         other = METHODS[not are_sums]
@@ -176,7 +178,7 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
         source = PrivateSource.of_file(run.files.private, run.files.name)
     content: SiloTeacher | SiloSums
     if are_sums:
-        keys = silo_keys(run.folder, policy.silo)
+        keys = Keys.load_or_create(folder / KEYS, policy.silo)
         if roster is None or keys.identity not in roster.identities:
             raise ValueError(
                 f"roster: expected {policy.silo} in {run.roster} with the keys of its folder, got "
@@ -199,17 +201,6 @@ def open_silo(run: SiloRun, policy: Policy, *, on_event: Callable[[str], None]) 
         source=source,
         acknowledge_reset=run.acknowledge_reset,
     )
-
-
-def silo_keys(folder: pathlib.Path, name: str) -> Any:
-    """SENSITIVE: returns the keys of a silo's folder, which are made if there are none.
-
-    Raises ValueError if they are another silo's.
-    """
-    from pate_tf.silos.protocol import Keys  # needs cryptography
-
-    sensitive = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
-    return Keys.load_or_create(sensitive / KEYS, name)
 
 
 def make_sums(run: SiloRun) -> SiloSums:
@@ -307,8 +298,8 @@ def serve_aggregator(
     """
     from pate_tf.silos.transport import TaskConnection, task_result  # needs grpcio
 
-    aggregator, roster = open_aggregator(run)
-    name = aggregator.identity.name
+    keys, aggregator, roster = open_aggregator(run)
+    name = keys.identity.name
     with (
         aggregator,
         TaskConnection(
@@ -324,21 +315,8 @@ def serve_aggregator(
         on_event(f"{name}: {OVER}")
 
 
-def aggregator_keys(run: AggregatorRun) -> Any:
-    """SENSITIVE: returns the keys of an aggregator's folder.
-
-    Raises ValueError if there are none.
-    """
-    from pate_tf.silos.protocol import Keys  # needs cryptography
-
-    path = run.folder / KEYS
-    if not path.exists():
-        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
-    return Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
-
-
-def open_aggregator(run: AggregatorRun) -> tuple[Any, SiloRoster]:
-    """Returns an `Aggregator` that can answer, and the roster with everyone's keys.
+def open_aggregator(run: AggregatorRun) -> tuple[Any, Any, SiloRoster]:
+    """Returns an aggregator's `Keys`, the `Aggregator`, which can answer, and the roster.
 
     Raises:
         ValueError: if the aggregator has no keys, or is not on the roster.
@@ -346,11 +324,14 @@ def open_aggregator(run: AggregatorRun) -> tuple[Any, SiloRoster]:
         OSError: if a file can't be read.
     """
     from pate_tf.silos.aggregator import Aggregator  # needs cryptography
+    from pate_tf.silos.protocol import Keys
 
-    keys = aggregator_keys(run)
+    path = run.folder / KEYS
+    if not path.exists():
+        raise ValueError(f"aggregator_dir: expected keys in {run.folder}, got none: give `name`")
+    keys = Keys.load_or_create(path, str(artifacts.read_json(path).get("name")))
     roster = SiloRoster.read(run.roster)
+    name = keys.identity.name
     if keys.identity not in roster.aggregators:
-        raise ValueError(
-            f"roster: expected {keys.identity.name} in {run.roster} with the keys of its folder"
-        )
-    return Aggregator(keys, run.folder / JOURNAL), roster
+        raise ValueError(f"roster: expected {name} in {run.roster} with the keys of its folder")
+    return keys, Aggregator(keys, run.folder / JOURNAL), roster
