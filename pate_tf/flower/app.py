@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
-from absl import flags
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -72,6 +71,8 @@ class FlowerServer(contextlib.ExitStack):
         roster: has the keys of all silos and aggregators.
         services: of the coordinator, see `coordinator_services`.
         clock: seconds, from any start.
+
+    Raises ValueError if a silo has no keys on the roster.
     """
 
     def __init__(
@@ -87,6 +88,9 @@ class FlowerServer(contextlib.ExitStack):
         self._identities = {
             identity.name: identity for identity in (*roster.identities, *roster.aggregators)
         }
+        if missing := set(roster.names) - set(self._identities):
+            names = ", ".join(sorted(missing))
+            raise ValueError(f"roster: no keys of {names}. Add what `pate silo keys` prints.")
         self._services = services
         self._clock = clock
         self._session = os.urandom(32)
@@ -186,7 +190,7 @@ def run_command(
     sys.argv = [f"pate {command.__name__}", *shlex.split(arguments)]
     code: Any = 0
     try:
-        guarded = command_line.guarded(main, flags.FLAGS, command.FLAG_OF_ARGUMENT)
+        guarded = command_line.guarded(main, command_line.FLAGS, command.FLAG_OF_ARGUMENT)
         command_line.run(guarded, define, command.__doc__)
     except SystemExit as end:
         code = end.code

@@ -29,7 +29,6 @@ from pate_tf.students.student_kinds import StudentSettings
 
 REPORT = "report.json"
 ENCODER = "encoder.npz"
-AGGREGATOR_SECONDS = 120.0  # for an aggregator's answer on one step
 DIGITS = 16  # of a digest, for people
 
 
@@ -103,9 +102,8 @@ def coordinate(
     Args:
         run: settings.
         transport: takes the roster and `coordinator_services`, and returns a context manager that
-            serves these; silos need not hear the end from it. It needs every silo's keys on the
-            roster, and gives an aggregator `asking.seconds` for each step. Default: a `TlsServer`
-            with the run's address and certificates.
+            serves these; silos need not hear the end from it. An aggregator has `asking.seconds`
+            for each step. Default: a `TlsServer` with the run's address and certificates.
         on_event: called with what happened.
         give_up_after: see above.
 
@@ -125,8 +123,6 @@ def coordinate(
     from pate_tf.run.student import Student, measured_rows
     from pate_tf.silos.transport import AggregatorService, coordinator_services
 
-    if len(roster.identities) < len(roster.members) and (run.method == FEATURE_SUMS or transport):
-        raise ValueError(f"roster: expected keys of every silo in {run.roster}")
     public = run.load_public(QUIET)
     split = public.split(public.dataset.pool_size)
     pool = split.pool
@@ -159,10 +155,8 @@ def coordinate(
     asking = dataclasses.replace(run.asking, mechanism=mechanism)
     aggregators = None
     if asking.mechanism is not None:
-        aggregators = AggregatorService(
-            [identity.name for identity in roster.aggregators],
-            seconds=AGGREGATOR_SECONDS if transport is None else asking.seconds,
-        )
+        patience = {} if transport is None else {"seconds": asking.seconds}
+        aggregators = AggregatorService([each.name for each in roster.aggregators], **patience)
     with Coordinator(
         roster,
         folder=run.folder / "coordinator",
@@ -255,6 +249,8 @@ def _mechanism_of_sums(
 
     least = run.least_silos or -(-4 * len(roster.members) // 5)
     number = len(roster.aggregators)
+    if len(roster.identities) < len(roster.members):
+        raise ValueError(f"roster: expected keys of every silo in {run.roster}")
     if run.epsilon is None:
         raise ValueError("epsilon: expected a number with feature_sums, got none")
     if least > len(roster.members):
