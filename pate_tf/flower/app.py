@@ -209,7 +209,7 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
     keys = Keys.load_or_create(path, policy.silo)
     if not task:
         return keys, b""
-    log = command_line.start_log("silo", policy.silo)
+    log, _ = command_line.start_operation("silo", policy.silo)
     with (
         artifacts.only_writer(run.folder),
         silo_server.open_silo(run, policy, on_event=log) as silo,
@@ -227,7 +227,7 @@ def aggregator_reply(task: bytes) -> tuple[Keys, bytes]:
         with aggregator:
             if not task:
                 return keys, b""
-            log = command_line.start_log("aggregator", keys.identity.name)
+            log, _ = command_line.start_operation("aggregator", keys.identity.name)
             result, event = task_result(aggregator, roster, decode(AggregatorTask, task))
     log(event)
     return keys, encode(result)

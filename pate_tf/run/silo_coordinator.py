@@ -20,6 +20,7 @@ from pate_tf.core.reporting import QUIET
 from pate_tf.core.settings import ProtectedUnit, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.net.credentials import COORDINATOR, GIVE_UP_SECONDS, Limits, TlsFiles
+from pate_tf.net.health import CONTACT, Watch
 from pate_tf.planning.release_settings import FEATURE_SUMS, Output, ReleasePlan, WishedEpsilon
 from pate_tf.queries.strategies import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
@@ -27,6 +28,7 @@ from pate_tf.silos.messages import Mechanism
 from pate_tf.silos.roster import Asking, JointMethod, SiloRoster
 from pate_tf.students.student_kinds import StudentSettings
 
+JOURNAL = "coordinator"
 REPORT = "report.json"
 ENCODER = "encoder.npz"
 DIGITS = 16  # of a digest, for people
@@ -90,6 +92,7 @@ def coordinate(
     *,
     transport: Callable[[SiloRoster, Any], Any] | None = None,
     on_event: Callable[[str], None] = lambda event: None,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> dict[str, Any]:
     """Asks silos until there are labels, trains a student, and publishes it.
@@ -105,6 +108,7 @@ def coordinate(
             serves these; silos need not hear the end from it. An aggregator has `asking.seconds`
             for each step. Default: a `TlsServer` with the run's address and certificates.
         on_event: called with what happened.
+        watch: see `pate_tf.net.health.serve_health`; only of the default transport.
         give_up_after: see above.
 
     Returns:
@@ -159,7 +163,7 @@ def coordinate(
         aggregators = AggregatorService([each.name for each in roster.aggregators], **patience)
     with Coordinator(
         roster,
-        folder=run.folder / "coordinator",
+        folder=run.folder / JOURNAL,
         asking=asking,
         aggregators=() if aggregators is None else aggregators.asks,
         on_event=on_event,
@@ -170,6 +174,8 @@ def coordinate(
         else:
             server = TlsServer(run.address, files=files, services=services)
             coordinator.enter_context(server)
+            server.contact = run.folder / CONTACT
+            watch(lambda: server.health(coordinator.journal.numbers()))
             on_event(f"listening on port {server.port}")
         silos = Silos(coordinator, asking.seconds, on_event)
         fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)
