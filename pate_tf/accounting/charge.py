@@ -20,6 +20,7 @@ from pate_tf.accounting.composition import Charge, from_fields
 from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.mechanisms import base
 from pate_tf.accounting.mechanisms.base import Mechanism
+from pate_tf.accounting.mechanisms.retired import RETIRED
 from pate_tf.accounting.moments import check_bound
 from pate_tf.core import checks
 from pate_tf.core.checks import IntArray, frozen_view, whole, whole_numbers
@@ -158,17 +159,6 @@ class ReleasedLabels(PoolLabels):
                 )
             labels = dataclasses.replace(labels, noisy_sums=sums)
         return labels
-
-    @property
-    def have_no_noise(self) -> bool:
-        """Whether all are without noise: of a mechanism that releases a batch so, or not at all.
-
-        Of several batches some may have had noise, where counts leave otherwise.
-        """
-        charge = self.cost.charge
-        is_single = not charge.releases_counts or self.cost.number == 1
-        has_noise = self.noisy_counts is not None or self.noisy_sums is not None
-        return not has_noise and charge.charged_per_batch and is_single
 
     @property
     def num_answered(self) -> int:
@@ -406,7 +396,7 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     Raises:
         ValueError: if the fields are those of no charge.
     """
-    kinds: dict[str, type[Charge]] = {**base.MECHANISMS, CostRelease.name: CostRelease}
+    kinds: dict[str, type[Charge]] = {**base.MECHANISMS, **RETIRED, CostRelease.name: CostRelease}
     values = dict(fields)
     name = values.pop("name", None) or values.pop("training", None)
     if name is None and "release" in values and values.pop("budget", None) is None:

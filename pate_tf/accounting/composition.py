@@ -51,13 +51,11 @@ class Charge(ABC):
         answers: whether it is charged for answers to queries, rather than for something else.
         releases_counts: whether noisy counts leave with labels, with Gaussian noise of standard
             deviation `noise_scales["sigma"]`, in votes.
-        charged_per_batch: whether a whole batch is charged once, instead of each of its queries.
         releases_feature_sums: whether it adds up what is known of records, and asks no teacher.
         counted: what one and several of them are called.
         labels_in_words: what its labels are called.
         approximate: the (epsilon, delta) of the part that has no finite moments; None without one.
         pure_epsilon: at which one is differentially private with delta 0; None without one.
-        most_queries: of a batch, which its cost is for; None for any number.
         unit: what one costs is for: "record" for a record replaced, or for whatever changes one
             teacher; "owner" for an owner added or removed.
         replaced_steps: how many times as far as one neighbor an owner replaced by another moves
@@ -71,7 +69,6 @@ class Charge(ABC):
 
     name: ClassVar[str]
     answers: ClassVar[bool] = False
-    charged_per_batch: ClassVar[bool] = False
     releases_counts: ClassVar[bool] = False
     releases_feature_sums: ClassVar[bool] = False
     counted: ClassVar[tuple[str, str]]
@@ -80,7 +77,6 @@ class Charge(ABC):
     noise_fields: ClassVar[tuple[str, ...]] = ()
     approximate: tuple[float, float] | None = None
     pure_epsilon: float | None = None
-    most_queries: int | None = None
     unit: str = "record"
     replaced_steps: float = 2.0
     chosen_by_answers: ClassVar[bool] = False
@@ -122,13 +118,11 @@ class Charge(ABC):
     def number_charged(self, num_queries: int) -> int:
         """Returns how many are charged for a batch of num_queries new queries.
 
-        One for a whole batch, or a release of feature sums, unless there are none; one for what
-        answers no queries.
+        One for a release of feature sums, unless there are none; one for what answers no queries.
         """
         if not self.answers:
             return 1
-        is_once = self.charged_per_batch or self.releases_feature_sums
-        return min(num_queries, 1) if is_once else num_queries
+        return min(num_queries, 1) if self.releases_feature_sums else num_queries
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields; see `pate_tf.accounting.charge.charge_from_dict`.
@@ -193,7 +187,7 @@ def lacking(charge: Charge | type[Charge], expected: str, what: str) -> ValueErr
 # An (epsilon, delta)-private mechanism tells no more than this: with probability delta everything,
 # else randomized response at epsilon (Kairouz, Oh and Viswanath 2015). The privacy loss of several
 # such mechanisms is a discrete distribution; the moments of everything else are laid over it
-# (docs/proofs/stability_gate.md, Theorems G4 and G5). Every result errs upward.
+# (docs/proofs/approximate_dp.md, Theorems G4 and G5). Every result errs upward.
 
 
 # Privacy losses beyond this number are merged into the largest of their neighborhood.
@@ -488,7 +482,7 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
 # - Gaussian: the counts are furthest apart, by the squared distance 8, where both votes move
 #   between the same two classes; then alpha = 8 l (l+1) / (2 sigma^2).
 # - A part that is merely (epsilon, delta): (2 epsilon, delta (1 + e^epsilon))
-#   (docs/proofs/stability_gate.md, Theorem G6).
+#   (docs/proofs/approximate_dp.md, Theorem G6).
 # - Threshold: two moved votes change the largest count by at most 2; alpha = 4 l (l+1) / (2
 #   sigma^2).
 #
@@ -501,7 +495,7 @@ def moved_guarantee(guarantee: Guarantee, num_teachers: int) -> Guarantee:
     """Returns what holds if that many teachers differ at once, rounded up.
 
     (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), delta at most 1
-    (docs/proofs/stability_gate.md, Theorem G6).
+    (docs/proofs/approximate_dp.md, Theorem G6).
     """
     if num_teachers == 1:
         return guarantee
@@ -568,7 +562,7 @@ def by_losses(
     """Returns an epsilon at delta by the losses of all charges; infinite where none is known.
 
     What is (epsilon, delta) private counts as leaking randomized response, beside the moments of
-    everything else (docs/proofs/stability_gate.md, Theorem G5); or, where all else is pure or
+    everything else (docs/proofs/approximate_dp.md, Theorem G5); or, where all else is pure or
     Gaussian, pure parts count as randomized response and Gaussian ones exactly, as one
     (docs/proofs/theory.md, Proposition S5).
 

@@ -8,9 +8,9 @@ What is cited here is stated and proved in docs/proofs/theory.md.
 | bound | mechanisms | direction | source |
 |---|---|---|---|
 | `paper` | Laplace (tail of continuous noise), Gaussian | forward | Theorem T0; Proposition D5 |
-| `tight` | Laplace, permute-and-flip | forward | Theorem T1 |
+| `tight` | Laplace | forward | Theorem T1 |
 | `two_sided` | all with noise | both | Theorem T2; Gaussian: Proposition D5 |
-| `class_aware` | Laplace, permute-and-flip | both | Theorem T3 |
+| `class_aware` | Laplace | both | Theorem T3 |
 | `exact` | all with noise | both | Proposition X1 |
 """
 

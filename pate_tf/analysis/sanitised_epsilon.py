@@ -51,7 +51,7 @@ from pate_tf.accounting.conversions import (
     FloatArray,
     epsilon_from_alphas,
 )
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import bound_of, check_bound, data_dependent_alphas, union_bound
 from pate_tf.analysis import smooth_sensitivity as smooth
 from pate_tf.analysis.vote_sources import VoteSource, order_free_digest
@@ -116,7 +116,7 @@ def stored_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> S
     """
     key = drawn["key"]
     if key["delta"] is None:
-        mechanism = mechanism_from_dict(key["mechanism"])
+        mechanism = cast(Mechanism, charge_from_dict(key["mechanism"]))
         plan = cast(CostRelease, charge_from_dict(key["plan"]))
         epsilon = log_cost_epsilon(drawn["drawn"]["steps"], mechanism, plan, delta)
     else:

@@ -32,7 +32,6 @@ CONFIDENCE: Final = 0.999
 CHUNK: Final = 50_000  # queries, or sums, that are drawn together
 CHOOSING: Final = 0.25  # fraction of the draws by which an event is chosen; the others count
 PILOT: Final = 10_000  # draws for each pair of neighbors among which one is chosen
-PILOT_BATCHES: Final = 1_000
 PILOT_CONFIDENCE: Final = 0.99
 FEWEST: Final = 1_000
 DELTAS: Final = (1e-3, 1e-2, 0.1)  # that are tested besides the one asked for
@@ -130,14 +129,12 @@ def draw(
     """Returns `number` draws for each data set of a pair."""
     noise = SystemNoise()
     num_classes = len(pair.first)
-    # One query at a time where the answers of a batch depend on each other.
-    chunk = 1 if mechanism.charged_per_batch else CHUNK
     drawn = []
     for counts in pair:
         kinds = list[IntArray]()
         values = list[FloatArray]()
-        for done in range(0, number, chunk):
-            size = min(chunk, number - done)
+        for done in range(0, number, CHUNK):
+            size = min(CHUNK, number - done)
             table = np.tile(np.array(counts), (size, 1))
             kind = np.zeros(size, np.int64)
             value = np.zeros((size, 1))
@@ -250,7 +247,7 @@ def audit_mechanism(
 
     >>> import pate_tf
     >>> audit = pate_tf.audit.audit_mechanism(
-    ...     pate_tf.mechanisms.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
+    ...     pate_tf.LaplaceNoisyMax(scale=1.0), delta=1e-5, num_draws=20_000
     ... )
     >>> audit.outcome, audit.lower_bound <= audit.claimed
     ('passed', True)
@@ -262,7 +259,7 @@ def audit_mechanism(
     Args:
         mechanism: a registered one that draws noise.
         delta: that is tested besides `DELTAS`.
-        num_draws: for each data set; a tenth as many of whole batches suffices.
+        num_draws: for each data set.
         reporting: how progress is shown.
 
     Raises:
@@ -284,7 +281,7 @@ def audit_mechanism(
 
     def promise(pair: Pair) -> float:
         """Returns how large a bound is by few draws that nothing else uses."""
-        drawn = draw(mechanism, pair, PILOT_BATCHES if mechanism.charged_per_batch else PILOT)
+        drawn = draw(mechanism, pair, PILOT)
         return max(
             tested(drawn, each, confidence=PILOT_CONFIDENCE) / max(claim, 1e-9)
             for each, claim in claims.items()

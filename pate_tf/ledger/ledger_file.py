@@ -150,10 +150,9 @@ def charges_of(rows: Iterable[LedgerRow]) -> Counter[Charge]:
 def batches_before(
     history: Iterable[LedgerRow], mechanism: Charge, *, last: int
 ) -> Counter[Charge]:
-    """Returns the charges of whole batches that led to labels of a mechanism.
+    """Returns the batches that earlier versions charged whole and that led to these labels.
 
-    All of them if the mechanism is itself charged once for a batch, with its own; else those
-    without an answer.
+    Those without an answer; all of them if the mechanism itself was charged once for a batch.
 
     Args:
         history: rows of a ledger.
@@ -165,13 +164,13 @@ def batches_before(
     for row in history:
         if row.kind in DEBITS and row.sequence <= last:
             charge, number = charge_of(row)
-            if charge.charged_per_batch:
+            if charge.approximate is not None:
                 debits[row.sequence] = (charge, number)
         elif row.kind == "answers" and not row.details["num_answered"]:
             unanswered.add(row.details["debit"])
     charges: Counter[Charge] = Counter()
     for sequence, (charge, number) in debits.items():
-        if mechanism.charged_per_batch or sequence in unanswered:
+        if mechanism.approximate is not None or sequence in unanswered:
             charges[charge] += number
     return charges
 

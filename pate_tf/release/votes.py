@@ -7,19 +7,25 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels, shares
-from pate_tf.accounting.composition import Charge, several_teachers_epsilon, smallest_epsilon
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.composition import Charge, smallest_epsilon
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.core import artifacts
 from pate_tf.core.checks import IntArray
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.ledger_file import StoredAnswer, batches_before, canonical_json, fault_point
+from pate_tf.ledger.ledger_file import (
+    StoredAnswer,
+    batches_before,
+    canonical_json,
+    charge_of,
+    fault_point,
+)
 from pate_tf.release.noise import NoiseSource, check_drawable
 
 QUERY_DIGEST_BYTES: Final = 16
@@ -72,7 +78,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
     mechanisms: dict[int, Mechanism] = {}
     for row in ledger.history():
         if row.kind == "debit" and row.details["num_queries"]:
-            mechanisms[row.sequence] = mechanism_from_dict(row.details["charge"])
+            mechanisms[row.sequence] = cast(Mechanism, charge_of(row)[0])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
             if mechanisms[debit].releases_feature_sums:  # of which no teacher voted
@@ -106,20 +112,18 @@ def cost_of_labels(
         rows: sequences of the rows that charged them.
         unit: what is protected, "record" or "owner".
     """
-    number = len(rows) if mechanism.charged_per_batch else num_distinct
-    # A batch without labels that made its user ask for these is a part of what they tell. Of a
-    # mechanism that is charged once for a batch every batch counts, up to theirs.
-    charged: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
-    if any(charge.charged_per_batch for charge in ledger.charges):
-        charged += batches_before(ledger.history(), mechanism, last=max(rows, default=0))
-    epsilon, _ = smallest_epsilon(charged, ledger.delta)
+    before = Counter[Charge]()
+    if any(charge.approximate is not None for charge in ledger.charges):
+        # A batch without labels that made its user ask for these is a part of what they tell.
+        before = batches_before(ledger.history(), mechanism, last=max(rows, default=0))
+    epsilon, _ = smallest_epsilon(Counter({mechanism: num_distinct}) + before, ledger.delta)
     return Cost(
         charge=mechanism,
-        number=number,
+        number=num_distinct,
         epsilon=epsilon,
         delta=ledger.delta,
         unit=unit,
-        before=tuple((charged - Counter({mechanism: number})).items()),
+        before=tuple(before.items()),
     )
 
 
@@ -136,25 +140,6 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]
         digest.update(row.tobytes())
         digests.append(digest.digest())
     return digests
-
-
-def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, unit: str) -> None:
-    """Checks, where owners are protected, that a guarantee against replacing one is left.
-
-    Raises:
-        ValueError: if what has a delta of its own would use up so much that there is none.
-    """
-    charged = Counter(ledger.charges) + Counter({mechanism: number})
-    is_approximate = any(charge.approximate is not None for charge in charged)
-    if unit != "owner" or not is_approximate:
-        return
-    if np.isinf(several_teachers_epsilon(charged, delta=ledger.delta)):
-        raise ValueError(
-            f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
-            f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "
-            f"there is none; an (epsilon, delta) guarantee uses up (1 + exp(epsilon)) delta there, "
-            f"so give it a smaller delta"
-        )
 
 
 def release_votes(
@@ -175,9 +160,7 @@ def release_votes(
     cost and without fresh noise, also where a batch repeats a query. If the process is killed after
     the debit, the same call resumes under that debit (`Ledger.debited`). If the answers can't be
     stored, the next call is charged again. Queries that the mechanism withheld are charged like the
-    others, and nothing is refunded: how many there were is itself an output. A mechanism with one
-    charge for a batch is charged for every batch with a query that has no answer yet, and its
-    batches must be fixed in advance.
+    others, and nothing is refunded: how many there were is itself an output.
 
     Args:
         inputs: the queries, `[num_queries, ...]`, public.
@@ -195,9 +178,8 @@ def release_votes(
         The labels, with the cost of these queries alone (each distinct query once).
 
     Raises:
-        ValueError: if the mechanism draws no noise, the voter's counts don't fit or differ in how
-            many votes a query has, or a mechanism that is charged once for a batch gets more than
-            it takes.
+        ValueError: if the mechanism draws no noise, or the voter's counts don't fit or differ in
+            how many votes a query has.
         BudgetExceeded: if the new queries don't all fit; then none is charged or answered.
         LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
     """
@@ -214,7 +196,6 @@ def release_votes(
         if not is_charged:
             number = mechanism.number_charged(len(new))
             ledger.check_affordable(mechanism, number)
-            check_owners(ledger, mechanism, number, unit)
         places = [first_place[digest] for digest in new]
         votes = voter(queries[places])
         counts = (votes.counts() if isinstance(votes, Votes) else votes).values  # SENSITIVE
@@ -226,8 +207,6 @@ def release_votes(
             answered = ledger.stored_answers(new)  # by another process, meanwhile
             rows = [row for row, digest in enumerate(new) if digest not in answered]
             missing = [new[row] for row in rows]
-            if rows and ledger.open_debit(missing, secure_noise=noise.is_secure) is None:
-                check_owners(ledger, mechanism, mechanism.number_charged(len(rows)), unit)
             if rows:
                 _charge_and_draw(mechanism, missing, counts[rows], ledger=ledger, noise=noise)
             answers |= ledger.stored_answers(new)
@@ -274,11 +253,6 @@ def _charge_and_draw(
     noise: NoiseSource,
 ) -> None:
     """Charges distinct queries or resumes their debit; stores counts and drawn labels durably."""
-    most = mechanism.most_queries
-    if most is not None and len(queries) > most:
-        raise ValueError(
-            f"most_queries: expected a batch of at most {most} new queries, got {len(queries)}"
-        )
     with ledger.debited(mechanism, queries, secure_noise=noise.is_secure) as debit:
         drawn = mechanism.draw(counts, noise)
         fault_point("noise_drawn")

@@ -356,11 +356,9 @@ class Labeller:
                 planned or the mechanism's own.
             seed: of the choice, by default 0. Another seed asks other queries, which are charged.
             num_neighbours: with "medoids" or "diverse", how many nearest neighbors are asked with
-                a query; each teacher votes once for all. Default: up to 20 with a stability gate on
-                images, else 0.
+                a query; each teacher votes once for all. Default: 0.
 
-        Where no query gets a label, as with a gate that stays shut, there is a warning that says
-        what to do; what was charged stays charged.
+        Where no query gets a label, there is a warning; what was charged stays charged.
 
         Raises:
             ForecastError: if the labels are not expected to be worth their cost, unless
@@ -406,20 +404,11 @@ class Labeller:
                         f"representation: {name_of(name)} has changed since teachers learned from "
                         f"it; restore it, or train teachers anew"
                     )
-            number = queries.num_neighbours
-            if number is None:
-                # Where one query decides about all, agreement is worth more than that each label is
-                # right for its own input.
-                is_useful = plan.mechanism.charged_per_batch and compares_inputs
-                is_useful = is_useful and source.covers_pool
-                number = (
-                    label_inference.default_number(pool, queries.num_queries) if is_useful else 0
-                )
-            labels = self._label_by_votes(plan, pool, source, number, ledger)
+            labels = self._label_by_votes(plan, pool, source, queries.num_neighbours or 0, ledger)
         if not len(labels.released.labels) and pool:
             reporting.warn(
                 f"labels: none of {labels.released.num_queries} queries got one, and "
-                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
+                f"{labels.cost.in_words()} was charged: every query was withheld"
             )
         labels = dataclasses.replace(
             labels, representation=source.representation, forecast=plan.forecast

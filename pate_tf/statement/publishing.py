@@ -7,9 +7,9 @@ import importlib.metadata
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
-from pate_tf.accounting.mechanisms import mechanism_from_dict
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.settings import PublicationSettings
@@ -17,6 +17,7 @@ from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
 from pate_tf.queries.strategies import asked_inputs
 from pate_tf.release.feature_sums import of_other_data
+from pate_tf.release.noise import check_drawable
 from pate_tf.release.noisy_sums import mechanism_of_estimate, sums_in_ledger
 from pate_tf.release.votes import cost_of_labels, query_digests
 from pate_tf.representations import catalogue, pretrained
@@ -173,7 +174,8 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
     """
     released = labels.released
     cost, counts = released.cost, released.noisy_counts
-    mechanism = mechanism_from_dict(cost.charge.to_dict())
+    mechanism = cast(Mechanism, cost.charge)
+    check_drawable(mechanism)
     if isinstance(mechanism, ReleasesFeatureSums):
         with ledger.exclusive():
             numbers, rows = sums_in_ledger(ledger, mechanism)

@@ -26,9 +26,9 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceClusterCounts,
     LaplaceNoisyMax,
-    StabilityGate,
 )
 from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.accounting.mechanisms.retired import RetiredGate
 from pate_tf.core.dataset import Dataset
 from pate_tf.planning.comparison import planned_sums
 from pate_tf.planning.release_settings import PublicNumbers
@@ -238,7 +238,7 @@ KINDS: tuple[Charge, ...] = (
     LaplaceClusterCounts(scale=9.0),
     LaplaceNoisyMax(scale=40.0),
     GaussianHistogram(sigma=60.0),
-    StabilityGate(epsilon=0.2, delta=1e-6),
+    RetiredGate(epsilon=0.2, delta=1e-6),
 )
 
 

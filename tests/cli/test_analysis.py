@@ -121,9 +121,9 @@ def test_other_mechanisms_have_their_own_bounds(succeed, run, h1):
     report = succeed(h1, "--input_is_counts", "--sigma=28.28", "--conversion=classic").report
     assert report["mechanisms"] == [{"name": "gaussian_noisy_max", "sigma": 28.28}]
     assert 0.2878 < report["bounds"]["paper"]["epsilon"] < 1.02 * 0.2878
-    flags = (h1, "--input_is_counts", "--mechanism=permute_and_flip", "--noise_eps=0.05")
-    assert set(succeed(*flags).report["bounds"]) == {"two_sided", "class_aware"}
-    refused = run(*flags, "--bound=paper")
+    flags = (h1, "--input_is_counts", "--mechanism=gaussian_noisy_max", "--sigma=28.28")
+    assert set(succeed(*flags).report["bounds"]) == {"paper", "two_sided"}
+    refused = run(*flags, "--bound=class_aware")
     assert refused.code == 1 and "bound: expected" in refused.err
 
 
@@ -265,7 +265,7 @@ def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1
         *("--delta=1", "--delta=nan", "--noise_eps=-1", "--moments=0", "--max_examples=0"),
         *("--beta=0", "--mechanism=plurality", "--conversion=best", "--no_such_flag", "stray"),
         *("--release=sometimes", "--sigma=0", "--sigma=3 --noise_eps=3"),
-        "--sigma=3 --mechanism=permute_and_flip",
+        "--sigma=3 --mechanism=laplace_noisy_max",
     ],
 )
 def test_bad_flags_get_one_line_and_code_2(run, tmp_path, h1, argument):
@@ -302,7 +302,7 @@ def test_prints_a_ledger(succeed, tmp_path):
     history = ended.out.split("Ledger, publishable")[0].strip().splitlines()[1:]
     assert len(history) == len(rows) == 5
     assert "opened: epsilon 20 at delta 1e-05" in history[0]
-    assert "charged 30 queries of permute_and_flip, gamma 0.05 (scale 20 votes)" in history[1]
+    assert "charged 30 queries of laplace_noisy_max, gamma 0.05 (scale 20 votes)" in history[1]
     assert "answered 30 of the 30 queries that row 2 charged" in history[2]
     report = ended.report
     assert report["queries"] == 40
@@ -310,8 +310,8 @@ def test_prints_a_ledger(succeed, tmp_path):
     (summary,) = report["ledgers"]
     assert (summary["epsilon_spent"], summary["epsilon_remaining"]) == (spent, remaining)
     assert summary["affordable_queries"] == affordable
-    assert f"{affordable:,} queries of permute_and_flip" in ended.out
-    assert set(report["bounds"]) == {"two_sided", "class_aware"}
+    assert f"{affordable:,} queries of laplace_noisy_max" in ended.out
+    assert set(report["bounds"]) == {"paper", "two_sided", "class_aware"}
     assert report["epsilon_data_dependent"] < report["epsilon_data_independent"]
     assert succeed(f"--ledger={folder}/ledger.sqlite3").report == report
 
@@ -328,7 +328,7 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
     assert both["queries"] == 50
     for field in ("epsilon_data_independent", "epsilon_data_dependent"):
         assert max(report[field] for report in alone) < both[field]
-    assert set(both["bounds"]) == {"two_sided"}
+    assert set(both["bounds"]) == {"paper", "two_sided"}
     assert "one of them twice" in run(f"--ledger={first},{first}").err
     assert (
         "expected votes of one mechanism" in run(f"--ledger={first},{second}", delta, RELEASE).err
@@ -354,7 +354,7 @@ def test_a_run_is_charged_once_and_only_when_asked_to(succeed, script, capsys, t
     assert "epsilon_sanitised" not in succeed(flag).report
     drawn = succeed(flag, RELEASE).report
     file = save(tmp_path / "counts.npy", golden_counts("H2", 30))
-    of_file = ("--input_is_counts", "--mechanism=permute_and_flip", "--noise_eps=0.05", RELEASE)
+    of_file = ("--input_is_counts", "--mechanism=laplace_noisy_max", "--noise_eps=0.05", RELEASE)
     by_file = succeed(f"--counts_file={file}", *of_file).report
     for field in ("queries", "mechanisms", "delta", "epsilon_data_independent", "plan", "bounds"):
         assert drawn[field] == by_file[field]

@@ -57,7 +57,7 @@ OF_MODELS = [
 OF_NUMBERS = [
     ask("--sigma=100", told="sigma: expected --lap_scale"),
     ask("--mechanism=gaussian_noisy_max", told="lap_scale: expected --sigma for gaussian"),
-    ask("--mechanism=permute_and_flip", "--sigma_threshold=9", told="expected --lap_scale for"),
+    ask("--mechanism=laplace_noisy_max", "--sigma_threshold=9", told="expected --lap_scale for"),
     ask("--mechanism=confident_gaussian_noisy_max", told="lap_scale: expected --threshold and"),
     ask("--target_epsilon=1", told="lap_scale: expected without --epsilon"),
     Case(

@@ -15,7 +15,7 @@ import pytest
 from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, label, open_ledger
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.mechanisms import StabilityGate
+from pate_tf.accounting.mechanisms.retired import RetiredGate
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning, compose
 from pate_tf.ledger.privacy_ledger import source_facts
@@ -159,7 +159,7 @@ def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
 
 
 def test_a_gate_of_another_delta_is_charged_again_in_a_ledger_that_opens(folder):
-    gate = StabilityGate(epsilon=0.25, delta=DELTA)
+    gate = RetiredGate(epsilon=0.25, delta=DELTA)
     with open_ledger(folder) as ledger, ledger.exclusive():
         ledger.debit(gate, [b"a" * 16], secure_noise=True)
         quote(folder.parent, ledger.head)
@@ -229,7 +229,7 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
     """Its spending counts as infinite; all others are counted, and rows are noted, as before."""
     first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
     spend(first, 0, 5, source=PATIENTS)
-    in_registry("UPDATE rows SET debit = replace(debit, 'permute_and_flip', 'of_a_users_own')")
+    in_registry("UPDATE rows SET debit = replace(debit, 'laplace_noisy_max', 'of_a_users_own')")
     with pytest.warns(LedgerWarning, match="unknown here"):
         ledger = open_ledger(second, ensemble_digest="cd" * 32, source=PATIENTS)
     with ledger:
@@ -265,7 +265,7 @@ def test_what_a_copy_spent_is_not_forgotten_with_the_original(folder, tmp_path):
 
 def test_what_a_missing_row_paid_for_must_be_known_here(folder):
     spend(folder, 0, 5)
-    in_registry("UPDATE rows SET debit = replace(debit, 'permute_and_flip', 'of_a_users_own')")
+    in_registry("UPDATE rows SET debit = replace(debit, 'laplace_noisy_max', 'of_a_users_own')")
     delete_ledger(folder)
     with pytest.raises(LedgerError) as error:
         open_ledger(folder, acknowledge_reset=True)
