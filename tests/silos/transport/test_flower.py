@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from script_processes import REPOSITORY, run_script, start
-from transport_helpers import AGGREGATORS, free_port
+from script_processes import REPOSITORY, free_port, run_script, start
+from transport_helpers import AGGREGATORS
 
 pytest.importorskip("flwr", reason="needs pip install 'pate_tf[flower]', as CI has it")
 
