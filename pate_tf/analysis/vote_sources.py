@@ -20,7 +20,7 @@ from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 from pate_tf.core import artifacts, checks
 from pate_tf.core.checks import IntArray
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.sensitive import SumsByClass, VoteCounts, Votes
 from pate_tf.core.settings import AtDelta
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, compose, distinct_rows
@@ -39,6 +39,7 @@ class AnsweredVotes(votes.CountedVotes):
         num_unanswered: queries that a threshold left without a label.
     """
 
+    counts: VoteCounts
     num_unanswered: int = 0
 
 
@@ -185,11 +186,12 @@ def read_votes_file(
 
 
 def _groups(ledgers: Sequence[Ledger]) -> tuple[AnsweredVotes, ...]:
-    """Returns all votes; none if some queries were chosen by looking at noisy labels."""
+    """Returns all votes; none if some are no counts, or were asked for by looking at labels."""
     groups: dict[tuple[Mechanism, int], list[votes.StoredCounts]] = {}
     for ledger in ledgers:
         for batch in votes.stored_counts(ledger):
-            if batch.adaptive:
+            # Noisy sums of predictions cost the same for all votes.
+            if batch.adaptive or isinstance(batch.counts, SumsByClass):
                 return ()
             groups.setdefault((batch.mechanism, batch.counts.num_classes), []).append(batch)
     return tuple(

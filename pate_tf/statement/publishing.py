@@ -184,7 +184,7 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         num_distinct = len(rows)  # each of which charged all sums
     else:
         inputs = asked_inputs(labels.pool, labels.queries, labels.neighbours)
-        digests = query_digests(inputs, mechanism)
+        digests = query_digests(inputs, mechanism, labels.pool.dataset.target_in_words)
         num_distinct = len(set(digests))
         with ledger.exclusive():
             answers = ledger.stored_answers(sorted(set(digests)))
