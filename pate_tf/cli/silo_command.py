@@ -42,7 +42,6 @@ from pate_tf.silos import silo_server
 from pate_tf.silos.roster import METHODS, Member, Policy
 
 FLAGS = flags.FLAGS
-REPORT = "report"
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(Policy, silo_server.SiloRun)
 STATUS = (silo_server.SiloRun, silo_server.status)
 INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
@@ -144,11 +143,11 @@ def report() -> None:
             }
             rounds.append(values)
     terms = {name: getattr(policy, name) for name in ("silo", "epsilon_budget", "delta", "unit")}
-    artifacts.write_json(folder / f"{REPORT}.json", {**terms, "rounds": rounds})
+    artifacts.write_json(folder / "report.json", {**terms, "rounds": rounds})
     table = [list(rounds[0]) if rounds else [], *(list(each.values()) for each in rounds)]
     lines = [",".join(map(str, cells)) + "\n" for cells in table]
-    artifacts.write_text(folder / f"{REPORT}.csv", "".join(lines))
-    print(f"{policy.silo}: {len(rounds)} rounds, in {folder / REPORT}.csv and .json")
+    artifacts.write_text(folder / "report.csv", "".join(lines))
+    print(f"{policy.silo}: {len(rounds)} rounds, in {folder}/report.csv and report.json")
 
 
 def keys() -> None:

@@ -34,7 +34,7 @@ from pate_tf.silos import silo_server
 from pate_tf.silos.messages import Answer, QueryBatch
 from pate_tf.silos.protocol import AggregatorTask, Keys
 from pate_tf.silos.roster import Policy, SiloRoster
-from pate_tf.silos.transport import task_result
+from pate_tf.silos.transport import MOST_OF_REFUSAL, task_result
 
 _log = logging.getLogger(__name__)
 RECORD: Final = "pate"  # name of the record in a message
@@ -43,7 +43,6 @@ LOOK_SECONDS: Final = 1.0
 # sent again then, so this costs time and nothing else.
 ANSWER_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 30.0  # after an error
-MAX_REASON: Final = 200  # letters of a node's error that are logged
 
 client_app = ClientApp()
 server_app = ServerApp()
@@ -85,9 +84,8 @@ class FlowerServer(contextlib.ExitStack):
     ) -> None:
         super().__init__()
         self._grid = grid
-        self._identities = {
-            identity.name: identity for identity in (*roster.identities, *roster.aggregators)
-        }
+        known = (*roster.identities, *roster.aggregators)
+        self._identities = {identity.name: identity for identity in known}
         if missing := set(roster.names) - set(self._identities):
             names = ", ".join(sorted(missing))
             raise ValueError(f"roster: no keys of {names}. Add what `pate silo keys` prints.")
@@ -147,7 +145,7 @@ class FlowerServer(contextlib.ExitStack):
         who = {number: name for name, number in self._nodes.items()}.get(node, f"node {node}")
         self._due[node] = self._clock() + RETRY_SECONDS
         if message.has_error():
-            _log.warning("%s failed: %s", who, str(message.error.reason)[:MAX_REASON])
+            _log.warning("%s failed: %s", who, str(message.error.reason)[:MOST_OF_REFUSAL])
             return
         try:
             record: Any = message.content[RECORD]
@@ -165,7 +163,7 @@ class FlowerServer(contextlib.ExitStack):
                 kind, submit = service.methods["Submit"]
                 answer = submit(decode(kind, reply), Caller(name, 0.0))
         except (KeyError, TypeError, ValueError, PermissionError) as error:
-            _log.warning("the reply of %s was dropped: %s", who, str(error)[:MAX_REASON])
+            _log.warning("the reply of %s was dropped: %s", who, str(error)[:MOST_OF_REFUSAL])
             return
         if answer in (Answer.OK, Answer.SAME):
             self._due[node] = 0.0
@@ -205,8 +203,7 @@ def silo_reply(task: bytes) -> tuple[Keys, bytes]:
     """Returns a silo's keys, and its reply to a task; no reply to none. Its flags were read."""
     run = silo_command.settings_of_silo()
     policy = Policy.read(run.folder / silo_server.POLICY)
-    path = run.folder / artifacts.SENSITIVE / silo_server.KEYS
-    keys = Keys.load_or_create(path, policy.silo)
+    keys = Keys.load_or_create(run.folder / artifacts.SENSITIVE / silo_server.KEYS, policy.silo)
     if not task:
         return keys, b""
     log, _ = command_line.start_operation("silo", policy.silo)
