@@ -416,7 +416,7 @@ class Labeller:
         labels = dataclasses.replace(
             labels, representation=source.representation, forecast=plan.forecast
         )
-        return dataclasses.replace(labels, seal=ledger.recognise(labels.record()), labeller=self)
+        return dataclasses.replace(labels, seal=ledger.mac(labels.record()), labeller=self)
 
     def _label_by_votes(
         self, plan: ReleasePlan, pool: Pool, teachers: Voter, num_neighbours: int, ledger: Ledger
