@@ -349,6 +349,7 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
     is repeated is counted, and the next event says how often.
     """
     repeated: Counter[str] = Counter()
+    is_json = FLAGS.log_format == "json"  # the log may outlive the flags
 
     def is_printed(record: logging.LogRecord) -> bool:
         message = record.getMessage().removeprefix(f"{name}: ")
@@ -363,7 +364,7 @@ def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]
         moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         values = (moment, record.levelname, role, name, message)
         record.line = f"{moment} {record.levelname} {role} {name}: {message}"
-        if FLAGS.log_format == "json":
+        if is_json:
             record.line = json.dumps(dict(zip(LOG_FIELDS, values, strict=True)))
         return True
 
