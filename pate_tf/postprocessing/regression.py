@@ -70,6 +70,7 @@ def regress(
     measured: npt.NDArray[np.floating],
     measurements: Sequence[tuple[FloatArray, float]],
     amplitudes: FloatArray = AMPLITUDES,
+    least_evidence: float = 0.0,
 ) -> list[Regression]:
     """Returns linear functions of features, likeliest where they are 0, after noisy values.
 
@@ -81,6 +82,7 @@ def regress(
         measurements: noisy values `[num_values, num_classes]` and their standard deviation, in the
             same unit; a regression follows from each.
         amplitudes: of the weights that are tried, in standard deviations of the noise.
+        least_evidence: how much more evidence than the first amplitude another one needs.
     """
     rows = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -95,6 +97,7 @@ def regress(
         rotated = vectors.T @ (values_there / noise)
         by_amplitude = (np.square(rotated).sum(axis=1) / totals).sum(axis=1)
         evidence = -0.5 * (by_amplitude + values_there.shape[1] * logarithms)
+        evidence[1:] -= least_evidence
         amplitude = float(amplitudes[evidence.argmax()])
         precisions = values + amplitude**-2.0
         left = lengths - np.square(along) @ (1.0 / precisions)
@@ -263,26 +266,31 @@ class NoisySums:
         """Of each class, among the records, `[num_classes]`."""
         return self.num_of_class / self.num_records
 
-    def shares_with(self, labels: IntArray) -> FloatArray:
-        """Returns the shares of classes among the records and public labels, by precision.
+    def with_shares_of(self, labels: IntArray, num_records: int | None) -> "NoisySums":
+        """Returns the sums with shares of classes by the records and public labels, by precision.
 
-        If both differ by more than noise and chance explain, what is left is the variance between
-        both sources, which counts against the public one (DerSimonian and Laird 1986,
-        doi:10.1016/0197-2456(86)90046-2).
+        If there is strong evidence that both differ by more than noise and chance, what is left is
+        the variance between both sources, which counts against the public one (DerSimonian and
+        Laird 1986, doi:10.1016/0197-2456(86)90046-2).
 
         Args:
             labels: public, `UNKNOWN` where there is none.
+            num_records: private records; None where that is not public.
         """
         counts = np.bincount(labels[is_labeled(labels)], minlength=len(self.shares))
         public = counts / counts.sum()
+        number = num_records or self.num_records
+        private = self.num_of_class / number
         spread = float((public * (1.0 - public)).mean())
-        of_noise = (self.noise / CONSTANT / self.num_records) ** 2
-        variance = of_noise + spread / self.num_records
-        of_public = spread / counts.sum()
-        found = float(np.square(public - self.shares).mean())
-        between = max(found - variance - of_public, 0.0)
-        weight = variance / max(variance + of_public + between, np.finfo(float).tiny)
-        return np.asarray(self.shares + weight * (public - self.shares))
+        variance = (self.noise / CONSTANT / number) ** 2 + spread / number
+        of_both = variance + spread / counts.sum()
+        difference = public - private
+        freedom = len(public) - 1
+        excess = float(np.square(difference - difference.mean()).sum()) / freedom / of_both
+        if freedom / 2.0 * (excess - 1.0 - math.log(max(excess, 1.0))) > STRONG_EVIDENCE:
+            of_both *= excess
+        shares = private + variance / of_both * difference
+        return dataclasses.replace(self, num_of_class=shares / shares.sum() * number)
 
     @functools.cached_property
     def deviation(self) -> float:
@@ -348,8 +356,8 @@ def joined(
 
     The public labels give the mean and the covariance of its weights before the noisy values are
     read, which then count by their precision. If both follow different rules, the covariance is too
-    small: it is multiplied by the factor of at least 1 with most evidence, so that the public
-    labels count less (Birge 1932, https://doi.org/10.1103/PhysRev.40.207).
+    small: it is multiplied by the factor with most evidence, so that the public labels count less
+    (Birge 1932, https://doi.org/10.1103/PhysRev.40.207). Without strong evidence the factor is 1.
 
     Args:
         features: as of `regress`.
@@ -360,7 +368,8 @@ def joined(
     values, noise = measurement
     mean, root = public
     beyond = [(values - measured @ mean, noise)]
-    (fit,) = regress(features @ root, measured @ root, beyond, INFLATIONS / noise)
+    inflations = INFLATIONS / noise
+    (fit,) = regress(features @ root, measured @ root, beyond, inflations, STRONG_EVIDENCE)
     return dataclasses.replace(
         fit, means=features @ mean + fit.means, weights=mean + root @ np.asarray(fit.weights)
     )
@@ -403,7 +412,7 @@ def regress_sums(
             is_known = is_labeled(labels)
             one_hot = np.eye(released[0].values.shape[1])[labels[is_known]]
             public = public_weights(of_all[is_known], one_hot)
-            if not released[0].num_of_class.any():  # no private records
+            if not released[0].values.any():  # no private records
                 weights = public[0]
                 means = features @ weights
                 deviations = np.ones(len(means))
@@ -515,14 +524,12 @@ def linear_model(
         fits.append((fit, mean, factors))
     regression, mean, factors = max(fits, key=lambda fit: fit[0].evidence)
     weights = factors[:, None] * np.asarray(regression.weights)
-    shares = sums.shares if labels is None else sums.shares_with(labels)
-    means = regression.means + (shares - sums.shares)
-    weights = np.vstack([weights, (shares - mean @ weights) / constant])
+    weights = np.vstack([weights, (sums.shares - mean @ weights) / constant])
     # Without an upper bound: of two means above 1 the larger one has the label.
-    probabilities = np.maximum(means, np.finfo(np.float32).eps)
+    probabilities = np.maximum(regression.means, np.finfo(np.float32).eps)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
 
-    factor = likeliest_factor(means, probabilities)
+    factor = likeliest_factor(np.asarray(regression.means), probabilities)
     return probabilities, factor * weights
 
 
