@@ -162,6 +162,15 @@ class Forecast(NamedTuple):
         """The middle of the range."""
         return (self.low + self.high) / 2.0
 
+    def excludes(self, reached: float | None) -> bool | None:
+        """Whether an accuracy is more than four standard errors from the middle of the range.
+
+        None where it is unknown, or the range is that of other data sets.
+        """
+        if reached is None or not self.is_measured:
+            return None
+        return abs(reached - self.accuracy) > self.high - self.low
+
     def in_words(self, majority: float | None) -> str:
         """Returns the forecast beside the share of the pool's most frequent class, in sentences."""
         if self.target != CLASS:

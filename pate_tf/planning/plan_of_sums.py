@@ -67,7 +67,6 @@ FEWEST_LABELED: Final = 20  # from which on n p (1 - p) reaches 5, and a binomia
 FOLDS: Final = 3  # of these
 DRAWS: Final = 3  # of the noise, for each fold
 WITHOUT_NOISE: Final = 10**6  # records whose sums outweigh the noise
-NO_RECORDS: Final = 1e9  # noise that outweighs all sums, for a trial without private records
 WORLDS: Final = 20  # draws of weights and noise, for the gain that private records promise
 
 
@@ -187,27 +186,23 @@ class SumsOption:
                 form = ".1%" if pool.dataset.target == CLASS else ".2f"
                 shown = ", ".join(f"{each} {of.accuracy:{form}}" for each, of in trials.items())
                 reporting.note(f"Representation, by labels of the pool: {shown}.")
-            forecast, logit_factor = self._trial(name, encoders[name], DRAWS)
-            number = self._known.num_records or 1
-            if self._joins_labels(encoders[name]):
-                noise = self._mechanism.standard_deviation
-                gain = expected_gain(pool, encoders[name], noise, number)
-                forecast = forecast.with_private(*gain)
-            return name, forecast, logit_factor
-
-    def _joins_labels(self, encoder: Encoder) -> bool:
-        """Whether public labels join the sums in a linear model."""
-        is_linear = self._known.pool.dataset.augmentation == "none" or encoder.is_frozen
-        return self._trains_on_labels and is_linear
+            return name, *self._trial(name, encoders[name], DRAWS)
 
     def _trial(self, name: Named, encoder: Encoder, num_draws: int) -> tuple[Forecast, float]:
         """Returns what the planned mechanism would give, on labeled samples of the pool.
 
-        Where public labels join the sums, it is what public labels of other samples give.
+        Where public labels join the sums, it is what public labels of other samples give; after
+        several draws, with what the private records are expected to add.
         """
         known = self._known
-        if self._joins_labels(encoder):
-            return trial(known.pool, encoder, self._mechanism, 0, num_draws=1)
+        is_linear = known.pool.dataset.augmentation == "none" or encoder.is_frozen
+        if self._trains_on_labels and is_linear:
+            forecast, logit_factor = trial(known.pool, encoder, self._mechanism, 0, num_draws=1)
+            if num_draws > 1:
+                deviation = self._mechanism.standard_deviation
+                gain = expected_gain(known.pool, encoder, deviation, known.num_records or 1)
+                forecast = forecast.with_private(*gain)
+            return forecast, logit_factor
         has_views = known.has_augmentation and not encoder.is_frozen
         views = pool_features_by_name(known.pool, name, self._seed) if has_views else ()
         number = self._mechanism.num_clusters
@@ -339,9 +334,6 @@ def trial(
     released = list[NoisySums]()
     folds = np.arange(len(labels)) % FOLDS
     cells = list(itertools.product(range(num_draws), range(FOLDS)))
-    public_labels = [np.where(folds != fold, labels, UNKNOWN) for fold in range(FOLDS)]
-    if not num_records:
-        deviation = NO_RECORDS
     of_others = [
         exact_table(vectors[folds != fold], labels[folds != fold], dataset, centres)
         for fold in range(FOLDS)
@@ -372,7 +364,7 @@ def trial(
             moments=moments,
             num_records=num_records,
             is_frozen=encoder.is_frozen,
-            public_labels=None if num_records else public_labels[fold],
+            public_labels=None if num_records else np.where(folds != fold, labels, UNKNOWN),
         )
         logits[draw, folds == fold] = vectors[folds == fold] @ np.asarray(model)
     if averages:
@@ -426,18 +418,17 @@ def expected_gain(
     of_public = one_hot.mean(axis=0) + features @ weights
     factor = likeliest_factor(of_public, one_hot)
     along = features @ root
-    gain = 0.0
-    differing = 0.0
-    for each, fit in zip(
-        drawn, regress(along, measured, noisy, np.array([1.0 / deviation])), strict=True
-    ):
+    before = of_public.argmax(axis=1)
+    places = np.arange(len(rows))
+    gains = list[float]()
+    differing = list[float]()
+    fits = regress(along, measured, noisy, np.array([1.0 / deviation]))
+    for each, fit in zip(drawn, fits, strict=True):
         chances = scipy.special.softmax(factor * (of_public + along @ each), axis=1)
-        places = np.arange(len(rows))
-        before = of_public.argmax(axis=1)
         after = (of_public + fit.means).argmax(axis=1)
-        gain += float((chances[places, after] - chances[places, before]).mean()) / WORLDS
-        differing += float((after != before).mean()) / WORLDS
-    return gain, float(np.sqrt(differing / pool.num_labeled))
+        gains.append(float((chances[places, after] - chances[places, before]).mean()))
+        differing.append(float((after != before).mean()))
+    return float(np.mean(gains)), float(np.sqrt(np.mean(differing) / pool.num_labeled))
 
 
 def exact_table(

@@ -262,8 +262,14 @@ def labels_from_sums(
     return labels_of(class_probabilities(regression)), weights
 
 
-def with_public_labels(inferred: PoolLabels, pool: Pool) -> PoolLabels:
-    """Returns labels that a student learns from: the pool's own, and inferred ones of the rest."""
+def with_public_labels(inferred: PoolLabels, pool: Pool, linear_head: Any) -> PoolLabels:
+    """Returns labels that a student learns from: the pool's own, and inferred ones of the rest.
+
+    A linear model of tables and texts has learned from the pool's own labels already: with one the
+    inferred labels are returned.
+    """
+    if linear_head is not None and pool.dataset.augmentation == "none":
+        return inferred
     public = np.flatnonzero(is_labeled(np.asarray(pool.true_labels)))
     is_rest = ~np.isin(inferred.query_indices, public)
     own_labels = np.asarray(pool.true_labels)[public]

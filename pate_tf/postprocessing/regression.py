@@ -324,14 +324,9 @@ def public_weights(
     """
     centered = rows - rows.mean(axis=0, dtype=np.float64)
     residuals = targets - targets.mean(axis=0)
-    if centered.shape[1] > len(centered):
-        vectors = np.linalg.qr(centered.T)[0]  # beyond all inputs, labels say nothing
-        values, turn = np.linalg.eigh((centered @ vectors).T @ (centered @ vectors))
-        vectors = vectors @ turn
-    else:
-        values, vectors = np.linalg.eigh(centered.T @ centered)
-    values = np.maximum(values, 0.0)
-    along = vectors.T @ (centered.T @ residuals)
+    left, roots, right = np.linalg.svd(centered, full_matrices=False)
+    values = np.square(roots)
+    along = roots[:, None] * (left.T @ residuals)
     penalties = AMPLITUDES[:, None] ** -2.0
     explained = (np.square(along).sum(axis=1) / (values + penalties)).sum(axis=1)
     variances = (np.square(residuals).sum() - explained) / residuals.size
@@ -340,10 +335,10 @@ def public_weights(
     costs = len(rows) * np.log(variances) + logarithms
     best = costs.argmin()
     precisions = values + penalties[best]
-    mean = vectors @ (along / precisions[:, None])
+    mean = right.T @ (along / precisions[:, None])
     amplitude = np.sqrt(variances[best] / penalties[best])
     shrunk = np.sqrt(variances[best] / precisions) - amplitude
-    return mean, amplitude * np.eye(len(mean)) + (vectors * shrunk) @ vectors.T
+    return mean, amplitude * np.eye(len(mean)) + (right.T * shrunk) @ right
 
 
 def joined(
@@ -413,12 +408,9 @@ def regress_sums(
             one_hot = np.eye(released[0].values.shape[1])[labels[is_known]]
             public = public_weights(of_all[is_known], one_hot)
             if not released[0].values.any():  # no private records
-                weights = public[0]
-                means = features @ weights
-                deviations = np.ones(len(means))
-                return [
-                    Regression(means=means, deviations=deviations, evidence=0.0, weights=weights)
-                ]
+                means = features @ public[0]
+                ones = np.ones(len(means))
+                return [Regression(means=means, deviations=ones, evidence=0.0, weights=public[0])]
         measured = (vectors.T @ of_all).astype(np.float64) / len(vectors)
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
         noises = [sums.deviation / sums.num_records / unit for sums in released]

@@ -430,14 +430,11 @@ class Labeller:
                 f"labels: none of {labels.released.num_queries} queries got one, and "
                 f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}"
             )
-        training_labels = labels.training_labels
-        # A linear model that follows from sums and public labels has learned from both already.
-        is_joined = labels.linear_head is not None and pool.dataset.augmentation == "none"
-        if plan.trains_on_labels and not is_joined:
-            training_labels = with_public_labels(training_labels, pool)
+        if plan.trains_on_labels:
+            taught = with_public_labels(labels.training_labels, pool, labels.linear_head)
+            labels = dataclasses.replace(labels, training_labels=taught)
         labels = dataclasses.replace(
             labels,
-            training_labels=training_labels,
             has_public_labels=plan.trains_on_labels,
             representation=source.representation,
             forecast=plan.forecast,

@@ -673,17 +673,14 @@ def measure(
         judged = "The student is correct on {:.1%} of the held-out samples"
         reached = values["student_accuracy"]
     forecast = labels.forecast
-    if forecast is not None and reached is not None and forecast.is_measured:
-        # The range has two standard errors on each side of its middle; these are four.
-        margin = (forecast.high - forecast.low) / 2.0
-        is_outside = not forecast.low - margin <= reached <= forecast.high + margin
-        values["is_outside_of_forecast"] = is_outside
-        if is_outside:
-            reporting.warn(
-                f"{judged.format(reached)}, which is outside of the forecast of "
-                f"{forecast.low:.1%} to {forecast.high:.1%}. The private records, or the held-out "
-                f"samples, seem to differ from the pool."
-            )
+    is_outside = forecast and forecast.excludes(reached)
+    values["is_outside_of_forecast"] = is_outside
+    if is_outside:
+        reporting.warn(
+            f"{judged.format(reached)}, which is outside of the forecast of {forecast.low:.1%} to "
+            f"{forecast.high:.1%}. The private records, or the held-out samples, seem to differ "
+            f"from the pool."
+        )
     return values
 
 

@@ -206,7 +206,8 @@ def test_public_labels_join_noisy_sums_by_precision(rule):
     def evidence(inflation):
         law = measured @ covariance(inflation) @ measured + noise**2 * np.eye(3)
         residuals = (values - measured @ mean).T
-        return scipy.stats.multivariate_normal(np.zeros(3), law).logpdf(residuals).sum()
+        density = scipy.stats.multivariate_normal(np.zeros(3), law).logpdf(residuals).sum()
+        return density - (inflation > 1.0) * regression.STRONG_EVIDENCE
 
     inverse = np.linalg.inv(covariance(max(regression.INFLATIONS, key=evidence)))
     precision = inverse + measured @ measured / noise**2
