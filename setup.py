@@ -65,7 +65,7 @@ setuptools.setup(
         "beam": ["apache-beam>=2.77,<3"],
         # The same on a cluster of Dask.
         "cluster": ["apache-beam[dask]>=2.77,<3"],
-        "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9"],
+        "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9", "sphinx-copybutton>=0.5"],
         # Pre-trained encoders of keras-hub; tensorflow-text comes with it.
         "hub": ["keras-hub>=0.32,<0.33", "safetensors>=0.5"],
         "onnx": ["tf2onnx>=1.17,<2"],

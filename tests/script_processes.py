@@ -14,6 +14,7 @@ import pathlib
 import resource
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -127,6 +128,12 @@ def run_fresh(*arguments: str, folder: pathlib.Path) -> Ended:
         check=False,
     )
     return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
 
 
 def modules_after(program: str) -> set[str]:

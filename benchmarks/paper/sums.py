@@ -22,12 +22,12 @@ LIBRARY, NO_PRIVACY = "pate_tf", "no_privacy"
 # Name of the data set, whether there is a pool, splits, and the kinds of DP-SGD to hold it against.
 DATA_SETS = {
     "Adult, with a public pool": ("adult", True, 5, ("linear_head", "dp_sgd")),
-    "Adult, private records alone": ("adult", False, 5, ("linear_head", "dp_sgd")),
+    "Adult, private records only": ("adult", False, 5, ("linear_head", "dp_sgd")),
     "MNIST, with a public pool": ("mnist", True, 1, HEADS),
-    "MNIST, private records alone": ("mnist", False, 3, ("linear_head",)),
+    "MNIST, private records only": ("mnist", False, 3, ("linear_head",)),
     "Fashion-MNIST, with a public pool": ("fashion_mnist", True, 1, HEADS),
-    "Fashion-MNIST, private records alone": ("fashion_mnist", False, 3, ("linear_head",)),
-    "Sentences, private records alone": ("benchmarks.own_data:sentences", False, 5, HEADS[:1]),
+    "Fashion-MNIST, private records only": ("fashion_mnist", False, 3, ("linear_head",)),
+    "Sentences, private records only": ("benchmarks.own_data:sentences", False, 5, HEADS[:1]),
 }
 QUICK = {"digits": ("digits", True, 1, ("linear_head",))}
 # The same object again, whose features are computed once.

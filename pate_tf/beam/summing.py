@@ -139,7 +139,7 @@ class TableSource:
         self._schema = dataset.schema
         self._pattern = pattern
         first = files.public or pathlib.Path(min(glob.glob(pattern), default=pattern))
-        self._form = text_form(first, self._schema, header_alone=files.public is None)
+        self._form = text_form(first, self._schema, header_only=files.public is None)
         self._labels = self._schema.label_names(files.label)
         self._owner = files.owner or self._schema.owner
         names = [column.name for column in self._schema.columns]

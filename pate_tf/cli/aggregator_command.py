@@ -12,7 +12,7 @@ Then, until the coordinator says that the run is over:
 
 Aggregators belong to different organizations: those that pool what they know, more than the
 threshold of them, learn every vote. It may be killed and started again on its own folder at any
-time.
+time. `pate aggregator status --aggregator_dir=aggregator-1` prints what it did.
 """
 
 from absl import flags
@@ -23,13 +23,13 @@ from pate_tf.silos import silo_server
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(silo_server.AggregatorRun)
+STATUS = (silo_server.AggregatorRun, silo_server.aggregator_status)
 
 
 def define() -> None:
     """Defines the flags."""
     command_line.define(silo_server.AggregatorRun, group="aggregator")
-    command_line.define_give_up_after()
-    command_line.define_log_format()
+    command_line.define_operation()
 
 
 def main() -> None:
@@ -40,9 +40,11 @@ def main() -> None:
     path = settings.folder / silo_server.KEYS
     if settings.name is None:
         name = artifacts.read_json(path)["name"] if path.exists() else ""
-        log = command_line.start_log("aggregator", name)
+        log, watch = command_line.start_operation("aggregator", name)
         with artifacts.only_writer(settings.folder):
-            silo_server.serve_aggregator(settings, on_event=log, give_up_after=FLAGS.give_up_after)
+            silo_server.serve_aggregator(
+                settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after
+            )
         return
     from pate_tf.silos.protocol import Keys  # needs cryptography
 

@@ -3,6 +3,7 @@
 Flags are made from the dataclasses of settings; those of mechanisms from their registry.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -13,6 +14,7 @@ import pathlib
 import re
 import sys
 import textwrap
+import time
 import traceback
 import types
 import warnings
@@ -26,12 +28,13 @@ from tqdm import tqdm
 from pate_tf.accounting.mechanisms import Mechanism, base
 from pate_tf.core import artifacts
 from pate_tf.core.checks import ITEM
-from pate_tf.core.environment import check_environment, prepare_start_of_tensorflow
+from pate_tf.core.environment import NO_MEMORY, check_environment, prepare_start_of_tensorflow
 from pate_tf.core.reporting import LINE_SECONDS, Reporting, clock
 from pate_tf.core.settings import FUNCTION, described, value_type
 from pate_tf.data.data_source import FileSource
 from pate_tf.ledger import LedgerError
 from pate_tf.net.credentials import GIVE_UP_SECONDS
+from pate_tf.net.health import CONTACT, Watch, serve_health
 from pate_tf.planning.forecast import ForecastError
 
 FLAGS = flags.FLAGS
@@ -148,18 +151,6 @@ def parse_flags(arguments: list[str]) -> list[str]:
     return others
 
 
-def define_give_up_after() -> None:
-    """Defines the flag of processes that need each other over a network."""
-    flags.DEFINE_float(
-        "give_up_after",
-        GIVE_UP_SECONDS,
-        "Seconds without a connection after which the process ends with exit code 75. A process "
-        "that serves others waits as long for those that have not heard the end of the run.",
-        lower_bound=0.0,
-    )
-    shown_in_help("give_up_after", "run")
-
-
 def path(text: str | None) -> pathlib.Path | None:
     """Returns the path that a flag names; None where it names none."""
     return pathlib.Path(text) if text else None
@@ -170,17 +161,20 @@ class FlagValueError(ValueError):
 
 
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
-    """Returns an error's message in the words of who typed flags.
+    """Returns a message of the library with flags in place of arguments.
 
     Args:
-        message: of the library; begins with the argument that is wrong and a colon, and has further
-            arguments in backticks, such as `name` or `name=value`.
-        flag_of_argument: the flag that sets an argument, where they have different names.
+        message: may begin with an argument, as in "name: ...", "name is required" or "name must be
+            ...". Other arguments are in backticks, such as `name` or `name=value`.
+        flag_of_argument: the flag of each argument whose flag has another name.
     """
     for name, flag in {**dict.fromkeys(FLAGS), **flag_of_argument}.items():
         message = re.sub(rf"`{re.escape(name)}(=\w+)?`", rf"--{flag or name}\1", message)
-    argument, colon, text = message.partition(":")
-    return flag_of_argument.get(argument, argument) + colon + text
+    if argument := re.match(r"(\w+)(?=:|=| is | must | needs )", message):
+        name = flag_of_argument.get(argument[1], argument[1])
+        dashes = "--" if name in FLAGS else ""
+        message = f"{dashes}{name}{message[argument.end() :]}"
+    return message
 
 
 def guarded(
@@ -238,7 +232,7 @@ def _explained(error: BaseException) -> tuple[str, int] | None:
             return None
         extra = f"pip install 'pate_tf[{EXTRAS[package]}]'"
         message = f"expected the package {package} to be installed: {extra}"
-    elif isinstance(error, MemoryError):
+    elif isinstance(error, MemoryError) or any(text in message for text in NO_MEMORY):
         message = "out of memory"
     elif isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
@@ -275,14 +269,61 @@ def warn(text: str) -> None:
     print(f"warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
-def define_log_format() -> None:
-    """Defines the flag of the commands that log."""
+def define_operation() -> None:
+    """Defines the flags of processes that run for long and need each other over a network."""
+    flags.DEFINE_float(
+        "give_up_after",
+        GIVE_UP_SECONDS,
+        "Seconds without a connection after which the process ends with exit code 75. A process "
+        "that serves others waits as long for those that have not heard the end of the run.",
+        lower_bound=0.0,
+    )
+    shown_in_help("give_up_after", "run")
     help_text = "Lines of the log: text, or JSON objects with the same fields."
     flags.DEFINE_enum("log_format", "text", ("text", "json"), help_text)
+    help_text = (
+        "Port of 127.0.0.1 with /healthz for probes and /metrics for Prometheus. Default: none."
+    )
+    flags.DEFINE_integer("metrics_port", None, help_text, lower_bound=1, upper_bound=65535)
 
 
-def start_log(role: str, name: str) -> Callable[[str], None]:
-    """Prints what the library logs, a line each, and returns what logs an event.
+# `pate silo|aggregator|coordinator status`: settings with a folder, and its numbers by metric.
+StatusOf = tuple[type, Callable[[pathlib.Path], Mapping[str, float]]]
+
+
+def define_status(status_of: StatusOf) -> None:
+    """Defines the flags of a `status` command."""
+    kind, _ = status_of
+    define(kind, group="flags", without=set(described(kind)) - {"folder"})
+    flags.DEFINE_boolean("json", False, "Print a JSON object instead of a table.")
+
+
+def print_status(status_of: StatusOf) -> None:
+    """Prints what a process did, from the files of its folder. It may be at work there or not."""
+    kind, numbers_of = status_of
+    flag = described(kind)["folder"].flag or "folder"
+    folder = pathlib.Path(FLAGS[flag].value or "")
+    if not FLAGS[flag].value or not any(folder.glob("*")):
+        got = FLAGS[flag].value or "no value"
+        raise ValueError(f"{flag} must be the folder that the process works in, got {got}")
+    numbers = {name.removeprefix("pate_"): each for name, each in numbers_of(folder).items()}
+    numbers["rounds"] = numbers.pop("rounds_total")
+    if (folder / CONTACT).exists():
+        numbers["contact_age_seconds"] = time.time() - (folder / CONTACT).stat().st_mtime
+    process = "at work"
+    with contextlib.suppress(ValueError), artifacts.only_writer(folder):
+        process = "not running"
+    if FLAGS.json:
+        print(json.dumps({"process": process, **numbers}))
+        return
+    rows = [(name.replace("_", " "), f"{number:.6g}") for name, number in numbers.items()]
+    print_table(str(folder), [("process", process), *rows])
+
+
+def start_operation(role: str, name: str) -> tuple[Callable[[str], None], Watch]:
+    """Prints what the library logs, a line each, and answers probes if there is a --metrics_port.
+
+    Returns what logs an event, and the result of `pate_tf.net.health.serve_health`.
 
     A line has the time, the level, the role and name of this end, and the message. A warning that
     is repeated is counted, and the next event says how often.
@@ -311,7 +352,7 @@ def start_log(role: str, name: str) -> Callable[[str], None]:
     logging.basicConfig(handlers=[handler], format="%(line)s", force=True)
     logger = logging.getLogger("pate_tf")
     logger.setLevel(logging.INFO)
-    return logger.info
+    return logger.info, serve_health(FLAGS.metrics_port)
 
 
 def reporting(*, verbose: bool = False) -> Reporting:

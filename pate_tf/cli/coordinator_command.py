@@ -10,6 +10,7 @@ no public samples are needed: silos add second moments, and the student is a lin
 It need not be trusted: silos randomize their votes, or share them among the roster's aggregators
 (--sigma=40). It may be killed and started again with the same flags. Silos and aggregators dial in;
 see `pate silo` and `pate aggregator`. Labels, student and statement land below TRAIN_DIR/released.
+`pate coordinator status --train_dir=runs/silos` prints how far it is.
 """
 
 from absl import flags
@@ -18,26 +19,27 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 from pate_tf.queries.strategies import QueryConfig, QueryWishes
-from pate_tf.run.silo_coordinator import CoordinatorRun, coordinate
+from pate_tf.run.silo_coordinator import JOURNAL, CoordinatorRun, coordinate
 from pate_tf.silos.roster import Asking, SiloRoster
+from pate_tf.silos.round_journal import CoordinatorJournal
 from pate_tf.students.student_kinds import AUTO, StudentSettings
 
 FLAGS = flags.FLAGS
 OF_RECORDS = ("source_name", "owners_file")
 FLAG_OF_ARGUMENT = command_line.flag_of_argument(CoordinatorRun, QueryWishes, Asking)
+STATUS = (CoordinatorRun, lambda folder: CoordinatorJournal(None, (), folder / JOURNAL).numbers())
 
 
 def define() -> None:
     """Defines the flags."""
     command_line.define(CoordinatorRun, group="coordinator", without=OF_RECORDS)
     command_line.define_data_flags(with_private=False)
-    command_line.define_log_format()
     command_line.define(
         QueryWishes, group="queries", without=("representation",), strategy="first", num_queries=100
     )
     command_line.define(Asking, group="asking", without=("least_answers",))
     command_line.define(StudentSettings, group="student", student="supervised")
-    command_line.define_give_up_after()
+    command_line.define_operation()
 
 
 def main() -> None:
@@ -57,8 +59,8 @@ def main() -> None:
     )
     with artifacts.only_writer(run.folder):  # a second command is refused at its start
         artifacts.remove_abandoned(run.folder)
-        log = command_line.start_log("coordinator", SiloRoster.read(run.roster).run)
-        report = coordinate(run, on_event=log, give_up_after=FLAGS.give_up_after)
+        log, watch = command_line.start_operation("coordinator", SiloRoster.read(run.roster).run)
+        report = coordinate(run, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after)
     command_line.write_report(run.report_file, report)
     epsilons = [
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")

@@ -65,8 +65,6 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
         flags.DEFINE_string(name, default, text)
         command_line.shown_in_help(name, "run")
     command_line.define_data_flags(with_private="source_name" not in without)
-    if "roster" in names:
-        command_line.define_log_format()
     if "source_name" not in without:
         flags.DEFINE_boolean(
             "reset_ledger_i_understand",
@@ -75,7 +73,7 @@ def _define(*names: str, without: tuple[str, ...] = ()) -> None:
             "cost is charged, and the run is charged again, above its target, on record forever.",
         )
     if "address" in names:
-        command_line.define_give_up_after()
+        command_line.define_operation()
 
 
 def define_flags() -> None:
@@ -124,7 +122,7 @@ def serve() -> None:
     public = source.load_public(reporting)
     from pate_tf.selective_sgd import shared_training
 
-    command_line.start_log("server", terms.run)
+    _, watch = command_line.start_operation("server", terms.run)
     report = shared_training.serve(
         terms,
         address=FLAGS.address,
@@ -132,6 +130,7 @@ def serve() -> None:
         directory=pathlib.Path(FLAGS.train_dir),
         public=public,
         reporting=reporting,
+        watch=watch,
         give_up_after=FLAGS.give_up_after,
     )
     command_line.print_table("Shared training", report.rows)
@@ -149,7 +148,7 @@ def join() -> None:
     source = command_line.read(DataSource, dataset=terms.dataset, files=files)
     from pate_tf.selective_sgd import shared_training
 
-    log = command_line.start_log("participant", FLAGS.participant)
+    log, watch = command_line.start_operation("participant", FLAGS.participant)
     if files is not None:
         shard = files.load_private()
     else:
@@ -162,6 +161,7 @@ def join() -> None:
         certificates=pathlib.Path(FLAGS.certificates),
         directory=pathlib.Path(FLAGS.train_dir),
         acknowledge_reset=FLAGS.reset_ledger_i_understand,
+        watch=watch,
         give_up_after=FLAGS.give_up_after,
     )
     log(f"done; the parameters of all are in {FLAGS.train_dir}")

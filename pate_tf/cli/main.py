@@ -3,6 +3,7 @@
 Only the module of that subcommand is imported, so that `pate --help` needs no other package.
 """
 
+import functools
 import importlib
 import os
 import sys
@@ -11,9 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from pate_tf.cli import stopping
+from pate_tf.core.environment import NO_MEMORY
 
-# How libraries that can't be loaded, and threads that can't start, say so.
-NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 FLAG_ERROR = 2
 INTERRUPTED = 130  # as in `pate_tf.cli.command_line`
 
@@ -62,10 +62,12 @@ First example, with data that need no download; everything lands in runs/digits-
 def run_command(name: str) -> None:
     """Runs a command with the flags of this process: its module's `run`, else `define` and `main`.
 
-    `FLAG_OF_ARGUMENT` of the module has the flags that are not called what they set. A user's
-    `module:function` may lie in the working directory.
+    With the argument `status` a module that has a `STATUS` prints that instead. `FLAG_OF_ARGUMENT`
+    of the module has the flags that are not called what they set. A user's `module:function` may
+    lie in the working directory.
     """
     stopping.end_on_sigterm()
+    stopping.end_without_memory()
     sys.path.append(os.getcwd())  # at the end: it stands for no other module
     if any(option.startswith("error") for option in sys.warnoptions):
         # A warning of a library is no error of ours, in child processes either.
@@ -74,17 +76,23 @@ def run_command(name: str) -> None:
         warnings.simplefilter("ignore")
     try:
         module = importlib.import_module(f"pate_tf.cli.{name}_command")
-        if hasattr(module, "run"):
+        is_status = sys.argv[1:2] == ["status"] and hasattr(module, "STATUS")
+        if hasattr(module, "run") and not is_status:
             module.run()
             return
         from absl import flags
 
         from pate_tf.cli import command_line
 
-        guarded = command_line.guarded(
-            module.main, flags.FLAGS, getattr(module, "FLAG_OF_ARGUMENT", {})
-        )
-        command_line.run(guarded, module.define, module.__doc__)
+        if is_status:
+            del sys.argv[1]
+            define = functools.partial(command_line.define_status, module.STATUS)
+            main = functools.partial(command_line.print_status, module.STATUS)
+        else:
+            define, main = module.define, module.main
+        renamed = getattr(module, "FLAG_OF_ARGUMENT", {})
+        guarded = command_line.guarded(main, flags.FLAGS, renamed)
+        command_line.run(guarded, define, module.__doc__)
     except (ImportError, RuntimeError) as error:
         if not any(text in str(error) for text in NO_MEMORY):
             raise

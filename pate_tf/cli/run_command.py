@@ -11,6 +11,7 @@ settings: pate teachers and pate student.
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import Data
 from pate_tf.planning.release_settings import (
@@ -48,6 +49,7 @@ def main() -> None:
         ReleaseSettings, budget=command_line.read(Budget), queries=command_line.read(QueryWishes)
     )
     output = command_line.read(Output)
+    artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     reporting = command_line.reporting()
     # Files are read first: what is wrong with them is said before TensorFlow starts.
     data = None if origin.files is None else Data.of(origin, None, reporting)

@@ -10,7 +10,7 @@ it ends with exit code 75. It may be killed and started again at any time, and n
 open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
 ledger (SILO_DIR/sensitive): never restore it from a copy.
 
-`pate silo status --silo_dir=clinic` prints what was spent, and when the coordinator heard of each.
+`pate silo status --silo_dir=clinic` prints what was spent, and whether the process is at work.
 
 With --method=feature_sums no teacher votes: features of the records are summed by class and shared
 with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on the roster for that.
@@ -20,7 +20,6 @@ with noise. `pate silo keys --silo_dir=clinic >> roster.toml` puts the silo on t
 makes a certificate authority for trying it out. Real ones come from an authority of your own.
 """
 
-import contextlib
 import functools
 import pathlib
 import sys
@@ -29,17 +28,15 @@ from typing import Any
 
 from absl import flags
 
-from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 from pate_tf.core.settings import described
-from pate_tf.ledger.journal import Store
-from pate_tf.ledger.ledger_file import DATABASE
 from pate_tf.silos import silo_server
 from pate_tf.silos.roster import METHODS, Member, Policy
 
 FLAGS = flags.FLAGS
+STATUS = (silo_server.SiloRun, silo_server.status)
 INIT = ("silo", "coordinator", "epsilon_budget", "delta")  # fields of the policy with a flag
 
 
@@ -57,8 +54,7 @@ def define(name: str) -> None:
     if name == "serve":
         command_line.define(silo_server.SiloRun, group="silo", without=("owners_file",))
         command_line.define_data_flags(with_private=True)
-        command_line.define_give_up_after()
-        command_line.define_log_format()
+        command_line.define_operation()
     if name == "init":
         command_line.define(Policy, group="policy", without=set(described(Policy)) - set(INIT))
         about = "feature_sums allows secure_feature_sums alone."
@@ -107,35 +103,8 @@ def serve() -> None:
     settings = command_line.read(silo_server.SiloRun, files=files)
     policy = Policy.read(settings.folder / silo_server.POLICY)  # before TensorFlow is imported
     with artifacts.only_writer(settings.folder):
-        log = command_line.start_log("silo", policy.silo)
-        silo_server.serve(settings, on_event=log, give_up_after=FLAGS.give_up_after)
-
-
-def status() -> None:
-    """Prints what the silo spent, and whom the coordinator heard of last."""
-    from pate_tf.net.credentials import STATUS, TlsFiles
-    from pate_tf.silos.transport import TaskConnection  # needs grpcio
-
-    require("the folder of the silo", "silo_dir")
-    folder = pathlib.Path(FLAGS.silo_dir)
-    policy = Policy.read(folder / silo_server.POLICY)
-    spent = 0.0
-    if (folder / artifacts.SENSITIVE / DATABASE).exists():
-        with contextlib.closing(Store(folder / artifacts.SENSITIVE, read_only=True)) as account:
-            account.catch_up()
-            spent = smallest_epsilon(account.charges, policy.delta)[0]
-    print(f"{policy.silo}: epsilon {spent:.3f} spent of {policy.epsilon_budget:g}")
-    if (folder / silo_server.ENDED).exists():
-        print(f"{policy.silo}: {silo_server.OVER}")
-        return
-    files = TlsFiles.of(pathlib.Path(FLAGS.certificates), policy.silo)
-    with TaskConnection(policy.coordinator, files=files) as connection:
-        is_over, last_calls = connection.call(STATUS, None, tuple[bool, dict[str, float]])
-    print(
-        f"coordinator at {policy.coordinator}: the run is {'over' if is_over else 'not over yet'}"
-    )
-    for name, seconds in last_calls.items():
-        print(f"{name}: " + (f"called {seconds:.0f} s ago" if seconds >= 0 else "not called yet"))
+        log, watch = command_line.start_operation("silo", policy.silo)
+        silo_server.serve(settings, on_event=log, watch=watch, give_up_after=FLAGS.give_up_after)
 
 
 def keys() -> None:
@@ -165,7 +134,6 @@ COMMANDS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "init": (init, ("silo_dir", "policy")),
     "keys": (keys, ("silo_dir",)),
     "serve": (serve, ()),
-    "status": (status, ("silo_dir", "certificates")),
     "certificates": (certificates, ("certificates", "demo", "names")),
 }
 
@@ -176,7 +144,9 @@ def run() -> None:
     if name not in COMMANDS:
         is_help = name.lstrip("-") in command_line.HELP
         print(
-            __doc__ if is_help else f"error: expected one of {', '.join(COMMANDS)}, got {name!r}",
+            __doc__
+            if is_help
+            else f"error: expected one of {', '.join([*COMMANDS, 'status'])}, got {name!r}",
             file=sys.stdout if is_help else sys.stderr,
         )
         raise SystemExit(0 if is_help else command_line.FLAG_ERROR)

@@ -1,7 +1,10 @@
-"""How SIGTERM ends a command: in order, with one line, and soon."""
+"""How SIGTERM, and a lack of memory in a library, end a command: with one line, and soon."""
 
+import contextlib
+import ctypes
 import functools
 import os
+import resource
 import signal
 import sys
 import threading
@@ -12,6 +15,7 @@ from typing import Final
 TERMINATED: Final = 143
 SECONDS: Final = 8.0  # of the ten after which systemd and container engines kill
 LINE: Final = b"error: stopped by SIGTERM; the same command resumes from here\n"
+NO_MEMORY_LINE: Final = b"error: out of memory: `ulimit -v` allows too little\n"
 
 
 @functools.cache
@@ -46,3 +50,22 @@ def end_on_sigterm() -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, raise_once)
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_in_one_line() -> None:
+    """Ends the process; C++ calls it when nothing catches an exception."""
+    os.write(2, NO_MEMORY_LINE)
+    os._exit(1)
+
+
+_UNCAUGHT: Final = ctypes.CFUNCTYPE(None)(_end_in_one_line)  # kept as long as C++ may call it
+
+
+def end_without_memory() -> None:
+    """Makes an allocation that fails in a library end this process in one line, below `ulimit -v`.
+
+    Otherwise the library would abort, with a traceback of all threads.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
+        with contextlib.suppress(OSError, AttributeError):  # of another C++ library
+            ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(_UNCAUGHT)

@@ -18,6 +18,7 @@ from absl import flags
 
 from pate_tf.accounting.mechanisms.base import offered
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.core.settings import setting
 from pate_tf.data.data_source import DataSource, PoolSize
 from pate_tf.planning.release_settings import (
@@ -161,6 +162,7 @@ def main() -> None:
     places = command_line.read(Places)
     output = command_line.read(Output)
     student = command_line.read(StudentSettings)
+    artifacts.check_no_writer(output.folder, artifacts.RELEASED)
     if FLAGS.new_budget_i_understand and not FLAGS["delta"].present:
         raise ValueError("new_budget_i_understand: expected --delta with it, got no --delta")
     teachers_folder = places.teachers_dir or output.folder

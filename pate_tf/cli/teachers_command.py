@@ -11,6 +11,7 @@ from typing import ClassVar
 from absl import flags
 
 from pate_tf.cli import command_line
+from pate_tf.core import artifacts
 from pate_tf.core.settings import TeacherNumber, setting
 from pate_tf.data.data_source import DataSource, PoolSize
 from pate_tf.data.loaded_data import Data
@@ -85,6 +86,8 @@ def main() -> None:
     run = command_line.read(TeacherRun, files=command_line.own_files(with_private=True))
     settings = command_line.values_of(TeacherSettings)
     teacher_kinds.check_model(settings["model"])
+    if run.teachers is None:
+        artifacts.check_no_writer(run.folder, artifacts.SENSITIVE, "teachers")
     reporting = command_line.reporting()
     # Files are read first: what is wrong with them is said before TensorFlow starts.
     data = None if run.files is None else Data.of(run, run.pool_size, reporting)

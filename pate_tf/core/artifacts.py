@@ -1,8 +1,8 @@
-"""Where a run keeps its files, and how they are written: whole or not at all.
+"""The files of a run, which are written completely or not at all.
 
-A run directory has two halves. `sensitive/` (mode 0700, files 0600) holds all that depends on
-private data: teachers, partition, votes, ledger, teacher logs. `released/` holds what may be
-published: noisy labels, student, statement.
+A run directory has two parts. `sensitive/` (mode 0700, files 0600) contains everything that depends
+on private data: teachers, partition, votes, ledger and logs of teachers. `released/` contains what
+may be published: noisy labels, student and statement.
 """
 
 import contextlib
@@ -25,30 +25,30 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-# Files and folders that are written whole or not at all.
+# Files and folders that are written completely or not at all.
 
 
 _TEMPORARY = ".writing-"
-_NUMBER = re.compile(r"[-+]?(\.?\d|nan|inf)", re.IGNORECASE)  # how a field of one begins
+_NUMBER = re.compile(r"[-+]?(\.?\d|nan|inf)", re.IGNORECASE)  # start of a number field
 
 
 def check_can_hold_files(folder: pathlib.Path) -> None:
     """Checks that files can be written below a folder, which need not exist yet.
 
     Raises:
-        ValueError: if something else lies in its place, or it can't be written.
+        ValueError: if the path is not a folder, or can't be written.
     """
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        # Permissions don't tell of file systems that take no files.
+        # Permissions do not show whether the file system accepts files.
         with tempfile.TemporaryFile(dir=nearest) as file:
             lock(file.fileno(), nearest)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder}: expected a folder that can be written ({error})") from error
+        raise ValueError(f"{folder} is not a writable folder ({error})") from error
 
 
 def lock(descriptor: int, path: pathlib.Path, *, waits: bool = True) -> None:
-    """Locks an open file or folder until it is closed; a process that dies frees it.
+    """Locks an open file or folder until it is closed or the process ends.
 
     Raises:
         BlockingIOError: if another process has the lock, unless it `waits`.
@@ -58,24 +58,24 @@ def lock(descriptor: int, path: pathlib.Path, *, waits: bool = True) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno != errno.EWOULDBLOCK:
-            error.strerror = f"{error.strerror}; take a folder on a file system with file locks"
+            error.strerror = f"{error.strerror}; use a folder on a file system with file locks"
         error.filename = str(path)
         raise
 
 
 @contextlib.contextmanager
 def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
-    """Keeps other processes of this kind from a folder as long as the block runs; creates it.
+    """Locks a folder against other writers while the block runs; creates the folder.
 
-    The system forgets a process that was killed, so nothing is ever left locked. A folder that is
-    empty at the end is deleted, with the parents that were made for it.
+    The lock ends with the process, even if it is killed. If the folder is empty at the end, it is
+    deleted, together with the parents that were created for it.
 
     Args:
         folder: the folder; the block may delete it.
-        waits: whether to wait until no other process is in there.
+        waits: whether to wait until no other process uses the folder.
 
     Raises:
-        ValueError: if another process is in there, unless it `waits`.
+        ValueError: if another process uses the folder, unless it `waits`.
     """
     while True:
         new = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -86,34 +86,44 @@ def only_writer(folder: pathlib.Path, *, waits: bool = False) -> Iterator[None]:
             if folder.is_file() or folder.is_symlink():
                 raise
             check_can_hold_files(folder)
-            continue  # another process deleted it in the middle of either call
+            continue  # another process deleted it between the calls
         try:
             lock(descriptor, folder, waits=waits)
             if os.fstat(descriptor).st_nlink:  # no other process deleted it
                 try:
                     yield
                 finally:
-                    if os.fstat(descriptor).st_nlink:  # else one of another process may be there
-                        with contextlib.suppress(OSError):  # one holds something
+                    if os.fstat(descriptor).st_nlink:  # otherwise it may belong to another process
+                        with contextlib.suppress(OSError):  # a folder is not empty
                             for path in (folder, *new[1:]):
                                 path.rmdir()
                 return
         except BlockingIOError as error:
             raise ValueError(
-                f"{folder}: expected no other process at work there, got one; wait until it ends, "
-                f"or take another folder"
+                f"{folder}: another process is using this folder. Wait until it ends, or choose "
+                f"another folder."
             ) from error
         finally:
             os.close(descriptor)
 
 
+def check_no_writer(root: pathlib.Path | None, *names: str) -> None:
+    """Raises ValueError if a process is at work in a folder below a run's, OSError without locks.
+
+    For commands that take the lock later: a second one is refused before TensorFlow starts.
+    """
+    if root is not None and root.joinpath(*names).is_dir():
+        with only_writer(root.joinpath(*names)):
+            pass
+
+
 @contextlib.contextmanager
 def lease(path: pathlib.Path) -> Iterator[None]:
-    """Keeps `remove_abandoned` of every process from a half-written file or folder.
+    """Protects a half-written file or folder from `remove_abandoned` in any process.
 
-    The lease is a lock on the file or folder, which the system drops when this process ends. So it
-    holds across containers that share a volume, where names of hosts and numbers of processes
-    repeat. A file system without locks has no leases, and nothing is removed there.
+    The lease is a lock on the file or folder, which the system releases when this process ends. It
+    also works for containers that share a volume, where host names and process numbers repeat. On a
+    file system without locks there are no leases, and nothing is removed.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -125,7 +135,7 @@ def lease(path: pathlib.Path) -> Iterator[None]:
 
 
 def remove_abandoned(root: pathlib.Path) -> None:
-    """Deletes below `root` what writers left half-written when they were killed; see `lease`."""
+    """Deletes half-written files and folders of killed writers below `root`; see `lease`."""
     for path in sorted(root.rglob(f"{_TEMPORARY}*")):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -138,17 +148,17 @@ def remove_abandoned(root: pathlib.Path) -> None:
 
 
 def temporary_name(path: pathlib.Path) -> pathlib.Path:
-    """Returns a new name next to a path, which `remove_abandoned` knows; see `lease`."""
+    """Returns a new temporary name next to a path, which `remove_abandoned` recognizes."""
     return path.with_name(f"{_TEMPORARY}{path.name}-{secrets.token_hex(4)}")
 
 
 def is_half_written(path: pathlib.Path) -> bool:
-    """Whether a path lies below a `temporary_name`, or has one."""
+    """Whether a path has a `temporary_name`, or is inside of one."""
     return any(part.startswith(_TEMPORARY) for part in path.parts)
 
 
 def sync_folder(folder: pathlib.Path) -> None:
-    """Makes the names in `folder` durable, so that a rename survives a power cut."""
+    """Syncs the directory entries of `folder`, so that a rename survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -158,11 +168,11 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Opens a file for writing that appears at `path` complete, or not at all.
+    """Opens a file for writing; it appears at `path` complete, or not at all.
 
     Args:
         path: the final name; its folder must exist.
-        private: whether the file gets mode 0600 from its first byte on. If not, it is sealed.
+        private: whether the file has mode 0600 from its first byte. If not, it is sealed.
 
     Yields:
         A binary file under a temporary name, renamed when the block ends without an exception.
@@ -184,7 +194,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)  # of a full disk, which does not say where
+            error.filename = str(path)  # a full disk does not name the file
         raise
     sync_folder(path.parent)
     if not private:
@@ -193,19 +203,18 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
 
 @contextlib.contextmanager
 def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathlib.Path]:
-    """Fills a folder that appears at `path` complete, or not at all.
+    """Fills a folder; it appears at `path` complete, or not at all.
 
     Args:
         path: the final name; its parent must exist.
-        replace: whether a folder that stands at `path` already gives way to the new one, once that
-            is complete.
+        replace: whether to replace an existing folder at `path` when the new one is complete.
 
     Yields:
         An empty folder under a temporary name, renamed when the block ends without an exception.
 
     Raises:
-        FileExistsError: if something stands at `path` already, unless `replace`.
-        OSError: as the system reports it; what stood at `path` stands there still.
+        FileExistsError: if `path` already exists, unless `replace`.
+        OSError: as the system reports it; an existing folder at `path` is unchanged.
     """
     temporary = temporary_name(path)
     temporary.mkdir()
@@ -220,14 +229,12 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
                     with open(part, "rb") as file:
                         os.fsync(file.fileno())
             try:
-                os.rename(temporary, path)  # fails where a folder with files stands
+                os.rename(temporary, path)  # fails if there is a folder with files
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 if not replace:
-                    raise FileExistsError(
-                        errno.EEXIST, "stands there already", str(path)
-                    ) from error
+                    raise FileExistsError(errno.EEXIST, "it already exists", str(path)) from error
                 old = temporary_name(path)
                 os.replace(path, old)
                 stack.enter_context(lease(old))
@@ -248,14 +255,14 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
 
 
 def digest_array(array: npt.NDArray[Any]) -> str:
-    """SHA-256 of an array's type, shape and bytes, as hexadecimal digits."""
+    """Returns the hexadecimal SHA-256 of an array's type, shape and bytes."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
 def digest_paths(paths: Iterable[pathlib.Path]) -> str:
-    """SHA-256 over the names and bytes of files and of all files below folders."""
+    """Returns the SHA-256 of the names and bytes of files and of all files in folders."""
     digest = hashlib.sha256()
     for path in paths:
         files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
@@ -266,9 +273,9 @@ def digest_paths(paths: Iterable[pathlib.Path]) -> str:
 
 
 def digest_arrays(arrays: Iterable[npt.ArrayLike]) -> str:
-    """SHA-256 over several arrays or variables in their order, as hexadecimal digits.
+    """Returns the hexadecimal SHA-256 of several arrays or variables in their order.
 
-    It is that of the hexadecimal SHA-256 digests of each one's type, shape and bytes.
+    It is the digest of the concatenated results of `digest_array`.
     """
     digest = hashlib.sha256()
     for array in arrays:
@@ -276,19 +283,19 @@ def digest_arrays(arrays: Iterable[npt.ArrayLike]) -> str:
     return digest.hexdigest()
 
 
-# The two halves of a run on disk, and what lies in them.
+# The two parts of a run directory.
 
 
 SENSITIVE = "sensitive"
 RELEASED = "released"
-SEALS = "released.sha256"  # below `sensitive`: what was written into `released`
+SEALS = "released.sha256"  # in `sensitive`: digests of the files in `released`
 
 
 def seal(path: pathlib.Path) -> None:
-    """Notes the SHA-256 of a file that was written into a run's `released/`, or of a folder's.
+    """Records the SHA-256 of files that were written into a run's `released/`.
 
-    It goes to `sensitive/` beside it, so that `pate audit run` finds what somebody else put there.
-    Nothing is noted of other places, of a run without `sensitive/`, or of a half-written folder.
+    The digests are in `sensitive/`, so that `pate audit run` finds files that somebody else added.
+    Files in other places, in a run without `sensitive/`, or in a half-written folder are ignored.
     """
     path = path.absolute()
     released = next((each for each in path.parents if each.name == RELEASED), None)
@@ -301,13 +308,13 @@ def seal(path: pathlib.Path) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     descriptor = os.open(released.parent / SENSITIVE / SEALS, flags, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as notes:
-        notes.write(lines.encode())  # in one piece, as other processes add theirs
+        notes.write(lines.encode())  # in one call, because other processes append as well
         os.fsync(notes.fileno())
 
 
 @dataclasses.dataclass(frozen=True)
 class RunDirectory:
-    """The two halves of a run on disk.
+    """The run directory with its two parts.
 
     Attributes:
         root: the folder of the run.
@@ -320,14 +327,14 @@ class RunDirectory:
         """`<root>/sensitive`, created with mode 0700 under any umask.
 
         Raises:
-            ValueError: if it would lie in what may be published.
+            ValueError: if it would be inside of a published folder.
         """
         self._check_apart()
         return make_sensitive_folder(self.root / SENSITIVE)
 
     @property
     def teachers(self) -> pathlib.Path:
-        """`<root>/sensitive/teachers`, there or not; it is not created."""
+        """`<root>/sensitive/teachers`; it may not exist and is not created."""
         return self.root / SENSITIVE / "teachers"
 
     @property
@@ -335,7 +342,7 @@ class RunDirectory:
         """`<root>/released`, created with the umask's mode.
 
         Raises:
-            ValueError: if `sensitive` would lie in it.
+            ValueError: if it would contain `sensitive`.
         """
         self._check_apart()
         folder = self.root / RELEASED
@@ -345,15 +352,15 @@ class RunDirectory:
     def check(
         self, *, files: Iterable[str] = (), folders: Iterable[str] = (SENSITIVE, RELEASED)
     ) -> None:
-        """Checks that all can be written that a run will write; writes nothing that lasts.
+        """Checks that a run can write all its files; leaves nothing behind.
 
         Args:
-            files: that will be written or replaced, from the root on.
-            folders: that files will be written below, from the root on.
+            files: files that will be written or replaced, relative to the root.
+            folders: folders that will get files, relative to the root.
 
         Raises:
-            ValueError: if something else lies in the place of one, a place can't be written, or
-                `sensitive` would lie in `released`.
+            ValueError: if a path has the wrong kind or can't be written, or if `sensitive` would be
+                inside of `released`.
         """
         self._check_apart()
         for name in folders:
@@ -362,37 +369,39 @@ class RunDirectory:
             path = self.root / name
             check_can_hold_files(path.parent)
             if path.is_dir():
-                raise ValueError(f"{path}: expected a file or nothing, got a folder")
+                raise ValueError(f"{path} is a folder; a file is needed there")
 
     def _check_apart(self) -> None:
-        # Links resolved: whichever way round one is reached through the other.
+        # Resolves links, because one folder may be reached through the other.
         try:
             closed = (self.root / SENSITIVE).resolve()
             released = (self.root / RELEASED).resolve()
             is_public = RELEASED in closed.parts
             is_same = released == closed or closed in released.parents
         except (OSError, RuntimeError) as error:  # a loop of links
-            raise ValueError(f"{self.root}: expected a folder, got {error}") from error
+            raise ValueError(f"{self.root} can't be resolved: {error}") from error
         if is_public or is_same:
             raise ValueError(
-                f"{self.root}: expected a run folder whose sensitive/ lies outside of every folder "
-                f"called released, and whose released/ is no link to sensitive/, got another"
+                f"{self.root}: sensitive/ must be outside of every folder called released, and "
+                f"released/ must not be a link to sensitive/"
             )
-        if (self.root / RELEASED).is_symlink():  # which `pate audit run` does not follow
-            raise ValueError(f"{self.root / RELEASED}: expected a folder, got a link; remove it")
+        if (self.root / RELEASED).is_symlink():  # `pate audit run` does not follow links
+            raise ValueError(
+                f"{self.root / RELEASED} is a link; remove it, a folder is needed there"
+            )
 
 
 def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:
-    """Creates `folder` and its parents if need be, with mode 0700 for `folder` itself."""
+    """Creates `folder` and its parents if necessary; sets mode 0700 for `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
     return folder
 
 
 def make_private(folder: pathlib.Path) -> None:
-    """Takes everything below `folder`, itself included, away from group and others.
+    """Removes the permissions of group and others from `folder` and everything below it.
 
-    For what other libraries write, by the umask. They do so inside of a folder of mode 0700.
+    For files that other libraries write with the umask, inside of a folder with mode 0700.
     """
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
@@ -401,9 +410,9 @@ def make_private(folder: pathlib.Path) -> None:
 
 
 def hide_host(folder: pathlib.Path) -> None:
-    """Renames event files of TensorBoard below `folder`, whose names tell the name of the machine.
+    """Renames event files of TensorBoard below `folder`: their names contain the host's name.
 
-    Call it once they are written: a writer that is still open would go on under the old name.
+    Call it after the files are written, because an open writer keeps using the old name.
     """
     for path in folder.rglob("events.out.tfevents.*"):
         seconds = path.name.split(".")[3]
@@ -414,31 +423,31 @@ def hide_host(folder: pathlib.Path) -> None:
 
 
 def tensorboard_row(folder: pathlib.Path) -> tuple[str, str]:
-    """Returns the row of a report that says which folder to point TensorBoard at."""
+    """Returns the row of a report with the TensorBoard command for a folder."""
     return "TensorBoard", f"tensorboard --logdir={folder}"
 
 
 def next_version(folder: pathlib.Path) -> int:
-    """Returns the number of the version that is written next below `folder`, from 1."""
+    """Returns the number of the next version in `folder`, starting at 1."""
     return 1 + max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0)
 
 
 def is_within(path: pathlib.Path, folder_name: str) -> bool:
-    """Whether `path`, links resolved, lies in a folder of the given name."""
+    """Whether `path`, with links resolved, is inside of a folder with the given name."""
     return folder_name in path.resolve().parts[:-1]
 
 
-# Text, JSON and arrays: written whole, and read without running anything.
+# Text, JSON and arrays: written completely or not at all, and read without running code.
 
 
 def write_text(path: pathlib.Path, text: str, *, private: bool = False) -> None:
-    """Writes UTF-8 text, whole or not at all."""
+    """Writes UTF-8 text, completely or not at all."""
     with atomic_file(path, private=private) as file:
         file.write(text.encode())
 
 
 def write_json(path: pathlib.Path, value: Mapping[str, Any], *, private: bool = False) -> None:
-    """Writes a JSON object, whole or not at all; NaN is refused."""
+    """Writes a JSON object, completely or not at all; refuses NaN."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     write_text(path, text, private=private)
 
@@ -447,35 +456,35 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        ValueError: if the file does not hold a JSON object, or one of its objects has a key twice.
+        ValueError: if the file is not a JSON object, or an object has a key twice.
     """
     try:
         value = json.loads(path.read_text(), object_pairs_hook=object_of_pairs)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected JSON, got something else ({error})") from error
+        raise ValueError(f"{path} is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+        raise ValueError(f"{path} must contain a JSON object, got {type(value).__name__}")
     return value
 
 
 def object_of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object from its keys and values; ValueError if a key is there twice."""
+    """Returns a JSON object from its keys and values; raises ValueError if a key repeats."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return values
 
 
 def write_arrays(
     path: pathlib.Path, arrays: Mapping[str, npt.NDArray[Any]], *, private: bool = False
 ) -> None:
-    """Writes named arrays as `.npz`, whole or not at all."""
+    """Writes named arrays as `.npz`, completely or not at all."""
     with atomic_file(path, private=private) as file:
         _write_archive(file, arrays)
 
 
 def _write_archive(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes what `np.load` reads: the same bytes for the same arrays, whatever the Python."""
+    """Writes an archive for `np.load`, with the same bytes in every version of Python."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             info = zipfile.ZipInfo(f"{name}.npy")
@@ -491,10 +500,10 @@ def read_arrays(
     """Reads the named arrays of an `.npz` file.
 
     Args:
-        path: of the file.
-        names: of the arrays that are read; None for all of them.
-        is_exact: whether the file must hold these arrays and nothing else, byte for byte as
-            `write_arrays` does: no comment, no second array of a name, nothing in between.
+        path: path of the file.
+        names: names of the arrays to read; None for all arrays.
+        is_exact: whether the file must have exactly the bytes that `write_arrays` writes for these
+            arrays: no comment, no duplicate array, nothing in between.
 
     Raises:
         ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
@@ -506,22 +515,22 @@ def read_arrays(
         if is_exact:
             _write_archive(content, arrays)
         if is_exact and content.getvalue() != path.read_bytes():
-            raise ValueError("it holds something besides its arrays")
+            raise ValueError("it contains more than its arrays")
         return arrays
     except FileNotFoundError:
         raise
-    except Exception as error:  # zipfile, NumPy and zlib each raise their own kinds
-        raise ValueError(f"{path}: expected a complete .npz file, got a broken one") from error
+    except Exception as error:  # zipfile, NumPy and zlib raise several kinds
+        raise ValueError(f"{path} is not a complete .npz file") from error
 
 
 def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     """Reads one array from a `.npy` file, or numbers from a `.csv` file.
 
-    A line of the `.csv` file is a row; a single column becomes a vector. Names in the first line,
-    and the positions that data frames write in the first column, are left out.
+    Each line of the `.csv` file is a row; a single column becomes a vector. Names in the first line
+    and row numbers in the first column, as data frames write them, are ignored.
 
     Raises:
-        ValueError: if the file is truncated, or is neither.
+        ValueError: if the file is truncated, or has another format.
     """
     if path.suffix.lower() == ".csv":
         try:
@@ -532,7 +541,7 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
             numbers = np.loadtxt(lines[has_names:], delimiter=",", ndmin=2, quotechar='"')
         except (ValueError, IndexError):
             raise ValueError(
-                f"{path}: expected numbers separated by commas, as many in each line, got others"
+                f"{path} must contain numbers separated by commas, equally many in each line"
             ) from None
         numbers = numbers[:, int(has_names and not names[0]) :]
         return numbers[:, 0] if numbers.shape[1] == 1 else numbers
@@ -540,8 +549,8 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise
-    except Exception as error:  # EOFError, ValueError and others, by where the file breaks
-        raise ValueError(f"{path}: expected a complete .npy file, got a broken one") from error
+    except Exception as error:  # NumPy raises several kinds
+        raise ValueError(f"{path} is not a complete .npy file") from error
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: expected one .npy array, got an archive of several")
+        raise ValueError(f"{path} contains several arrays; a .npy file with one array is needed")
     return array

@@ -1,4 +1,4 @@
-"""The environment in which TensorFlow and Keras start; imports neither."""
+"""Prepares the environment of TensorFlow and Keras without importing them."""
 
 import atexit
 import contextlib
@@ -16,43 +16,44 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any, Final
 
-# Variables of the environment, with the value that is needed where one is set.
+# Environment variables with the required value, if they are set.
 KERAS_OF_TENSORFLOW: Final = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
 
 
 def check_environment() -> None:
-    """Raises ValueError if the environment asks for another Keras than TensorFlow's."""
+    """Raises ValueError if the environment selects another Keras than TensorFlow's."""
     for name, value in KERAS_OF_TENSORFLOW.items():
         if os.environ.get(name, value).lower() not in (value, "false", ""):
             raise ValueError(
-                f"{name}: expected {value} or none in the environment, got {os.environ[name]}"
+                f"the environment variable {name} must be {value} or unset, got {os.environ[name]}"
             )
 
 
-MIN_ADDRESSES: Final = 5 * 2**29  # what a small run had at its peak
+# How libraries that can't be loaded, and threads that can't start, say so.
+NO_MEMORY: Final = ("failed to map segment", "cannot allocate memory", "can't start new thread")
+MIN_ADDRESSES: Final = 5 * 2**29  # peak of a small run, in bytes
 
 
 class _Finder:
-    """Finds TensorFlow, once, and loads it quickly and in silence.
+    """Imports TensorFlow quickly and without output; used once.
 
-    Its libraries write to the terminal as they start, before any log level applies. It creates a
-    million objects, all of which stay, and the garbage collector would look through them again and
-    again.
+    TensorFlow's libraries write to the terminal when they start, before any log level applies. The
+    import creates a million permanent objects, which the garbage collector would scan repeatedly.
 
     Attributes:
-        is_shown: whether what they write is shown.
-        is_command: whether the process is a command's: its garbage collector looks at none of these
-            objects later either.
+        is_shown: whether to show the output.
+        is_command: whether the process is a command; then the garbage collector never scans these
+            objects.
     """
 
     is_shown = is_command = False
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """Returns the specification of TensorFlow; None of all else, which others find."""
+        """Returns the specification of TensorFlow; None for other modules."""
         if name not in ("scipy.stats", "tensorflow"):
             return None
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if 0 <= most < MIN_ADDRESSES:  # they would crash or hang, not raise
+        if 0 <= most < MIN_ADDRESSES:  # with less memory, imports crash or hang
             raise ValueError(f"out of memory: `ulimit -v` must allow {MIN_ADDRESSES:,} bytes")
         if name != "tensorflow":
             return None
@@ -79,18 +80,18 @@ class _Finder:
             load(module)
             if self.is_command:
                 gc.freeze()
-                atexit.register(gc.freeze)  # the interpreter collects once more as it ends
+                atexit.register(gc.freeze)  # the interpreter collects garbage when it ends
 
 
 _FINDER: Any = _Finder()
 
 
 def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> None:
-    """Sets how TensorFlow starts, where it has not yet, and whether its warnings are shown.
+    """Sets up the import of TensorFlow, if it was not imported yet, and its warnings.
 
     Args:
-        is_shown: whether warnings, and what its libraries write as they start, are shown.
-        is_command: whether the process is a command's; never again False once True.
+        is_shown: whether to show warnings and the output of the import.
+        is_command: whether the process is a command; once True, it stays True.
     """
     logging.getLogger("tensorflow").setLevel(logging.NOTSET if is_shown else logging.ERROR)
     _FINDER.is_shown = is_shown
@@ -100,7 +101,7 @@ def prepare_start_of_tensorflow(*, is_shown: bool, is_command: bool = False) -> 
 
 
 def start_worker() -> None:
-    """Prepares a worker process: it ends when its parent was killed, and leaves Ctrl-C to it."""
+    """Prepares a worker process: it ends with its parent, which also handles Ctrl-C."""
     prepare_start_of_tensorflow(is_shown=False, is_command=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,7 +1,7 @@
-"""Settings: dataclasses whose fields say what they mean, what they may be, and their flag.
+"""Settings: dataclasses whose fields have a help text, allowed values and a flag.
 
-A setting is stated once. Its class checks it when it is made, the command line makes a flag of it
-(`pate_tf.cli.command_line`), and the guide's reference prints its help.
+Each setting is declared once. Its class checks it, the command line makes a flag of it
+(`pate_tf.cli.command_line`), and the guide prints its help.
 """
 
 import dataclasses
@@ -21,19 +21,19 @@ FUNCTION = "module:function"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is known of one field.
+    """Facts about one field.
 
     Attributes:
-        help: a sentence or more; the default is added where it is shown.
-        group: heading of the flag in `--help`; empty for the class's own.
+        help: one or more sentences; `--help` adds the default.
+        group: heading of the flag in `--help`; empty for the heading of the class.
         flag: name of the flag; None for the field's name.
-        choices: what a text, or each of a tuple, may be; None for any. `FUNCTION` among them
-            stands for every function of the user's own.
-        least: smallest number; of a whole number, a whole one.
-        most: largest number.
-        above: bound below a number, which it must exceed.
-        below: bound above a number, which it must stay below.
-        advanced: whether the flag stands in `--helpfull` alone.
+        choices: allowed texts; for a tuple, of each item; None for any text. `FUNCTION` allows all
+            of the user's functions.
+        least: smallest allowed number; an int for whole numbers.
+        most: largest allowed number.
+        above: exclusive lower bound.
+        below: exclusive upper bound.
+        advanced: whether only `--helpfull` shows the flag.
     """
 
     help: str
@@ -47,14 +47,14 @@ class Setting:
     advanced: bool = False
 
     def check(self, name: str, value: object) -> None:
-        """Raises ValueError unless a value is one that the setting may have; None always is."""
+        """Raises ValueError unless the value is allowed; None is always allowed."""
         low = self.least if self.above is None else self.above
         high = self.most if self.below is None else self.below
         if value is None:
             return
         if self.choices is not None:
             for each in value if isinstance(value, tuple) else (value,):
-                # What is no text is an object of the user's own.
+                # Other objects come from the user.
                 is_function = FUNCTION in self.choices and ":" in str(each)
                 if isinstance(each, str) and each not in self.choices and not is_function:
                     refuse(name, f"one of {', '.join(self.choices)}", each)
@@ -69,26 +69,25 @@ class Setting:
 
 
 def setting(default: Any = MISSING, **facts: Any) -> Any:
-    """Returns a dataclass field with what `Setting` says of it.
+    """Returns a dataclass field with a `Setting`.
 
     Args:
-        default: of the field; none for one that must be given.
-        **facts: as of `Setting`: `help`, `group`, `flag`, `choices`, `least`, `most`, ...
+        default: default of the field; without one, the field is required.
+        **facts: attributes of `Setting`: `help`, `group`, `flag`, `choices`, `least`, `most`, ...
     """
     return dataclasses.field(default=default, metadata={KEY: Setting(**facts)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of settings: checks every field by what `setting` said of it.
+    """Base class of settings; checks every field by its `Setting`.
 
     Attributes:
-        restated: what a class says otherwise of settings that it inherits, by field: the facts of
-            `Setting` that differ. They stand last, in this order.
+        restated: changed facts of inherited settings, by field. These settings come last, in this
+            order.
 
     Raises:
-        ValueError: if a value is none that its setting may have, in one line that begins with the
-            field's name.
+        ValueError: if a value is not allowed, in one line that begins with the field's name.
     """
 
     restated: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -99,7 +98,7 @@ class Settings:
 
 
 def described(kind: type) -> Mapping[str, Setting]:
-    """Returns the settings of a class by field, in order; fields without one are no settings."""
+    """Returns the settings of a class by field, in order; skips fields without a `Setting`."""
     fields = dataclasses.fields(kind)
     found = {field.name: field.metadata[KEY] for field in fields if KEY in field.metadata}
     for base in reversed(kind.__mro__):
@@ -109,9 +108,9 @@ def described(kind: type) -> Mapping[str, Setting]:
 
 
 def value_type(kind: type, name: str) -> tuple[type, bool]:
-    """Returns what a field holds, without None: str, int, float, bool, Path; and whether a tuple.
+    """Returns a field's type without None (str, int, float, bool, Path), and whether it is a tuple.
 
-    What is a name or an object of the user's own (`str | Callable`) is a name on a command line.
+    A name or an object of the user (`str | Callable`) is a name on the command line.
     """
     hint = typing.get_type_hints(kind)[name]
     for member in _members(hint):
@@ -121,36 +120,37 @@ def value_type(kind: type, name: str) -> tuple[type, bool]:
         member for member in _members(hint) if member in (str, int, float, bool, pathlib.Path)
     ]
     if not simple:
-        raise TypeError(f"{kind.__name__}.{name}: expected a type that a flag can give, got {hint}")
+        raise TypeError(f"{kind.__name__}.{name}: a flag can't have the type {hint}")
     return simple[0], False
 
 
 def _members(hint: Any) -> list[Any]:
-    """Returns the types of a union but None, or the type itself."""
+    """Returns the types of a union except None, or the type itself."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return [each for each in typing.get_args(hint) if each is not types.NoneType]
     return [hint]
 
 
-# Limits of a training, of teachers and students: no training ends after more steps, no memory holds
-# a larger batch, nothing is learned at a higher rate.
-MOST_STEPS = 10**9
-LARGEST_BATCH = 2**16
-HIGHEST_RATE = 1.0  # of Adam; the first release's --learning_rate=5 was hundredths, for SGD
+# Limits for the training of teachers and students. Larger values are mistakes.
+MAX_STEPS = 10**9
+MAX_BATCH = 2**16
+MAX_RATE = 1.0  # of Adam; the first release's --learning_rate=5 meant hundredths, for SGD
 
 
-LONGEST_LINE = 200
+MAX_LINE = 200  # characters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationSettings(Settings):
-    """What the holder says of a publication, for its privacy statement. Public."""
+    """Public facts about a publication, for its privacy statement."""
 
     holder: str | None = setting(
-        None, group="output", help="Who releases the model, for the privacy statement."
+        None,
+        group="output",
+        help="Name of the organization that releases the model, for the privacy statement.",
     )
     purpose: str | None = setting(
-        None, group="output", help="What the model is released for, for the privacy statement."
+        None, group="output", help="Purpose of the model, for the privacy statement."
     )
     run_name: str | None = setting(
         None,
@@ -163,10 +163,8 @@ class PublicationSettings(Settings):
         for name in ("holder", "purpose", "run_name"):
             text = getattr(self, name)
             is_line = isinstance(text, str) and text.strip() and text.isprintable()
-            if text is not None and not (is_line and len(text) <= LONGEST_LINE):
-                raise ValueError(
-                    f"{name}: expected a line of up to {LONGEST_LINE} characters, got another text"
-                )
+            if text is not None and not (is_line and len(text) <= MAX_LINE):
+                raise ValueError(f"{name} must be one line of at most {MAX_LINE} characters")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,8 +172,8 @@ class EpsilonDelta:
     """The two numbers of a guarantee of differential privacy.
 
     Attributes:
-        epsilon: bounds how far one record, or owner, can change the probability of any outcome.
-        delta: that epsilon holds at; 0 for a pure guarantee.
+        epsilon: bounds how much one record, or owner, can change the probability of any outcome.
+        delta: delta of the guarantee; 0 for pure differential privacy.
     """
 
     epsilon: float
@@ -184,10 +182,10 @@ class EpsilonDelta:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AtDelta:
-    """What says several epsilons, all at one delta.
+    """Base class of results with several epsilons at one delta.
 
     Attributes:
-        delta: that each of them holds at.
+        delta: delta of all epsilons.
     """
 
     delta: float
@@ -195,10 +193,10 @@ class AtDelta:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProtectedUnit:
-    """Whom a guarantee is for.
+    """The unit that a guarantee protects.
 
     Attributes:
-        unit: "record", or "owner" with all records of that owner.
+        unit: "record", or "owner" for all records of one owner.
     """
 
     unit: str = setting(
@@ -206,20 +204,20 @@ class ProtectedUnit:
         group="mechanisms",
         advanced=True,
         choices=("record", "owner"),
-        help="What is protected.",
+        help="The protected unit: single records, or owners with all their records.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seeded(Settings):
-    """What draws at random. No privacy noise comes from `seed`."""
+    """Settings with a seed. Privacy noise never uses `seed`."""
 
     seed: int = setting(0, least=0, most=2**31 - 1, help="Seed of all random choices.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherNumber(Settings):
-    """What has teachers, as many as a person says, or as follow where that is None."""
+    """Settings with a number of teachers; None to compute the number."""
 
     num_teachers: int | None = setting(
         None, flag="nb_teachers", least=1, help="Number of teachers."

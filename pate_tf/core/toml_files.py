@@ -1,4 +1,4 @@
-"""Small TOML files become checked values; every mistake is one line that names the file."""
+"""Reads checked values from small TOML files; every error is one line with the file name."""
 
 import math
 import pathlib
@@ -11,16 +11,16 @@ from pate_tf.core.settings import described, value_type
 
 
 class Fields:
-    """Takes the values of one table one by one; what is left at the end is a mistake.
+    """Takes the values of a table one by one; values that are left at the end are errors.
 
     Args:
-        where: begins every message: the file and the table.
-        values: of the table.
+        where: the file and the table, for messages.
+        values: values of the table.
     """
 
     def __init__(self, where: str, values: object) -> None:
         if not isinstance(values, Mapping):
-            raise ValueError(f"{where}: expected a table, got something else")
+            raise ValueError(f"{where} must be a table")
         self._where = where
         self._values = dict(values)
 
@@ -29,14 +29,14 @@ class Fields:
         """Returns the fields of a TOML file.
 
         Raises:
-            ValueError: if it is no TOML.
+            ValueError: if it is not TOML.
             OSError: if it can't be read.
         """
         try:
             return cls(str(path), tomllib.loads(path.read_bytes().decode()))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"{path}: expected TOML, got something else: {reason}") from None
+            raise ValueError(f"{path} is not a TOML file: {reason}") from None
 
     def number(self, name: str, *, above: float = 0.0) -> float:
         """Returns a finite number above `above`."""
@@ -65,7 +65,7 @@ class Fields:
         return tuple(dict.fromkeys(value))
 
     def settings(self, kind: type, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """Returns the values of a class of settings that stand here, by field; it checks them."""
+        """Returns the values of a class of settings that the table contains, by field."""
         values: dict[str, Any] = {}
         for name, each in described(kind).items():
             if self.has(name) and name not in without:
@@ -79,7 +79,7 @@ class Fields:
         return values
 
     def table(self, name: str) -> "Fields":
-        """Returns a table inside of this one."""
+        """Returns a table inside this table."""
         return Fields(f"{self._where}, [{name}]", self._take(name))
 
     def tables(self, name: str) -> list["Fields"]:
@@ -93,16 +93,16 @@ class Fields:
         ]
 
     def has(self, name: str) -> bool:
-        """Whether there is such a value."""
+        """Whether the table contains a value."""
         return name in self._values
 
     def end(self) -> None:
-        """Raises ValueError if something was not taken."""
+        """Raises ValueError if a value was not taken."""
         if self._values:
             names = ", ".join(sorted(self._values))
-            raise ValueError(f"{self._where}: expected nothing else, got {names}")
+            raise ValueError(f"{self._where}: unknown entries {names}; remove them")
 
     def _take(self, name: str) -> Any:
         if name not in self._values:
-            raise ValueError(f"{self._where}: expected {name}, got none")
+            raise ValueError(f"{self._where}: the entry {name} is missing")
         return self._values.pop(name)

@@ -1,4 +1,4 @@
-"""Where the data of a run lie: a data set by its name, a function, or files of the user's own."""
+"""The data of a run: a data set by its name, a function, or the user's files."""
 
 import dataclasses
 import functools
@@ -22,74 +22,73 @@ class FileSource(Settings):
 
     private: pathlib.Path | None = setting(
         None,
-        help="Private records, instead of --dataset: a file of comma-separated values or Parquet, "
-        "with --schema, or a folder with a folder of images for each class. Without --public the "
-        "method is feature_sums; images take --image_size then.",
+        help="Private records, instead of --dataset: a CSV or Parquet file, with --schema, or a "
+        "folder with a folder of images for each class. Without --public the method is "
+        "feature_sums, and images need --image_size.",
     )
     owner: str | None = setting(
         None,
         advanced=True,
-        help="Column that says whose a private record is: all records of one owner go to one "
-        "teacher. Default: what the schema says, if anything.",
+        help="Column with the owner of each private record: all records of one owner go to one "
+        "teacher, and the guarantee protects owners. Default: the schema's, if any.",
     )
     public: pathlib.Path | None = setting(
         None,
-        help="Public records, instead of --dataset: a file, or a folder of images. They need no "
-        "labels.",
+        help="Public records, instead of --dataset: a file, or a folder of images. Labels are "
+        "optional.",
     )
     schema: pathlib.Path | None = setting(
         None,
-        help="Of files: a TOML file with each column's range or categories, and the label's, from "
-        "public knowledge; pate schema drafts it from the public file.",
+        help="For files: a TOML file with the range or categories of each column and of the "
+        "label, from public knowledge; pate schema drafts it from the public file.",
     )
     label: str | None = setting(
-        None, advanced=True, help="Of files: the label's column. Default: the schema's."
+        None, advanced=True, help="For files: the label's column. Default: the schema's."
     )
     image_size: str | None = setting(
         None,
-        help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
-        "that averages where it becomes smaller. Default: all have one size, the public images'. "
-        "Without public images all become gray.",
+        help="For images: the side, or HEIGHTxWIDTH, that each image is scaled to. Default: the "
+        "common size of the public images. Without public images all images become gray.",
     )
     background: str = setting(
         BACKGROUND,
         advanced=True,
         choices=tuple(BACKGROUNDS),
-        help="Of images: the color that transparent ones are laid on.",
+        help="For images: the color behind transparent pixels.",
     )
     on_bad_record: str = setting(
         tables.REFUSE,
         advanced=True,
         choices=(tables.REFUSE, tables.SKIP),
-        help="What becomes of a private record that does not fit the schema, or of a broken "
-        "image. refuse: an error. skip: it is left out, by itself alone, whatever the others are; "
-        "how many are left is private then, and each record is an owner if there are none.",
+        help="What to do with a private record that does not fit the schema, or a broken image. "
+        "refuse: stop with an error. skip: leave it out, which never depends on other records. "
+        "The number of records is then private, and each record is its own owner.",
     )
     name: str | None = setting(
         None,
-        help="What the data set is called in the run's folder, and the source of the private data "
-        "unless --source_name names it. Default: what the schema says, else the name of the "
-        "private file, or of the folder of public images.",
+        help="Name of the data set in the run folder, and of the private source unless "
+        "--source_name names it. Default: the schema's, else the name of the private file or of "
+        "the folder of public images.",
     )
 
     @functools.cached_property
     def _schema(self) -> Schema:
         if self.schema is None:
             raise ValueError(
-                "schema: expected a file that states the columns' ranges and categories, got none; "
-                "pate schema drafts one"
+                "schema is required for files: ranges and categories of the columns. pate schema "
+                "drafts it from a public file."
             )
         return read_schema(self.schema)
 
     @functools.cached_property
     def _public_table(self) -> tables.TextTable:
         if self.public is None:
-            raise ValueError("public: expected a file or folder of public records, got none")
+            raise ValueError("public is required: a file or folder of public records")
         form = tables.text_form(self.public, self._schema)
         return tables.read_table(self.public, form, self._schema, self.label)
 
     def load_public(self) -> PublicExamples:
-        """Returns the public samples; none where there is no public file or folder.
+        """Returns the public samples; they are empty without a public file or folder.
 
         Raises:
             ValueError: if they can't be read, or don't fit the schema.
@@ -98,7 +97,7 @@ class FileSource(Settings):
         if place is not None and place.is_dir():
             for name in ("schema", "label", "owner"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f"{name}: expected with tables alone, got it with images")
+                    raise ValueError(f"{name} is only for tables; remove it for images")
             return image_folders.load_public(
                 self.public,
                 self.private,
@@ -108,7 +107,7 @@ class FileSource(Settings):
                 on_bad_record=self.on_bad_record,
             )
         if self.image_size is not None:
-            raise ValueError("image_size: expected with folders of images alone, got it with files")
+            raise ValueError("image_size is only for folders of images; remove it for files")
         place = self.private or self.public
         of_file = "table" if place is None else place.resolve().stem
         name = self.name or self._schema.name or of_file
@@ -122,22 +121,22 @@ class FileSource(Settings):
         """SENSITIVE: returns the private records.
 
         Args:
-            public: what `load_public` returned; None where it is read here, if there is any.
+            public: the result of `load_public`; None to load it here.
 
         Raises:
             ValueError: if they can't be read, or don't fit the public side.
         """
         if self.private is None:
-            raise ValueError("private: expected the file of the private records, got none")
+            raise ValueError("private is required: the file or folder of the private records")
         if self.public is not None and self.public.resolve() == self.private.resolve():
             raise ValueError(
-                f"public: expected another file than the private one, got {self.public} for both: "
-                f"the pool is public, and part of what is released"
+                f"public: {self.public} is also the private file. Use another file: the pool is "
+                f"released with the labels."
             )
         public = self.load_public() if public is None else public
         is_folder = (self.public or self.private).is_dir()
         if is_folder != self.private.is_dir():
-            raise ValueError("private: expected two folders of images or two files, got one")
+            raise ValueError("private and `public` must both be folders, or both be files")
         if is_folder:
             examples = image_folders.load_private(
                 self.private, public, on_bad_record=self.on_bad_record
@@ -147,7 +146,7 @@ class FileSource(Settings):
             form = None if self.public is None else self._public_table.form
             examples = tables.read_table(
                 self.private,
-                form or tables.text_form(self.private, dataset.schema, header_alone=True),
+                form or tables.text_form(self.private, dataset.schema, header_only=True),
                 dataset.schema,
                 self.label,
                 self.owner,
@@ -158,7 +157,7 @@ class FileSource(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSource(Settings):
-    """Which data: a data set by its name, or `files` of the user's own."""
+    """The data of a run: a data set by its name, or the user's `files`."""
 
     dataset: str = setting(
         "digits",
@@ -169,23 +168,23 @@ class DataSource(Settings):
     data_dir: pathlib.Path | None = setting(
         None,
         group="data",
-        help="Folder with data prepared by TensorFlow Datasets. Default: TFDS' own; what is not "
-        "there is downloaded.",
+        help="Folder with data prepared by TensorFlow Datasets. Default: the folder of TFDS. "
+        "Missing data are downloaded.",
     )
     source_name: str | None = setting(
         None,
         group="data",
-        help="Public name of the private data. All releases under one name on this machine add up, "
-        "whether or not the records changed in between; two names for the same records do not. "
-        "Default: the name of the data set, or the private file, told from others by its path.",
+        help="Public name of the private data. The costs of all releases under one name on this "
+        "machine add up, even if the records changed in between. Never use two names for the same "
+        "records. Default: the name of the data set, or the private file with its path.",
     )
     owners_file: pathlib.Path | None = setting(
         None,
         group="data",
         advanced=True,
-        help="A .npy file with the owner of each private record (numbers or strings): all records "
-        "of one owner go to one teacher, or what they add to feature sums is clipped together. The "
-        "guarantee is against adding or removing an owner.",
+        help="An .npy file with the owner of each private record (numbers or strings). All records "
+        "of one owner go to one teacher, or their joint contribution to feature sums is clipped. "
+        "The guarantee is for adding or removing an owner.",
     )
     files: FileSource | None = None
 
@@ -195,7 +194,7 @@ class DataSource(Settings):
 
     @property
     def named_source(self) -> PrivateSource | None:
-        """The source that a person named; None for that of the records."""
+        """The source that the user named; None to use the source of the records."""
         return None if self.source_name is None else PrivateSource.named(self.source_name)
 
     @property
@@ -212,14 +211,14 @@ class DataSource(Settings):
     def load_private(
         self, reporting: Reporting, public: PublicExamples | None = None
     ) -> PrivateExamples:
-        """Returns the private records, of a named source, with the owners of `owners_file`.
+        """Returns the private records with their source and the owners of `owners_file`.
 
         Args:
-            reporting: how progress is shown.
-            public: what `load_public` returned, where it was loaded already.
+            reporting: shows progress.
+            public: the result of `load_public`, if it was loaded already.
 
         Raises:
-            ValueError: if there are none, or the owners do not fit.
+            ValueError: if the records can't be loaded, or the owners do not fit.
         """
         with reporting.clock(f"reading {self.files.private if self.files else self.dataset}"):
             if self.files is not None:
@@ -233,7 +232,7 @@ class DataSource(Settings):
         return dataclasses.replace(examples, source=source, owners=owners)
 
     def load_dataset(self) -> Dataset:
-        """Returns what is publicly known of the data; ValueError if they can't be had."""
+        """Returns the public facts about the data; raises ValueError if they can't be loaded."""
         if self.files is not None:
             return self.files.load_public().dataset
         return datasets.load_dataset(self.dataset, data_dir=self.data_dir)
@@ -242,7 +241,7 @@ class DataSource(Settings):
         """Returns the public samples.
 
         Raises:
-            ValueError: if there are none.
+            ValueError: if they can't be loaded.
         """
         with reporting.clock(f"reading {self.files.public if self.files else self.dataset}"):
             if self.files is not None:
@@ -252,7 +251,7 @@ class DataSource(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolSize(Settings):
-    """How many public samples form a pool, by a number of one's own."""
+    """The number of public samples in the pool, chosen by the user."""
 
     pool_size: int | None = setting(
         None,
@@ -260,7 +259,6 @@ class PoolSize(Settings):
         flag="stdnt_share",
         least=1,
         advanced=True,
-        help="How many of the public samples, from the first, form the student's pool, on which "
-        "representations are trained, too; the others evaluate it. Default: the data set's own "
-        "number.",
+        help="Number of public samples, from the first, in the student's pool, which also trains "
+        "representations. The other samples evaluate the student. Default: the data set's number.",
     )

@@ -1,6 +1,6 @@
-"""Data sets by the name that `--dataset` takes.
+"""Data sets by name, as `--dataset` takes them.
 
-The two sides load apart: training a student never opens the private one.
+Private and public data are loaded separately: training a student never opens the private data.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.source import PrivateSource
 from pate_tf.data.named_function import call_function, is_named_function
 
-LARGEST_IN_MEMORY = 2**28  # bytes of a split's inputs
-RETRIES = 3  # of a download; each waits twice as long as the one before, from 0.4 s on
+MAX_IN_MEMORY = 2**28  # bytes of a split's inputs
+RETRIES = 3  # of a download; waits double from 0.4 s on
 STREAMED_BATCH = 250  # examples
 
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
@@ -33,15 +33,15 @@ Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where TFDS has a data set's two sides.
+    """The splits of a TFDS data set that are private and public.
 
     Attributes:
-        dataset: what is publicly known of the data.
-        builder: the name that TFDS knows.
-        private_split: the split that the teachers share out.
-        public_split: the split that holds the student's pool.
-        input_name: the feature that is the input.
-        label_name: the feature that is the label.
+        dataset: public facts about the data.
+        builder: name of the data set in TFDS.
+        private_split: split that is partitioned among the teachers.
+        public_split: split that contains the student's pool.
+        input_name: name of the input feature.
+        label_name: name of the label feature.
     """
 
     dataset: Dataset
@@ -60,13 +60,13 @@ def errors_in_one_line(name: str, data_dir: pathlib.Path | None) -> Iterator[Non
     except Exception as error:  # TFDS, TensorFlow and the network each raise their own kinds
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(
-            f"dataset {name}: expected it prepared by TensorFlow Datasets in "
-            f"{data_dir or 'the default data_dir'} or a network to download it from, got: {reason}"
+            f"dataset {name}: TensorFlow Datasets can neither find it in "
+            f"{data_dir or 'its default data_dir'} nor download it: {reason}"
         ) from error
 
 
 def open_builder(name: str, data_dir: pathlib.Path | None) -> Any:
-    """Returns a TFDS builder of a name; its data are downloaded unless they are prepared."""
+    """Returns the TFDS builder of a name; downloads the data unless they are prepared."""
     with contextlib.redirect_stdout(io.StringIO()):  # the library never prints, nor may TFDS here
         import tensorflow_datasets as tfds
         from tensorflow_datasets.core.download import downloader
@@ -74,8 +74,8 @@ def open_builder(name: str, data_dir: pathlib.Path | None) -> Any:
         if not sys.stderr.isatty():
             tfds.disable_progress_bar()
         builder = tfds.builder(name, data_dir=data_dir)
-        # A network is given up after seconds, not minutes, and without a warning a try. The logger
-        # stays so: threads of a download that was given up go on for a while.
+        # Gives up on a network after seconds instead of minutes, without a warning per try. The
+        # logger keeps this level because threads of an abandoned download continue for a while.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         retries = downloader.MAX_RETRIES
         downloader.MAX_RETRIES = RETRIES
@@ -93,14 +93,14 @@ def _labels_of(
     number: int,
     put: Callable[[slice, npt.NDArray[Any]], object],
 ) -> npt.NDArray[np.int64]:
-    """Returns a split's labels; hands each batch of inputs to `put`, with their places.
+    """Returns a split's labels; passes each batch of inputs to `put`, with its positions.
 
-    Always in one order: partition and queries are positions in it. All at once would take three
-    times the memory.
+    The order is always the same, because the partition and the queries are positions in it. Loading
+    everything at once would take three times the memory.
     """
     import tensorflow_datasets as tfds
 
-    # What is streamed once must not be cached by the way.
+    # TFDS should not cache data that are streamed once.
     streamed = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
     expected = source.dataset.input_shape
@@ -110,24 +110,24 @@ def _labels_of(
         inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
         if inputs.shape[1:] != expected:
             raise ValueError(
-                f"expected inputs of shape {list(expected)} in {split}, got "
-                f"{list(inputs.shape[1:])}"
+                f"inputs in {split} have the shape {list(inputs.shape[1:])} instead of "
+                f"{list(expected)}"
             )
         put(slice(done, done + len(inputs)), inputs)
         labels.append(np.asarray(batch[source.label_name], np.int64))
         done += len(inputs)
     if done != number:
-        raise ValueError(f"expected {number} examples in {split}, got {done}")
+        raise ValueError(f"{split} has {done} examples instead of {number}")
     return np.concatenate(labels)
 
 
 def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) -> Arrays:
-    """Streams a split into two `.npy` files, unless it was done before, and maps the inputs."""
+    """Streams a split into two `.npy` files, unless they exist, and memory-maps the inputs."""
     about = builder.info.as_json + split + source.input_name
     name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     inputs_path = pathlib.Path(builder.data_dir, f"{name}-inputs.npy")
     labels_path = inputs_path.with_name(f"{name}-labels.npy")
-    if not labels_path.exists():  # it comes last
+    if not labels_path.exists():  # it is written last
         kind = np.dtype(source.dataset.input_type).str
         with artifacts.atomic_file(inputs_path, private=True) as file:
             header = {"descr": kind, "fortran_order": False, "shape": shape}
@@ -141,7 +141,7 @@ def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) ->
     return inputs, artifacts.read_array(labels_path)
 
 
-# Image data sets that TensorFlow Datasets knows: train is private, test is public.
+# Image data sets of TensorFlow Datasets: train is private, test is public.
 
 
 MNIST = Dataset(
@@ -154,7 +154,7 @@ MNIST = Dataset(
     augmentation="affine",
     pool_size=9_000,
 )
-# TFDS gives digit 0 the label 0, where the original files give it 10.
+# TFDS gives digit 0 the label 0; in the original files it is 10.
 SVHN = dataclasses.replace(MNIST, name="svhn", input_shape=(32, 32, 3), pool_size=10_000)
 CIFAR10 = dataclasses.replace(
     SVHN,
@@ -182,8 +182,8 @@ SOURCES = {
 }
 
 NAMES = ("digits", *SOURCES)
-PUBLIC_SPLITS = ("test", "validation")  # the first that there is
-POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
+PUBLIC_SPLITS = ("test", "validation")  # the first one that exists
+POOL_FRACTION = 0.9  # of the public samples; the rest evaluates the student
 
 
 # UCI's handwritten digits, embedded in scikit-learn: 1,797 gray images of 8 x 8 pixels.
@@ -201,35 +201,35 @@ DIGITS = Dataset(
 
 
 def load_private(name: str, *, data_dir: pathlib.Path | None = None) -> PrivateExamples:
-    """Returns the labeled records that the teachers share out among themselves.
+    """Returns the private labeled records.
 
     Args:
         name: one of `NAMES`; any name that TensorFlow Datasets knows or finds in `data_dir`; or
             `module:function`. The function is called as `function("private", data_dir)` or
-            `function("public", data_dir)` and returns a `Dataset`, the same for both, the inputs
-            `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not look at
-            private records to prepare public ones, nor scale a record by others. Public labels
-            serve evaluation and the choice of a table's representation: it may return the first
-            two without them, None in their place, or -1 for each sample that has none.
-        data_dir: where TensorFlow Datasets keeps prepared data; None for its default.
+            `function("public", data_dir)`. It returns a `Dataset`, the same for both, the inputs
+            `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not use private
+            records to prepare public ones, nor scale a record by others. Public labels evaluate
+            the student and choose the representation of a table. The function may leave them out,
+            return None, or return -1 for each unlabeled sample.
+        data_dir: folder of TensorFlow Datasets; None for its default.
 
     Raises:
-        ValueError: if the name is unknown, the data can't be had, or what a function returns does
-            not fit together.
+        ValueError: if the name is unknown, the data can't be loaded, or the values that a function
+            returns contradict each other.
     """
     dataset, inputs, labels = _load(name, data_dir, public=False)
     return PrivateExamples(dataset, inputs, labels, source=PrivateSource.named(dataset.name))
 
 
 def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExamples:
-    """Returns the samples that hold the student's pool; arguments and errors as above."""
+    """Returns the public samples; see `load_private` for arguments and errors."""
     return PublicExamples(*_load(name, data_dir, public=True))
 
 
 def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
-    """Returns what is publicly known of a data set; samples are loaded where nothing else tells.
+    """Returns the public facts about a data set; loads public samples only if necessary.
 
-    Arguments and errors as of `load_public`.
+    See `load_private` for arguments and errors.
     """
     if is_named_function(name):
         return load_public(name, data_dir=data_dir).dataset
@@ -241,7 +241,7 @@ def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
 def _load(
     name: str, data_dir: pathlib.Path | None, *, public: bool
 ) -> tuple[Dataset, npt.NDArray[Any], Any]:
-    """Returns a data set, and inputs and labels of one of its sides."""
+    """Returns a data set, and its private or public inputs and labels."""
     if is_named_function(name):
         side = "public" if public else "private"
         returned = call_function(name, side, data_dir, flag="dataset", is_private=not public)
@@ -250,20 +250,18 @@ def _load(
         is_triple = isinstance(returned, tuple) and len(returned) == 3
         if not is_triple or not isinstance(returned[0], Dataset):
             raise ValueError(
-                f"dataset: expected a Dataset, inputs and labels from {name}({side!r}, data_dir), "
+                f"dataset: {name}({side!r}, data_dir) must return a Dataset, inputs and labels, "
                 f"got {type(returned).__name__}"
             )
         dataset, inputs, labels = returned
         if labels is None and not public:
-            raise ValueError(
-                f"dataset: expected labels of the private records from {name}, got none"
-            )
+            raise ValueError(f"dataset: {name} must return labels of the private records")
         return dataset, to_input_type(inputs, dataset, "dataset"), labels
     if name == DIGITS.name:
         from sklearn.datasets import load_digits
 
         archive = load_digits()
-        # In one fixed shuffled order: the archive's is by writer.
+        # Shuffled with a fixed seed: the archive is sorted by writer.
         some = slice(NUM_PRIVATE, None) if public else slice(NUM_PRIVATE)
         order = np.random.default_rng(0).permutation(len(archive.target))[some]
         inputs = archive.images[order].astype(np.uint8)[..., np.newaxis]
@@ -274,14 +272,14 @@ def _load(
     with errors_in_one_line(dataset.name, data_dir):
         builder = open_builder(source.builder, data_dir)
         shape = (builder.info.splits[split].num_examples, *dataset.input_shape)
-        if math.prod(shape) * np.dtype(dataset.input_type).itemsize > LARGEST_IN_MEMORY:
+        if math.prod(shape) * np.dtype(dataset.input_type).itemsize > MAX_IN_MEMORY:
             return dataset, *_mapped(source, builder, split, shape)
         inputs = np.empty(shape, dataset.input_type)
         return dataset, inputs, _labels_of(source, builder, split, shape[0], inputs.__setitem__)
 
 
 def check_name(name: str, data_dir: pathlib.Path | None) -> None:
-    """Raises ValueError unless a data set has a name that `load_private` takes."""
+    """Raises ValueError unless `load_private` knows the name."""
     if name in NAMES or is_named_function(name):
         return
     import tensorflow_datasets as tfds
@@ -290,20 +288,20 @@ def check_name(name: str, data_dir: pathlib.Path | None) -> None:
     is_prepared = data_dir is not None and (data_dir / builder).is_dir()
     if not is_prepared and builder not in tfds.list_builders(with_community_datasets=False):
         raise ValueError(
-            f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
-            f"module:function, got {name!r}"
+            f"dataset: {name!r} is unknown. Use one of {', '.join(NAMES)}, a name of TensorFlow "
+            f"Datasets, or module:function."
         )
 
 
 def _source(name: str, data_dir: pathlib.Path | None) -> Source:
-    """Returns where TFDS has a data set, one of `SOURCES` or by its public metadata alone.
+    """Returns the source of a data set, from `SOURCES` or from its public metadata.
 
-    It needs supervised keys whose label is a `ClassLabel` and whose input is an image of one shape
-    or a vector of numbers, and a split "train" and one named "test" or "validation". Vectors are
-    not scaled for Keras models (forests need no scale): nothing public says by what.
+    The data set needs a `ClassLabel`, an input that is an image of fixed shape or a vector of
+    numbers, a split "train", and a split "test" or "validation". Vectors are not scaled for Keras
+    models, because the metadata contain no range; forests need no scale.
 
     Raises:
-        ValueError: if it is unknown, can't be had, or is of another form.
+        ValueError: if it is unknown, can't be loaded, or has another form.
     """
     if name in SOURCES:
         return SOURCES[name]
@@ -315,12 +313,12 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
     keys: tuple[str, ...] = info.supervised_keys or ()
     if len(keys) != 2 or not hasattr(features[keys[1]], "num_classes"):
         raise ValueError(
-            f"dataset {name}: expected an input and a ClassLabel as supervised keys, got {keys}"
+            f"dataset {name}: its supervised keys must be an input and a ClassLabel, got {keys}"
         )
     input_name, label_name = keys
     if "train" not in info.splits or not public:
         raise ValueError(
-            f"dataset {name}: expected splits train and {' or '.join(PUBLIC_SPLITS)}, got "
+            f"dataset {name} needs the splits train and {' or '.join(PUBLIC_SPLITS)}; it has "
             f"{', '.join(info.splits)}"
         )
     specification = features[input_name]
@@ -330,8 +328,8 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
     is_vector = len(shape) == 1 and dtype.kind in "uif"
     if None in shape or not (is_image or is_vector):
         raise ValueError(
-            f"dataset {name}: expected images of one shape or vectors of numbers, got {input_name} "
-            f"{dtype} of shape {list(shape)}"
+            f"dataset {name}: inputs must be images of one shape or vectors of numbers, but "
+            f"{input_name} is {dtype} of shape {list(shape)}"
         )
     dataset = Dataset(
         name="-".join(info.full_name.split("/")[:-1]),  # all but the version
@@ -340,7 +338,7 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
         value_range=(0.0, 255.0) if is_image else (0.0, 1.0),
         num_classes=features[label_name].num_classes,
         class_names=tuple(features[label_name].names),
-        pool_size=max(1, int(POOL_SHARE * info.splits[public[0]].num_examples)),
+        pool_size=max(1, int(POOL_FRACTION * info.splits[public[0]].num_examples)),
     )
     return Source(
         dataset=dataset,

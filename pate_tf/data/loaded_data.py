@@ -1,6 +1,6 @@
-"""Data as a user brings them: private records on one side, public samples on the other.
+"""The user's data: private records and public samples.
 
-TensorFlow is imported for texts and images alone.
+TensorFlow is only imported for texts and images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.data_source import DataSource, FileSource
 from pate_tf.data.schema import TEXT_FEATURES, Column, Schema, code_text, read_schema
 
-# Files of the user's own.
+# The user's files.
 
 
 def draft_schema(
@@ -53,22 +53,22 @@ def draft_schema(
     """Writes a draft of a schema, and returns it.
 
     Args:
-        public: a file of PUBLIC records; None where there is none.
-        path: where the draft goes.
-        private: a file whose first line names the columns; where there is no `public`, these names
-            are drafted, and otherwise they must include the public ones. Nothing else of the file
-            is in the draft or in a message.
-        label: name of the label's column, which public records need not have; with `private` alone
-            it is needed. Commas separate the columns of several labels.
+        public: a file of PUBLIC records; None for no public file.
+        path: file that the draft is written to.
+        private: a private file whose first line names the columns. Without `public`, the draft
+            contains these names; otherwise they must include the public ones. Nothing else of the
+            file appears in the draft or in a message.
+        label: name of the label's column, which public records may lack. Required without
+            `public`. Commas separate the columns of several labels.
         owner: name of the owner's column.
-        target: "class", "number" or "labels". Default: by the label's public values.
+        target: "class", "number" or "labels". Default: inferred from the label's public values.
 
     Raises:
-        ValueError: if no file is named or it can't be read, the first line of `private` may be a
-            record, there is a file at `path` already, or it can't be written.
+        ValueError: if no file is named or a file can't be read, the first line of `private` may be
+            a record, the file at `path` already exists, or it can't be written.
     """
     if path.exists():
-        raise ValueError(f"schema: expected a file that is not there yet, got {path}")
+        raise ValueError(f"schema: {path} already exists; remove it or choose another name")
     artifacts.check_can_hold_files(path.parent)
     if public is not None:
         form = tables.text_form(public)
@@ -90,7 +90,7 @@ def draft_schema(
         form = tables.check_header(private, [*labels, *([owner] if owner else [])])
         if not labels:
             raise ValueError(
-                "label: name the label's column; without it the first line may be a record"
+                "label is required: without it, nothing shows that the first line is no record"
             )
         text = schema.draft_of_names(
             form.names,
@@ -100,50 +100,50 @@ def draft_schema(
             written={"delimiter": form.delimiter, "encoding": form.encoding},
         )
     else:
-        raise ValueError("public: expected a file of public records, or `private`, got none")
+        raise ValueError("public is required, or `private`: the file to draft a schema from")
     artifacts.write_text(path, text)
     return text
 
 
 def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
-    """SENSITIVE: returns the records of a `.npz` file of `inputs`, `labels` and maybe `owners`.
+    """SENSITIVE: returns the records of an `.npz` file with `inputs`, `labels` and maybe `owners`.
 
     Raises:
-        ValueError: if it holds none of such a data set.
-        OSError: if it can't be read.
+        ValueError: if the arrays do not fit the data set.
+        OSError: if the file can't be read.
     """
     arrays = artifacts.read_arrays(path)
     if set(arrays) - {"owners"} != {"inputs", "labels"}:
-        raise ValueError(f"{path}: expected the arrays inputs and labels, got others")
+        raise ValueError(f"{path} must contain the arrays inputs and labels, and at most owners")
     inputs = to_input_type(arrays["inputs"], dataset, str(path))
     source = PrivateSource.of_file(path)
     owners = arrays.get("owners")
     return PrivateExamples(dataset, inputs, arrays["labels"], owners=owners, source=source)
 
 
-# Arrays that a user brings, checked and brought into shape.
+# The user's arrays, checked and reshaped.
 
 
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
 PIXELS = (0.0, 255.0)
-HELD_BACK = 10  # one in so many private records, to estimate accuracy
-BLOCK = 2**10  # inputs that are converted at a time
+HELD_BACK = 10  # one of this many private records estimates the accuracy
+BLOCK = 2**10  # inputs converted at a time
 
 
 def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
-    """Returns the range of inputs, as a `Dataset` has it; raises ValueError if it is not known."""
+    """Returns the range of inputs for a `Dataset`; raises ValueError if it is unknown."""
     if value_range is None:
         if kind == "image" and public.dtype == np.uint8:
             return PIXELS
         raise ValueError(
-            f"value_range: expected the lowest and the highest value of an input, from public "
-            f"knowledge, for {kind} inputs of {public.dtype}; got none"
+            f"value_range is required for {kind} inputs of {public.dtype}: the lowest and the "
+            f"highest value of an input, from public knowledge"
         )
     if len(value_range) != 2:
         raise ValueError(
-            f"value_range: expected a lowest and a highest value, got {len(value_range)}"
+            f"value_range must be a lowest and a highest value, got {len(value_range)} values"
         )
-    # Numbers or tuples of numbers, as a `Dataset` has them.
+    # A `Dataset` takes numbers or tuples of numbers.
     sides = [np.asarray(side, np.float64).tolist() for side in value_range]
     return tuple(tuple(side) if isinstance(side, list) else side for side in sides)
 
@@ -152,7 +152,7 @@ def encoded_texts(
     texts: npt.ArrayLike, what: str, length: int, characters: bool
 ) -> npt.NDArray[np.float32]:
     """Returns texts `[num_texts]` as `length` hashed n-grams, or as their first characters."""
-    from pate_tf.data import preprocessing  # TensorFlow, for texts alone
+    from pate_tf.data import preprocessing  # TensorFlow, only for texts
 
     strings = preprocessing.as_texts(texts, what)
     return preprocessing.encode_texts(strings, length, characters=characters)
@@ -161,20 +161,20 @@ def encoded_texts(
 def arrays_of(
     x_private: npt.ArrayLike, x_public: npt.ArrayLike | None, kind: str | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], str]:
-    """Returns private and public inputs with their last dimension, and what they are.
+    """Returns private and public inputs with their last dimension, and their kind.
 
-    Where there are no public ones, they are none of the private ones' shape.
+    Without public inputs, the public array is empty and has the shape of the private inputs.
 
     Raises:
-        ValueError: if they are no numbers, or of different shapes.
+        ValueError: if they are not numbers, or have different shapes.
     """
     private = as_numbers(x_private, "x_private")
     public = private[:0] if x_public is None else np.asarray(x_public)
     for what, array in (("x_private", private), ("x_public", public)):
         if array.dtype.kind not in "uif" or array.ndim < 2:
             raise ValueError(
-                f"{what}: expected numbers [num_inputs, ...], got {array.dtype} of shape "
-                f"{list(array.shape)}; Data.from_dataframe takes texts and codes"
+                f"{what} must be numbers [num_inputs, ...], got {array.dtype} of shape "
+                f"{list(array.shape)}. Data.from_dataframe takes texts and codes."
             )
     kind = kind or ("tabular" if public.ndim == 2 else "image")
     if kind == "image":
@@ -182,23 +182,23 @@ def arrays_of(
         public = public[..., np.newaxis] if public.ndim == 3 else public
         if public.ndim != 4:
             raise ValueError(
-                f"x_public: expected images [num_images, height, width] or with channels, got "
+                f"x_public must be images [num_images, height, width] or with channels, got "
                 f"{list(public.shape)}"
             )
     if private.shape[1:] != public.shape[1:]:
         raise ValueError(
-            f"x_private: expected inputs {list(public.shape[1:])}, as x_public has them, got "
-            f"{list(private.shape[1:])}"
+            f"x_private has inputs of shape {list(private.shape[1:])}, but x_public has "
+            f"{list(public.shape[1:])}"
         )
     return private, public, kind
 
 
 def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArray[Any]:
-    """Returns inputs in the data set's type, clipped to its range, each number by itself.
+    """Returns inputs in the data set's type, clipped to its range.
 
-    Each one goes the same way, through float64, whether it or another is outside of the range.
-    Of public ones that were outside there is a warning; of private ones it would tell something.
-    There is one, too, where images seem to have their channels first.
+    Each number is converted through float64 in the same way, so that no number depends on another.
+    Warns if public numbers are outside the range; for private numbers a warning would reveal
+    something. Also warns if images seem to have their channels first.
     """
     try:
         check_inputs(inputs, dataset)
@@ -210,8 +210,8 @@ def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArra
         height, width, channels = dataset.input_shape if dataset.kind == "image" else (0, 0, 0)
         if height in (1, 3) and height < width and channels > 4:
             warnings.warn(
-                f"x_public: images are {height} high and {width} wide, of {channels} channels; if "
-                f"channels come first, move them to the end: np.moveaxis(x, 1, -1)",
+                f"x_public: images are {height} high and {width} wide with {channels} channels. "
+                f"If channels come first, move them to the end: np.moveaxis(x, 1, -1)",
                 stacklevel=3,
             )
     read = np.empty(inputs.shape, dataset.input_type)
@@ -233,9 +233,9 @@ class Data:
     (90, 'tabular')
 
     Attributes:
-        private: SENSITIVE; the labeled records that teachers share out. Its `repr` shows shapes
-            alone.
-        public: public samples, split in two: those that may be put to the teachers, and the rest.
+        private: SENSITIVE; the labeled records, partitioned among the teachers. The `repr` only
+            shows shapes.
+        public: public samples, split into the pool of possible queries and the held-out samples.
     """
 
     private: PrivateExamples
@@ -244,8 +244,7 @@ class Data:
     def __post_init__(self) -> None:
         if difference := self.public.dataset.difference(self.private.dataset):
             raise ValueError(
-                f"data: expected public samples of the private records' data set, got others: "
-                f"{difference}"
+                f"data: public samples and private records have different data sets: {difference}"
             )
 
     def __repr__(self) -> str:
@@ -269,12 +268,12 @@ class Data:
 
     @property
     def dataset(self) -> Dataset:
-        """What is publicly known of both sides."""
+        """Public facts about private records and public samples."""
         return self.private.dataset
 
     @property
     def schema(self) -> Schema | None:
-        """How a row of a table becomes features; None where inputs are the rows themselves.
+        """The schema that turns a row of a table into features; None without a schema.
 
         `schema.encode(record)` returns the features of one record.
         """
@@ -282,29 +281,27 @@ class Data:
 
     @property
     def pool(self) -> Pool:
-        """Public inputs without labels, which a student learns from."""
+        """Public inputs that a student learns from."""
         return self.public.pool
 
     @property
     def held_out(self) -> PublicExamples:
-        """Public samples outside of the pool, which evaluate a student where they have labels."""
+        """Public samples outside the pool. If they have labels, they evaluate the student."""
         return self.public.held_out
 
     def hold_back(self) -> tuple[Data, PrivateExamples]:
-        """Returns the data without a tenth of the private records, and that tenth. SENSITIVE.
+        """Splits off a tenth of the private records; returns the rest and the tenth. SENSITIVE.
 
-        A record's position decides, or its owner's name: never other records.
+        The split depends on a record's position or on its owner's name, never on other records.
 
         Raises:
-            ValueError: if there are fewer than ten records, and no owners.
+            ValueError: if there are fewer than ten records and no owners.
         """
         private = self.private
         if private.owners is not None:
             partition = owner_partition(private.owners, num_teachers=HELD_BACK, seed=0)
         elif len(private) < HELD_BACK:
-            raise ValueError(
-                f"evaluate_epsilon: expected at least {HELD_BACK} private records, got fewer"
-            )
+            raise ValueError(f"evaluate_epsilon needs at least {HELD_BACK} private records")
         else:
             partition = random_partition(num_records=len(private), num_teachers=HELD_BACK, seed=0)
         is_held_back = partition.assignment == 0
@@ -325,10 +322,10 @@ class Data:
         Args:
             name: "digits", "mnist", "svhn", "cifar10", another name of TensorFlow
                 Datasets, or `module:function`.
-            data_dir: where the data lie; None for the default of TensorFlow Datasets.
+            data_dir: folder with the data; None for the default of TensorFlow Datasets.
 
         Raises:
-            ValueError: if there is no such data set, or it can't be had.
+            ValueError: if there is no such data set, or it can't be loaded.
         """
         folder = None if data_dir is None else pathlib.Path(data_dir)
         return cls.of(DataSource(dataset=name, data_dir=folder))
@@ -337,16 +334,16 @@ class Data:
     def of(
         cls, source: DataSource, pool_size: int | None = None, reporting: Reporting = QUIET
     ) -> Data:
-        """Returns the data that flags name, its private and its public side.
+        """Returns the private and public data that the flags name.
 
         Args:
-            source: where they lie.
-            pool_size: how many of the public samples, from the first, form the pool; None for the
-                data set's own number.
-            reporting: how progress is shown.
+            source: names the data.
+            pool_size: number of public samples, from the first, in the pool; None for the data
+                set's default.
+            reporting: shows progress.
 
         Raises:
-            ValueError: if they can't be had, or both sides are not of one data set.
+            ValueError: if the data can't be loaded, or the two sides have different data sets.
         """
         public = source.load_public(reporting)
         private = source.load_private(reporting, public)
@@ -374,7 +371,7 @@ class Data:
         name: str | None = None,
         characters: int | None = None,
     ) -> Data:
-        """Takes arrays of images, of tables or of texts.
+        """Returns data from arrays of images, tables or texts.
 
         >>> import numpy as np, pate_tf
         >>> x, y = np.zeros((90, 8, 8)), np.arange(90) % 10
@@ -383,61 +380,58 @@ class Data:
         >>> data.private, len(data.pool), len(data.held_out), data.dataset.input_type
         (PrivateExamples(<60 records>), 21, 9, 'float32')
 
-        Everything that teachers and students are told of the data is public: it comes from these
-        arguments and from the type and shape of `x_public`, never from private records. Without
-        `x_public` it is the type and shape of `x_private`, and no value of it. The type is the
-        array's `dtype`; a list has none, and its inputs become float32. Each record is read by
-        itself, whatever the others are.
+        All facts about the data that teachers and students use are public: they come from these
+        arguments and from the type and shape of `x_public`, never from private values. Without
+        `x_public`, type and shape are those of `x_private`. The type is the array's `dtype`; inputs
+        in a list become float32. No record changes how another one is read.
 
         Args:
             x_private: inputs of the private records: images `[num_records, height, width]` or with
                 `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
-            y_private: their labels, each a whole number from 0 to num_classes - 1 or a text of
-                `class_names`; with `target_range` numbers; with `label_names` several labels, 0 and
-                1 `[num_records, num_labels]`. SENSITIVE.
-            x_public: public inputs of the same shape. Default: none; feature sums
-                need none. Their type is that of all inputs: images of
-                whole numbers within 0 to 255 become uint8, other images and all tables float32.
-            y_public: their labels, as far as known (elsewhere -1; of names "" or None; of numbers
-                NaN; of several labels a row of -1), for evaluation and the choice of a table's
-                representation. Default: none.
-            num_classes: number of classes, at least 2. Needed for classes, and for nothing else.
-            target_range: lowest and highest label where labels are numbers, from public knowledge.
-                Labels outside are clipped, with a warning. Default: labels are no numbers.
-            label_names: names of several labels, any number of which hold. Default: one class each.
-            max_labels: with `label_names`: how many labels of a record count in full; more weigh
-                less together. Default: all.
-            value_range: lowest and highest value of an input, from public knowledge; of tables also
-                one of each for every feature. Values outside are clipped, with a warning for public
-                ones. Default: 0 to 255 for uint8 images; none for others.
-            owners: whose each private record is, whole numbers or strings; a number and its digits
-                are one owner. All records of one owner go to one teacher, and the guarantee is for
-                owners instead of records.
-            held_out: share of the public samples that stays out of the pool. Default: 0.3 if there
-                are labels to evaluate with, else none.
-            held_out_seed: None if the last samples are held out, and the pool keeps the order of
-                `x_public`; else a seed by which the held-out ones are chosen. Sorted samples need
-                one.
-            kind: "image", "tabular" or "text". Default: by the shape; two dimensions are a table.
-                With "text" the inputs are strings `[num_texts]`, which become hashed n-grams of
-                words, without a vocabulary; a served student takes strings.
+            y_private: labels of the private records: whole numbers from 0 to num_classes - 1 or
+                texts of `class_names`; with `target_range` numbers; with `label_names` 0 or 1 for
+                each label, `[num_records, num_labels]`. SENSITIVE.
+            x_public: public inputs of the same shape. Default: none, which feature sums accept.
+                Images of whole numbers from 0 to 255 become uint8, other images and all tables
+                float32; private inputs get the same type.
+            y_public: labels of the public inputs. Mark unknown labels as -1 (names: "" or None;
+                numbers: NaN; several labels: a row of -1). They evaluate the student and choose the
+                representation of a table. Default: none.
+            num_classes: number of classes, at least 2. Required for classes only.
+            target_range: lowest and highest label if labels are numbers, from public knowledge.
+                Labels outside are clipped, with a warning. Default: labels are not numbers.
+            label_names: names of several labels, any number of which apply. Default: one class per
+                record.
+            max_labels: with `label_names`: number of labels that count fully; if a record has more,
+                each counts less. Default: all.
+            value_range: lowest and highest value of an input, from public knowledge; for tables
+                also one of each for every feature. Values outside are clipped, with a warning for
+                public ones. Default: 0 to 255 for uint8 images; required otherwise.
+            owners: the owner of each private record, whole numbers or strings; a number and its
+                digits are the same owner. All records of one owner go to one teacher, and the
+                guarantee protects owners instead of records.
+            held_out: fraction of the public samples that stays out of the pool. Default: 0.3 if
+                there are public labels, else 0.
+            held_out_seed: seed that chooses the held-out samples. Default: the last samples are
+                held out, which is wrong for sorted samples. The pool keeps the order of `x_public`.
+            kind: "image", "tabular" or "text". Default: inferred from the shape; two dimensions are
+                a table. With "text" the inputs are strings `[num_texts]`, which become hashed
+                n-grams of words, without a vocabulary; a served student takes strings.
             class_names: a name for each class.
-            augmentation: what leaves an image's label as it is: "none", "shift", "affine" or
-                "flip", as `Dataset` says. Default: "shift", by at most a fourteenth of the side,
-                for images.
-            name: public name of the private data, to which all releases from them are charged, on
-                this machine, in all run folders. Default: none; a run folder counts its own
-                releases alone.
-            characters: with "text": how many of each text's first characters are kept, in place of
-                n-grams, for a pre-trained encoder of texts. Default: n-grams.
+            augmentation: changes that keep an image's label: "none", "shift", "affine" or "flip";
+                see `Dataset`. Default: "shift", by at most a fourteenth of the side, for images.
+            name: public name of the private data. All releases from them on this machine are
+                charged to this name. Default: none; each run folder only counts its own releases.
+            characters: with "text": number of characters of each text to keep, instead of n-grams,
+                for a pre-trained text encoder. Default: n-grams.
 
         Raises:
             ValueError: if the arrays do not fit each other or the other arguments, or an input is
-                not finite. The message carries no private value.
+                not finite. The message contains no private value.
         """
         if kind == "text":
             if value_range is not None:
-                raise ValueError("value_range: expected none for texts, got one")
+                raise ValueError("value_range: texts need none; remove it")
             value_range = (0.0, LARGEST_CHARACTER if characters else 1.0)
             length = characters or TEXT_FEATURES
             private = encoded_texts(x_private, "x_private", length, bool(characters))
@@ -467,7 +461,7 @@ class Data:
             target=SEVERAL_LABELS if label_names else target,
             target_range=target_range,
             max_labels=max_labels,
-            augmentation=augmentation or "",  # the kind's own
+            augmentation=augmentation or "",  # the default of the kind
             pool_size=pool_size,
             input_type="uint8" if kind == "image" and has_bytes else "float32",
         )
@@ -484,7 +478,7 @@ class Data:
             source=None if name is None else PrivateSource.named(name),
         )
         if held_out_seed is not None:
-            # The held-out samples come last; both parts keep their order.
+            # The held-out samples come last. Both parts keep their order.
             drawn = np.random.default_rng(held_out_seed).permutation(len(samples))
             order = np.concatenate([np.sort(drawn[:pool_size]), np.sort(drawn[pool_size:])])
             samples = samples.take(order)
@@ -503,38 +497,38 @@ class Data:
         schema: Schema | str | os.PathLike[str] | None = None,
         name: str | None = None,
     ) -> Data:
-        """Takes two data frames, of pandas, polars or pyarrow.
+        """Returns data from two data frames of pandas, polars or pyarrow.
 
-        What is not stated is read off the public frame alone: a column of numbers has their range
-        there, to which private ones are clipped; any other column is a category for each value
-        there, and one for others. A column with more than 30 values that are no numbers is left
-        out, with a warning. So is the label read: many numbers make it one, with their range,
-        and texts that share parts with |, ; or a comma between them several labels.
+        Without a `schema`, the columns are inferred from the public frame only. A column of numbers
+        gets their range, and private numbers are clipped to it. Any other column is a category with
+        the public values and one more for all others. A column with more than 30 values that are
+        not numbers is left out, with a warning. The label is inferred as well: many numbers make it
+        a number, and texts with parts separated by |, ; or a comma make it several labels.
 
         Args:
             private: the private records. SENSITIVE.
-            public: public ones, which need no labels, nor a column of them. Default: none; feature
-                sums need none, but a `schema`.
+            public: public records, which need no label column. Default: none; then only feature
+                sums work, and a `schema` is required.
             label: name of the label's column; for several labels a list of their columns, each of 0
                 and 1, or yes and no.
-            owner: name of the column that says whose a private record is; all records of one owner
-                go to one teacher. Default: none, or the schema's.
-            classes: what the label can be, in the order of their numbers. Default: by the labels of
-                `public`: these, sorted, unless they are a number or several labels.
-            categories: names of columns of numbers that are codes of categories; of a label, of
-                classes.
-            schema: states columns and classes instead, itself or its file; see `from_csv`.
-            name: public name of the private data, to which all releases from them are charged.
-                Default: none; a run folder counts its own releases alone.
+            owner: name of the column with the owner of each private record; all records of one
+                owner go to one teacher. Default: the schema's, if any.
+            classes: the classes, in the order of their numbers. Default: the sorted labels of
+                `public`, unless these are numbers or several labels.
+            categories: names of columns whose numbers are codes of categories (for the label, of
+                classes).
+            schema: a schema or its file, see `from_csv`; replaces the inference.
+            name: public name of the private data. All releases from them are charged to this name.
+                Default: none; each run folder only counts its own releases.
 
         Raises:
-            ValueError: if a column is missing, nothing says what the classes are, or a record does
-                not fit the schema. The message names a place and no private value.
+            ValueError: if a column is missing, the classes are unknown, or a record does not fit
+                the schema. The message contains positions, but no private value.
         """
         if public is None and schema is None:
             raise ValueError(
-                "schema: expected one, with ranges and categories from public knowledge, where "
-                "there are no public records, got none"
+                "schema is required without public records: it states ranges and categories from "
+                "public knowledge"
             )
         label = _joined(label)
         table = frame_table(private if public is None else public, "public")
@@ -565,25 +559,25 @@ class Data:
         on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Takes two tables: files of separated values, or of Parquet.
+        """Returns data from two tables in files of separated values or Parquet.
 
         Args:
             private: the private records; the first line names the columns. SENSITIVE.
-            public: public ones, which need no labels, nor a column of them. Default: none; feature
-                sums need none.
+            public: public records, which need no label column. Default: none, which feature sums
+                accept.
             schema: a TOML file with each column's range or categories and the classes, from public
                 knowledge; `pate schema` drafts it from the public file.
             label: name of the label's column, or a list of several. Default: the schema's.
-            owner: name of the column that says whose a private record is; all records of one owner
-                go to one teacher. Default: the schema's, if it has one.
-            on_bad_record: "refuse" if a private record that does not fit is an error; "skip" if it
-                is left out, by itself alone, whatever the others are.
-            name: public name of the private data, to which all releases from them are charged.
-                Default: the stem of the private file, which is told from others by its path.
+            owner: name of the column with the owner of each private record; all records of one
+                owner go to one teacher. Default: the schema's, if any.
+            on_bad_record: "refuse" if a private record that does not fit is an error; "skip" to
+                leave it out. Skipping never depends on other records.
+            name: public name of the private data. All releases from them are charged to this name.
+                Default: the name of the private file, together with its path.
 
         Raises:
             ValueError: if a file can't be read, or a record does not fit the schema. The message
-                names a place and no private value.
+                contains line numbers, but no private value.
         """
         files = FileSource(
             private=pathlib.Path(private),
@@ -609,32 +603,32 @@ class Data:
         on_bad_record: str = tables.REFUSE,
         name: str | None = None,
     ) -> Data:
-        """Takes one or two folders of images: PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM.
+        """Returns data from folders of PNG, JPEG, WebP, TIFF, BMP, GIF, PGM or PPM images.
 
-        They are turned as their EXIF entries say, laid on a background where transparent, and
-        gray if all public ones are. Pixels of more than 8 bits are stretched by a range that
-        the public ones fix.
+        Images are rotated as their EXIF entries say, and transparent ones get a background. They
+        become gray if all public images are gray. Pixels of more than 8 bits are scaled by a range
+        that the public images fix.
 
         Args:
-            private: with a folder for each class. SENSITIVE. An image's teacher follows from its
-                file's name: give each a name of its own that says nothing of others.
-            public: with the same folders, or with images outside of them, which have no label.
-                Default: none; images become gray then, and feature sums need no pool.
-            classes: names of the classes in the order of their numbers. Default: the names of the
-                folders in `public`, sorted, or those in `private`, which are public then.
-            augmentation: what leaves an image's label as it is; see `Dataset`.
+            private: a folder with a folder for each class. SENSITIVE. A file's name determines the
+                teacher of its image, so give each file a unique name that reveals nothing.
+            public: a folder with the same folders, or with unlabeled images outside of them.
+                Default: none, which feature sums accept; images become gray then.
+            classes: names of the classes in the order of their numbers. Default: the sorted names
+                of the folders in `public`, or of those in `private`, which then become public.
+            augmentation: changes that keep an image's label; see `Dataset`.
             image_size: height and width that each image is scaled to, by a bilinear filter that
-                averages where it becomes smaller. Default: that of the public images, which must
-                all have one. Needed without these.
-            background: "white", "black" or "gray", which transparent images are laid on.
-            on_bad_record: "refuse" if a private image that is broken is an error; "skip" if it is
-                left out, by itself alone, whatever the others are.
-            name: public name of the private data, to which all releases from them are charged.
-                Default: the name of the private folder, which is told from others by its path.
+                averages when it shrinks an image. Default: the common size of all public images.
+                Required without public images.
+            background: "white", "black" or "gray", the background of transparent images.
+            on_bad_record: "refuse" if a broken private image is an error; "skip" to leave it out.
+                Skipping never depends on other images.
+            name: public name of the private data. All releases from them are charged to this name.
+                Default: the name of the private folder, together with its path.
 
         Raises:
-            ValueError: if there are no images, some are broken, public ones differ in size or are
-                all alike, or classes are not known. The message names no private file.
+            ValueError: if there are no images, some are broken, public images differ in size or are
+                all equal, or the classes are unknown. The message names no private file.
         """
         folder = pathlib.Path(private)
         samples = image_folders.load_public(
@@ -651,17 +645,17 @@ class Data:
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 
 
-# Data frames of pandas, polars and pyarrow, none of which is imported.
+# Data frames of pandas, polars and pyarrow. None of these libraries is imported.
 
 
-NUMBER_TYPES = ("int", "uint", "float", "double", "half", "decimal")  # how their names begin
+NUMBER_TYPES = ("int", "uint", "float", "double", "half", "decimal")  # prefixes of type names
 
 
 def frame_table(frame: Any, what: str) -> tables.TextTable:
-    """Returns the records of a data frame, as a file of them would have them.
+    """Returns the records of a data frame in the form of a table from a file.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not a data frame.
     """
     fields = {}
     columns, left_out = _columns(frame)
@@ -674,16 +668,13 @@ def frame_table(frame: Any, what: str) -> tables.TextTable:
 
 
 def _columns(frame: Any) -> tuple[dict[str, Any], list[str]]:
-    """Returns the columns of a data frame by name, and the names that several have."""
+    """Returns the columns of a data frame by name, and the names that occur several times."""
     if hasattr(frame, "collect"):
-        raise ValueError(
-            f"expected a data frame with its records, got {type(frame).__name__}: call its "
-            f"collect()"
-        )
-    names = getattr(frame, "column_names", None)  # of pyarrow, whose `columns` are values
+        raise ValueError(f"a {type(frame).__name__} has no records yet: call its collect() first")
+    names = getattr(frame, "column_names", None)  # for pyarrow, whose `columns` are values
     names = getattr(frame, "columns", None) if names is None else names
     if names is None:
-        raise ValueError(f"expected a data frame with columns, got {type(frame).__name__}")
+        raise ValueError(f"a {type(frame).__name__} is not a data frame: it has no columns")
     numbers = Counter(map(str, names))
     return (
         {str(name): frame[name] for name in names if numbers[str(name)] == 1},
@@ -692,12 +683,12 @@ def _columns(frame: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _joined(label: str | Sequence[str]) -> str:
-    """Returns names of several labels with commas between them, as flags have them."""
+    """Returns the names of several labels joined by commas, as flags take them."""
     return label if isinstance(label, str) else ",".join(label)
 
 
 def _text(value: Any) -> str:
-    """Returns a value of a data frame as text; empty where it is missing."""
+    """Returns a value of a data frame as text; an empty text if it is missing."""
     text = code_text(value)
     return "" if text in ("nan", "<NA>", "NaT") else text
 
@@ -711,12 +702,12 @@ def drafted_schema(
     classes: Sequence[Any] | None,
     categories: Collection[str],
 ) -> Schema:
-    """Returns a schema by the types and values of a public data frame, and of its `frame_table`.
+    """Returns a schema inferred from a public data frame and its `frame_table`.
 
-    The others are as of `Data.from_dataframe`.
+    See `Data.from_dataframe` for the other arguments.
 
     Raises:
-        ValueError: if no column can be used, or nothing says what the classes are.
+        ValueError: if no column can be used, or the classes are unknown.
     """
     codes = set(categories)
     for name, column in _columns(public)[0].items():
@@ -732,11 +723,11 @@ def drafted_schema(
     if classes is not None:
         stated = {"classes": tuple(_text(name) for name in classes)}
     if len(stated.get("classes", (0, 1))) < 2:
-        raise ValueError(f"classes: expected what {label} can be, of which public says too little")
+        raise ValueError(f"classes is required: public has fewer than two values of {label}")
     if left_out := sorted(name for name, column in columns.items() if column is None):
         warnings.warn(
             f"public: columns {', '.join(left_out)} have too many values for categories and are "
-            f"left out; a schema= with `text = 2048` for one makes features of its words",
+            f"left out. Pass schema= with `text = 2048` for a column to use its words.",
             stacklevel=3,
         )
     usable = tuple(column for column in columns.values() if column is not None)
@@ -747,16 +738,20 @@ def drafted_schema(
 def numbered(
     labels: npt.ArrayLike, dataset: Dataset, what: str, *, may_lack: bool = False
 ) -> npt.NDArray[Any]:
-    """Returns labels as `checked_labels` takes them, each by itself: a text names its class.
+    """Returns labels in the format of `checked_labels`; a text becomes the number of its class.
 
-    True and False name theirs, too, if there are such names; else they are 1 and 0. There is a
-    warning if numbers are outside of their range.
+    True and False are class names if such names exist, else 1 and 0. An array of numbers is
+    returned unchanged. Warns if numeric labels are outside their range. No label depends on
+    another one.
 
-    An array of numbers is returned as it is. Where labels `may_lack`, an empty one becomes -1,
-    unknown.
+    Args:
+        labels: labels of the user.
+        dataset: names the classes.
+        what: name of the argument, for messages.
+        may_lack: whether an empty label becomes -1, unknown.
 
     Raises:
-        ValueError: if a label that is no number names no class. The message names no label.
+        ValueError: if a text names no class. The message contains no label.
     """
     if dataset.target != CLASS:
         numbers = as_numbers(labels, what)
@@ -765,7 +760,7 @@ def numbered(
             is_outside = (numbers < low) | (numbers > high)
             tables.warn_of_range(what, is_outside, is_private=not may_lack)
         return numbers.astype(np.int64) if numbers.dtype.kind == "b" else numbers
-    # A list has no type: one that fits all labels would depend on each.
+    # A list has no type, and a common type of all labels would depend on each of them.
     array = np.asarray(labels, None if hasattr(labels, "dtype") else object)
     if array.dtype.kind not in "UOb":
         return array
@@ -784,22 +779,22 @@ def numbered(
             number = int(label) if is_class else None
         each.append(number)
     if None in each:
-        expected = f"whole numbers from 0 to {dataset.num_classes - 1}, or class_names= with names"
+        allowed = f"whole numbers from 0 to {dataset.num_classes - 1}; pass class_names= for names"
         if dataset.class_names:
-            expected = f"labels of the class_names {', '.join(dataset.class_names[:12])}"
-        raise ValueError(f"{what}: expected {expected}, got others")
+            allowed = f"among the class_names {', '.join(dataset.class_names[:12])}"
+        raise ValueError(f"{what}: all labels must be {allowed}")
     return np.array(each, np.int64).reshape(array.shape)
 
 
 def as_examples(samples: Any, dataset: Dataset) -> PublicExamples:
-    """Returns public samples with what is known of their labels.
+    """Returns public samples with their known labels.
 
     Args:
-        samples: `PublicExamples`, or a data frame with the label's column of the data set's schema.
-        dataset: whose samples they are.
+        samples: `PublicExamples`, or a data frame with the label column of the data set's schema.
+        dataset: data set of the samples.
 
     Raises:
-        ValueError: if they are others, whose labels nothing says.
+        ValueError: if the samples have no labels.
     """
     if dataset.schema is not None and hasattr(samples, "columns"):
         table = frame_table(samples, "inputs")
@@ -807,21 +802,21 @@ def as_examples(samples: Any, dataset: Dataset) -> PublicExamples:
         if names and {*names} <= {*table.fields}:
             return table.public(dataset.schema, name=dataset.name)
     if not isinstance(samples, PublicExamples):
-        raise ValueError("labels: expected `labels=` with raw inputs, or data.held_out, got none")
+        raise ValueError("labels: pass `labels=` with raw inputs, or pass data.held_out")
     return samples
 
 
 def as_inputs(inputs: Any, dataset: Dataset) -> npt.NDArray[Any]:
-    """Returns raw inputs as the data set holds them, from an array or from public values.
+    """Returns raw inputs in the format of the data set.
 
     Args:
-        inputs: a `Pool`, `PublicExamples`, or an array `[num_inputs, *input_shape]`, of gray images
-            also without the last dimension. Of texts also strings `[num_inputs]`, of tables with a
-            schema also a data frame.
-        dataset: whose inputs they are.
+        inputs: a `Pool`, `PublicExamples`, or an array `[num_inputs, *input_shape]`. Gray images
+            may lack the last dimension, texts may be strings `[num_inputs]`, and tables with a
+            schema may be a data frame.
+        dataset: data set of the inputs.
 
     Raises:
-        ValueError: if they don't fit the data set.
+        ValueError: if they do not fit the data set.
     """
     if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
         inputs, _ = frame_table(inputs, "inputs").inputs(dataset.schema)

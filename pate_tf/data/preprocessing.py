@@ -1,8 +1,8 @@
-"""Inputs within a TensorFlow graph: strings as features, and augmentation.
+"""TensorFlow graphs that turn strings into features, and that augment images.
 
-A vocabulary of private texts would tell which words are in them. A hash tells nothing: where an
-n-gram goes is the same for every text in the world. The same graph turns strings into features when
-teachers learn and when a student is served.
+A vocabulary of private texts would reveal their words. A hash reveals nothing, because it maps an
+n-gram to the same feature for every text in the world. Teachers and the served student use the same
+graph.
 """
 
 import importlib
@@ -16,26 +16,26 @@ from tensorflow.python.framework import op_def_registry
 
 from pate_tf.core.dataset import Dataset
 
-LONGEST_NGRAM = 2  # words
+MAX_NGRAM = 2  # words
 BATCH = 500
 
 
 def input_spec(dataset: Dataset) -> tf.TensorSpec:
-    """Returns type, shape and name of a batch of raw inputs."""
+    """Returns the type, shape and name of a batch of raw inputs."""
     return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
 
 
 def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
     """Returns features float32 `[batch, num_features]`, from 0 to 1, of UTF-8 strings `[batch]`.
 
-    Lower case; words of letters and digits; one or two in a row are hashed to a feature, which
-    different ones may share. Features hold the square roots of how often, scaled to norm 1: zeros
-    for a text without words.
+    Texts become lower case and are split into words of letters and digits. Each word, and each pair
+    of neighboring words, is hashed to a feature, which others may share. Features are the square
+    roots of the counts, scaled to norm 1; all are zero for a text without words.
     """
-    # In this order: what makes letters small stops at a zero byte.
+    # In this order, because lowering stops at a zero byte.
     spaced = tf.strings.regex_replace(texts, r"[^\pL\pN]+", " ")
     words = tf.strings.split(tf.strings.lower(spaced, encoding="utf-8"))
-    ngrams = tf.strings.ngrams(words, tuple(range(1, LONGEST_NGRAM + 1)))
+    ngrams = tf.strings.ngrams(words, tuple(range(1, MAX_NGRAM + 1)))
     batch = tf.shape(texts)[0]
     places = ngrams.value_rowids() * num_features + tf.strings.to_hash_bucket_fast(
         ngrams.values, num_features
@@ -48,19 +48,19 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
 
 
 def characters_of_texts(texts: tf.Tensor, length: int) -> tf.Tensor:
-    """Returns code points float32 `[batch, length]` of UTF-8 strings `[batch]`, then zeros."""
+    """Returns code points of UTF-8 strings `[batch]`, float32 `[batch, length]`, zero-padded."""
     points = tf.strings.unicode_decode(texts, "UTF-8")
     return tf.cast(points.to_tensor(shape=[None, length]), tf.float32)
 
 
 def texts_of_characters(characters: tf.Tensor) -> tf.Tensor:
-    """Returns strings `[batch]` of code points, of any type, `[batch, length]`."""
+    """Returns strings `[batch]` from code points `[batch, length]` of any type."""
     points = tf.RaggedTensor.from_tensor(tf.cast(characters, tf.int32), padding=0)
     return tf.strings.unicode_encode(points, "UTF-8")
 
 
 def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
-    """Returns inputs `[batch, *input_shape]` of UTF-8 strings: characters, or hashed n-grams."""
+    """Returns inputs `[batch, *input_shape]` for UTF-8 strings: characters or hashed n-grams."""
     if dataset.has_characters:
         return characters_of_texts(texts, dataset.input_shape[0])
     return ngram_features(texts, dataset.input_shape[0])
@@ -69,7 +69,7 @@ def text_inputs(texts: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 def encode_texts(
     texts: Sequence[str], num_features: int, *, characters: bool = False
 ) -> npt.NDArray[np.float32]:
-    """Returns `ngram_features` of texts, or their characters, `[num_texts, num_features]`."""
+    """Returns the `ngram_features` or characters of texts, `[num_texts, num_features]`."""
     parts = [np.zeros((0, num_features), np.float32)]
     for start in range(0, len(texts), BATCH):
         batch = tf.constant([text.encode() for text in texts[start : start + BATCH]], tf.string)
@@ -81,43 +81,43 @@ def encode_texts(
 
 
 def load_graph(folder: str) -> Any:
-    """Loads a SavedModel; one with operations of tensorflow-text needs that package."""
+    """Loads a SavedModel; imports tensorflow-text if its operations need that package."""
     try:
         return tf.saved_model.load(folder)
-    except Exception as error:  # of several kinds
+    except Exception as error:  # TensorFlow raises several kinds
         if "not registered" not in str(error):
             raise
-    importlib.import_module("tensorflow_text")  # registers them
+    importlib.import_module("tensorflow_text")  # registers its operations
     return tf.saved_model.load(folder)
 
 
 def as_texts(values: npt.ArrayLike, what: str) -> list[str]:
-    """Returns strings `[num_texts]` as a list; ValueError, without the text, if one is none."""
+    """Returns strings `[num_texts]` as a list; raises ValueError if one is not a string."""
     array = np.asarray(values, dtype=object)
     if array.ndim != 1 or not all(isinstance(text, str) for text in array):
-        raise ValueError(f"{what}: expected strings [num_texts], got something else")
+        raise ValueError(f"{what} must be strings [num_texts]")
     try:
         for text in array:
             text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{what}: expected strings that can be written in UTF-8") from None
+        raise ValueError(f"{what}: some strings can't be encoded in UTF-8") from None
     return [str(text) for text in array]
 
 
-# Augmentation is drawn statelessly, so that a teacher's training depends on its own seed and step
-# alone. Fixed for all data sets of a kind, never tuned on private accuracy.
+# Augmentation is stateless, so that a teacher's training only depends on its seed and step. These
+# values are fixed for all data sets of a kind; they were never tuned on private accuracy.
 MAX_ROTATION = 0.2  # radians
 MAX_SCALING = 0.1
 MAX_SHEAR = 0.15
-MAX_SHIFT = 1 / 14  # of the side: 2 pixels of 28
+MAX_SHIFT = 1 / 14  # fraction of the side: 2 pixels of 28
 
 
 def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
-    """Returns randomly changed inputs.
+    """Returns randomly augmented inputs.
 
     Args:
         inputs: float32 `[batch, *input_shape]`.
-        dataset: says which changes keep a label.
+        dataset: names the changes that keep a label.
         seed: int32 `[2]`; the same seed gives the same changes.
     """
     if dataset.augmentation == "none":
@@ -133,7 +133,7 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     angle *= strength * MAX_ROTATION
     scale = 1.0 + scale * (strength * MAX_SCALING)
     slant *= strength * MAX_SHEAR
-    # Rows of the map from output to input coordinates, about the center of the image.
+    # Rows of the map from output to input coordinates, around the center of the image.
     cos = tf.cos(angle) * scale
     sin = tf.sin(angle) * scale
     x = (width - 1) / 2
@@ -147,12 +147,12 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
         output_shape=[height, width],
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
-        fill_value=float(np.min(dataset.value_range[0])),  # what moves in from outside
+        fill_value=float(np.min(dataset.value_range[0])),  # outside of the image
     )
 
 
-# Stateful operations that change nothing and draw nothing: reads, and calls of functions, whose
-# own operations are scanned.
+# Stateful operations that neither change state nor draw at random: reads, and calls of functions,
+# whose operations are scanned as well.
 READS = {
     "Case",
     "If",
@@ -166,24 +166,24 @@ READS = {
     "VarHandleOp",
     "While",
 }
-# Operations that TensorFlow calls stateless, and that hand inputs to Python or to files.
+# Operations that TensorFlow considers stateless, but that pass inputs to Python or to files.
 HANDS_ON = {"DebugIdentity", "DebugNanCount", "DebugNumericSummary", "PyFuncStateless"}
-# Operations of keras-hub's tokenizers that keep nothing. `Assert` can stop a run, so models of
-# others may not have it: of a tokenizer it checks the lengths of rows that the tokenizer made.
-# SentencePiece reads its vocabulary, and keras-hub has it draw no segmentation.
+# Operations of keras-hub's tokenizers that keep nothing. `Assert` can stop a run, so other models
+# may not use it; a tokenizer only checks the lengths of its own rows with it. SentencePiece reads
+# its vocabulary, and keras-hub does not let it sample a segmentation.
 TOKENIZERS = {"Assert", "SentencepieceTokenizeOp"}
 
 
 def refuse_state(function: Any, what: str, allowed: Container[str] = ()) -> None:
-    """Refuses a traced function that could keep what goes through it, or draws at random.
+    """Refuses a traced function that could store its inputs or draw at random.
 
     Args:
-        function: concrete, of TensorFlow.
-        what: names it in the error.
-        allowed: stateful operations next to reads.
+        function: a concrete function of TensorFlow.
+        what: name of the function in the error.
+        allowed: further stateful operations that are allowed.
 
     Raises:
-        ValueError: if it, or a function that it calls, has a stateful operation that is no read.
+        ValueError: if it, or a function that it calls, has a stateful operation that is not a read.
     """
     graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
@@ -194,6 +194,6 @@ def refuse_state(function: Any, what: str, allowed: Container[str] = ()) -> None
         is_harmless = node.op in READS or node.op in allowed
         if not is_known or (definition and definition.is_stateful and not is_harmless):
             raise ValueError(
-                f"{what}: {node.op} ({node.name}) can keep private inputs or draws at "
-                f"random; take a model without this operation"
+                f"{what}: {node.op} ({node.name}) can store private inputs or draws at random. Use "
+                f"a model without this operation."
             )

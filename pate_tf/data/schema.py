@@ -1,8 +1,8 @@
-"""What a user states of a table: its columns, their ranges and categories, its label and owner.
+"""The schema of a table: its columns with their ranges and categories, its label and its owner.
 
-A schema is public. It is written by hand, or drafted from public records; never from private ones,
-since then a range or a list of categories would tell of them. So a record becomes features by the
-schema and by itself alone, and a teacher's inputs can't change with another teacher's records.
+A schema is public. People write it by hand or draft it from public records. It must never come from
+private records, because its ranges and categories would reveal them. The features of a record
+depend only on the schema and on that record, so no record changes another teacher's inputs.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from pate_tf.core.checks import raise_all
 from pate_tf.core.dataset import CLASS, LARGEST_CHARACTER, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset
 
-MOST_TEXT_FEATURES = 2**16
-# Words that stand for no number: `STR_NA_VALUES` of pandas, and marks.
+MAX_TEXT_FEATURES = 2**16
+# Words that mean "no number": `STR_NA_VALUES` of pandas, and marks.
 GAPS = frozenset(
     [
         "#N/A",
@@ -58,12 +58,12 @@ GAPS = frozenset(
     ]
 )
 Column: TypeAlias = pyarrow.Array | pyarrow.ChunkedArray
-# What is stated of a label: a class, or several in one field; a number; several columns.
+# Ways to describe a label: one class, or several in one field; a number; several columns.
 WAYS = ({"label", "classes", "separator"}, {"label", "low and high"}, {"labels"})
-OTHER_DATES = ', unless the schema says another, such as `date = "%d/%m/%Y"`'
-# A column without a name, and what pandas and pyarrow call one.
+OTHER_DATES = ', or another format that the schema names, such as `date = "%d/%m/%Y"`'
+# A column without a name, and the names that pandas and pyarrow give it.
 UNNAMED = re.compile(r"(?:Unnamed: \d+|__index_level_\d+__)?")
-MISFIT = -2  # the code of a label that is none
+MISFIT = -2  # code of a text that is not a label
 ONE_OF = ", one of "  # begins a list in a message
 
 
@@ -71,28 +71,28 @@ ONE_OF = ", one of "  # begins a list in a message
 class TableColumn:
     """One column of a table, and how it becomes features.
 
-    A number is one feature, clipped to the range, and so is a date, as its number of days
-    (`date.toordinal`). A category is a feature for each in the list, 1 for the one that it is. A
-    text is many, as `data.preprocessing` makes them.
+    A number is one feature, clipped to the range. A date is its number of days
+    (`date.toordinal`), also clipped. A category is one-hot: one feature for each listed value. A
+    text becomes many features (`data.preprocessing`).
 
     Attributes:
-        name: of the column.
-        low: lowest value of a number, from public knowledge; of a date, in days.
+        name: name of the column.
+        low: lowest value of a number, from public knowledge; for a date, in days.
         high: highest value.
-        categories: what else it can be; empty for a number.
-        other: whether there is one more feature for values that are not in the list.
-        missing: what stands for an empty field; None if that is an error.
-        text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
-        date: how a date is written, of %d, %m and %Y, each once; empty if it is none. ISO dates
-            are understood too, and what follows a date and a space or a T counts for nothing.
-        gaps: words that stand for an empty field, such as unknown; of numbers and dates besides
-            `GAPS`.
-        decimal: "." or ",", in numbers; empty as the schema has it.
-        thousands: what may stand between thousands of a number, such as ","; empty for nothing.
-        unit: what may stand before or after a number, such as "$" or "%"; empty for nothing.
+        categories: the values of a category; empty for numbers, dates and texts.
+        other: whether one more feature marks values that are not in the list.
+        missing: the value that replaces an empty field; None if an empty field is an error.
+        text: number of features of a text, hashed n-grams of its words; 0 if it is not a text.
+        characters: whether the features are the codes of the text's characters instead.
+        date: format of a date with %d, %m and %Y, each once; empty if it is not a date. ISO dates
+            are always read. Everything after a space or a T is ignored.
+        gaps: words that mean an empty field, such as unknown; numbers and dates also have `GAPS`.
+        decimal: decimal mark of numbers, "." or ","; empty to use the schema's.
+        thousands: mark between thousands, such as ","; empty for none.
+        unit: unit before or after a number, such as "$" or "%"; empty for none.
 
     Raises:
-        ValueError: if range and categories don't stand together.
+        ValueError: if the values contradict each other.
     """
 
     name: str
@@ -110,37 +110,37 @@ class TableColumn:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        expected = ""
+        problem = ""
         if self.text:
-            if not 1 <= self.text <= MOST_TEXT_FEATURES or self.categories or self.other:
-                expected = f"for a text from 1 to {MOST_TEXT_FEATURES} features and no categories"
+            if not 1 <= self.text <= MAX_TEXT_FEATURES or self.categories or self.other:
+                problem = f"a text needs 1 to {MAX_TEXT_FEATURES} features and no categories"
         elif self.characters:
-            expected = "characters with text alone, whose number they are"
+            problem = "characters needs text, the number of characters"
         elif self.categories:
             if len(set(self.categories)) < len(self.categories):
-                expected = "each category once, got one twice"
+                problem = "a category is listed twice"
         elif self.other:
-            expected = "other with categories alone"
+            problem = "other needs categories"
         elif self.date and sorted(re.findall("%.", self.date)) != ["%Y", "%d", "%m"]:
-            expected = f"a date of %d, %m and %Y, each once, got {self.date!r}"
+            problem = f"a date format has %d, %m and %Y once each, got {self.date!r}"
         elif not -math.inf < self.low < self.high < math.inf:
-            expected = f"finite low < high, got {self.low} and {self.high}"
+            problem = f"low must be below high, both finite, got {self.low} and {self.high}"
         if self.decimal not in ("", ".", ",") or self.thousands in (
             self.decimal or ".",
             *"0123456789",
         ):
-            expected = "decimal '.' or ',', and another mark between thousands"
-        if self.missing is not None and self.is_number and not expected:
+            problem = "decimal must be '.' or ',', and thousands another mark"
+        if self.missing is not None and self.is_number and not problem:
             try:
                 float(self.missing)
             except ValueError:
-                expected = f"a number for missing, got {self.missing!r}"
-        if expected:
-            raise ValueError(f"columns.{self.name}: expected {expected}")
+                problem = f"missing must be a number, got {self.missing!r}"
+        if problem:
+            raise ValueError(f"columns.{self.name}: {problem}")
 
     @property
     def width(self) -> int:
-        """How many features it becomes."""
+        """Number of features of the column."""
         if self.text:
             return self.text
         return len(self.categories) + self.other if self.categories else 1
@@ -152,7 +152,7 @@ class TableColumn:
 
     @property
     def example(self) -> str | float:
-        """A value that fits, of what the schema says: the lowest number, the first category."""
+        """A value that fits the schema: the lowest number, the first category."""
         if self.date:
             return datetime.date.fromordinal(int(self.low)).strftime(self.date)
         return self.low if self.is_number else next(iter(self.categories), "")
@@ -166,17 +166,21 @@ class TableColumn:
 
     @property
     def gap_words(self) -> list[str]:
-        """What stands for an empty field."""
+        """The words that mean an empty field."""
         return sorted({"", *self.gaps, *(GAPS if self.is_number or self.date else ())})
 
     @property
     def expected(self) -> str:
-        """What each field has to be, for messages."""
+        """The kind of value that each field needs, for messages."""
         if self.is_number or self.date:
             others = OTHER_DATES * (self.date == ISO_DATE)
             kind = f"a date {self.date}{others}" if self.date else "a finite number"
-            return kind if self.missing is not None else f"{kind} (no `missing` stands for gaps)"
-        return "a category of the schema (no `other` stands for others)"
+            return (
+                kind
+                if self.missing is not None
+                else f"{kind} (the schema has no `missing` for gaps)"
+            )
+        return "a category of the schema (which has no `other` for more)"
 
     def encode(
         self, values: Column | Sequence[str]
@@ -184,7 +188,7 @@ class TableColumn:
         """Returns features `[num_records, width]`, and which records fit the column.
 
         Args:
-            values: a field of each record, texts or numbers, null where there is none.
+            values: one field of each record, texts or numbers; null if it is empty.
         """
         if self.is_number or self.date:
             numbers = self.numbers(values)
@@ -193,7 +197,7 @@ class TableColumn:
             return clipped.astype(np.float32)[:, np.newaxis], fits
         texts = self.texts(values)
         if self.text:
-            from pate_tf.data import preprocessing  # TensorFlow, for texts alone
+            from pate_tf.data import preprocessing  # TensorFlow, only for texts
 
             encoded = preprocessing.encode_texts(
                 texts.to_pylist(), self.text, characters=self.characters
@@ -206,7 +210,7 @@ class TableColumn:
         return np.eye(self.width, dtype=np.float32)[indices], indices >= 0
 
     def texts(self, values: Column | Sequence[str]) -> Column:
-        """Returns fields without spaces around them, `missing` for those that are not known."""
+        """Returns fields without spaces around them; `missing` replaces gaps."""
         texts = texts_of(values)
         missing = "" if self.missing is None else self.missing
         if self.gaps or missing:
@@ -215,9 +219,9 @@ class TableColumn:
         return texts
 
     def numbers(self, values: Column | Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns the number that each field says, `[num_records]`; NaN where it says none.
+        """Returns the number in each field, `[num_records]`; NaN if it contains no number.
 
-        Of a date it is that of its days.
+        A date becomes its number of days.
         """
         if self.date:
             distinct, places = distinct_of(self.texts(values))
@@ -231,8 +235,8 @@ class TableColumn:
             is_gap = pc.is_in(texts, value_set=pyarrow.array(self.gap_words))
             is_number = pc.match_substring_regex(texts, pattern)
             if not pc.all(pc.or_(is_gap, is_number)).as_py():
-                # Without the unit, with plain blanks, apostrophes and minus signs; each text by
-                # itself: one that is a number already stays as it is.
+                # Removes the unit and makes blanks, apostrophes and minus signs plain. A text that
+                # is a number already stays unchanged, so no record depends on another one.
                 bare = texts
                 for written, plain in TYPOGRAPHIC:
                     bare = pc.replace_substring_regex(bare, written, plain)
@@ -255,7 +259,7 @@ class TableColumn:
 
 
 def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
-    """Returns fields as texts without spaces around them, empty where there is nothing."""
+    """Returns fields as texts without spaces around them; an empty text for null."""
     if not isinstance(values, Column):
         values = pyarrow.array(values, pyarrow.string())
     if isinstance(values, pyarrow.ChunkedArray):
@@ -266,13 +270,13 @@ def texts_of(values: Column | Sequence[str]) -> pyarrow.Array:
 
 
 def distinct_of(texts: pyarrow.Array) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Returns the distinct texts, and which of them each record has."""
+    """Returns the distinct texts, and the index of each record's text."""
     encoded = texts.dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
 def number_pattern(decimal: str = ".", thousands: str = "") -> str:
-    """Returns a regular expression of numbers with a decimal mark, and a mark between thousands."""
+    """Returns a regular expression for numbers with these marks."""
     whole = r"\d+"
     point = re.escape(decimal)
     if thousands:
@@ -281,23 +285,23 @@ def number_pattern(decimal: str = ".", thousands: str = "") -> str:
 
 
 def has_decimals(texts: pyarrow.Array, mark: str) -> bool:
-    """Whether a mark stands in some numbers where none stands between thousands: 1,5 not 1,500."""
+    """Whether some numbers use the mark for decimals, as in 1,5, and not for thousands (1,500)."""
     point = re.escape(mark)
     has_mark = pc.match_substring_regex(texts, rf"{point}\d")
     grouped = rf"(?:^|[^\d.,])[1-9]\d{{0,2}}(?:{point}\d{{3}})+(?:[^\d.,]|$)"
     return bool(pc.any(pc.and_not(has_mark, pc.match_substring_regex(texts, grouped))).as_py())
 
 
-INEXACT = 2.0**53  # floats from here on are not all whole numbers
-# How spreadsheets write blanks and apostrophes between thousands, or before a unit; a typographic
-# minus, and parentheses of accountants.
+INEXACT = 2.0**53  # from here on, floats skip whole numbers
+# Spreadsheets write special blanks and apostrophes between thousands or before a unit, a
+# typographic minus, and parentheses for negative amounts.
 TYPOGRAPHIC = (("[\u00a0\u2009\u202f]", " "), ("\u2019", "'"), (r"^\x{2212}|^\((.*)\)$", r"-\1"))
 ISO_DATE = "%Y-%m-%d"
 _PARTS = {"%d": r"(\d{1,2})", "%m": r"(\d{1,2})", "%Y": r"(\d{4})"}
 
 
 def date_pattern(form: str) -> str:
-    """Returns a regular expression of a date and what may follow, a group for each part."""
+    """Returns a regular expression for a date and an optional time, with a group for each part."""
     parts = re.split("(%[dmY])", form)
     return "".join(_PARTS.get(part, re.escape(part)) for part in parts) + "(?:[T ].*)?"
 
@@ -308,35 +312,35 @@ def _days(text: str, form: str) -> float:
             part = dict(zip(re.findall("%[dmY]", each), map(int, match.groups()), strict=True))
             try:
                 return float(datetime.date(part["%Y"], part["%m"], part["%d"]).toordinal())
-            except ValueError:  # no day of the calendar
+            except ValueError:  # not a day of the calendar
                 return math.nan
     return math.nan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What is publicly known of a table; columns that it does not name are not used.
+    """Public facts about a table. Columns that the schema does not name are ignored.
 
     Attributes:
-        columns: in the order of their features.
-        classes: what the label can be, in the order of the classes' numbers; with a `separator`
-            the labels of which a field holds several. Empty for a number or `label_columns`.
-        label: name of the label's column; None if the caller says, or with `label_columns`.
-        label_columns: names of several labels, a column of yes or no each; empty for one column.
+        columns: the input columns, in the order of their features.
+        classes: the classes of the label, in the order of their numbers. With a `separator`, the
+            labels that one field may list. Empty for a number or `label_columns`.
+        label: name of the label's column; None if the caller names it, or with `label_columns`.
+        label_columns: names of several labels, each a column of yes or no; empty for one column.
         number: the label's column if it is a number, and how it is read; None for other labels.
-        separator: what stands between several labels in one field; None if a field holds one.
-        max_labels: as of `Dataset`; None for the number of labels.
-        owner: name of the column that says whose a record is; None for none.
-        name: of the data set; None for the public file's.
-        pool_size: how many public samples form the student's pool by default; None for 70 % of
-            those of the public file if some have labels, else all.
-        delimiter: what stands between the fields of a file; None as the public file has it.
-        encoding: of a file's text; None as the public file has it.
-        decimal: "." or ",", in numbers; None as the public file has it.
-        names: of the columns of a file that doesn't name them, in their order; empty if it does.
+        separator: text between several labels in one field; None if a field has one label.
+        max_labels: see `Dataset`; None for the number of labels.
+        owner: name of the column with the owner of each record; None for no owners.
+        name: name of the data set; None for the public file's name.
+        pool_size: number of public samples in the student's pool by default; None for 70 % of the
+            public file if some samples have labels, else all of them.
+        delimiter: character between the fields of a file; None to detect it in the public file.
+        encoding: text encoding of a file; None to detect it in the public file.
+        decimal: decimal mark of numbers, "." or ","; None to detect it in the public file.
+        names: column names for a file without a header line, in order; empty if it has one.
 
     Raises:
-        ValueError: if they don't stand together.
+        ValueError: if the values contradict each other.
     """
 
     columns: tuple[TableColumn, ...]
@@ -357,14 +361,14 @@ class Schema:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
-            raise ValueError("columns: expected at least one, each once")
+            raise ValueError("columns: name at least one column, and each only once")
         self._check_target()
         if len(self.columns) > 1 and any(column.characters for column in self.columns):
-            raise ValueError("characters: expected a text that is the only column, got others")
+            raise ValueError("characters: the text must be the only column")
         if self.decimal not in (None, ".", ","):
-            raise ValueError(f"decimal: expected '.' or ',', got {self.decimal!r}")
+            raise ValueError(f"decimal must be '.' or ',', got {self.decimal!r}")
         if self.delimiter is not None and len(self.delimiter) != 1:
-            raise ValueError(f"delimiter: expected one character, got {self.delimiter!r}")
+            raise ValueError(f"delimiter must be one character, got {self.delimiter!r}")
         columns = [
             dataclasses.replace(column, decimal=column.decimal or self.decimal or "")
             for column in self.columns
@@ -372,14 +376,14 @@ class Schema:
         object.__setattr__(self, "columns", tuple(columns))
         if (number := self.number) is not None:
             decimal = number.decimal or self.decimal or ""
-            number = dataclasses.replace(number, decimal=decimal, missing=None)  # labels are given
+            number = dataclasses.replace(number, decimal=decimal, missing=None)  # no label is a gap
             object.__setattr__(self, "number", number)
         for role, some in (("label", self.label_names()), ("owner", (self.owner,))):
             for name in set(some).intersection(names):
-                raise ValueError(f"columns.{name}: expected no {role} among them")
+                raise ValueError(f"columns.{name} is the {role}: remove it from the columns")
 
     def _check_target(self) -> None:
-        """Raises ValueError unless what is stated of the label stands together."""
+        """Raises ValueError if the entries for the label contradict each other."""
         stated: dict[str, Any] = {"labels": self.label_columns, "low and high": self.number}
         stated |= {"label": self.label, "classes": self.classes, "separator": self.separator}
         given = [name for name, value in stated.items() if value]
@@ -390,7 +394,7 @@ class Schema:
             )
         names = self.label_columns or self.classes
         if self.number is None and (len(names) < 2 or len(set(names)) < len(names)):
-            raise ValueError(f"classes, labels: expected at least 2 different, got {list(names)}")
+            raise ValueError(f"classes, labels: list at least 2 different ones, got {list(names)}")
         if self.separator and any(self.separator in name or not name for name in names):
             raise ValueError("classes: a label must not be empty, or contain the separator")
         most = len(names) if self.target == SEVERAL_LABELS else 0
@@ -402,16 +406,16 @@ class Schema:
 
     @property
     def target(self) -> str:
-        """What a record is labeled with, as of `Dataset`."""
+        """The kind of label, as in `Dataset`."""
         if self.number is not None:
             return NUMBER
         return SEVERAL_LABELS if self.label_columns or self.separator else CLASS
 
     def label_names(self, label: str | None = None) -> tuple[str, ...]:
-        """Returns the columns of the label: what a caller names, else the schema's, if any.
+        """Returns the columns of the label: the caller's, else the schema's, if any.
 
         Raises:
-            ValueError: if the caller names others than the schema's `label_columns`.
+            ValueError: if the caller's columns differ from the schema's `label_columns`.
         """
         if self.label_columns and label not in (None, ",".join(self.label_columns)):
             raise ValueError(
@@ -421,11 +425,11 @@ class Schema:
         return self.label_columns or ((name,) if name else ())
 
     def with_decimals(self, fields: Mapping[str, Column | Sequence[str]]) -> "Schema":
-        """Returns the schema with the decimal mark of each number that records show.
+        """Returns the schema with the decimal marks that PUBLIC records use.
 
-        A comma where a number has one and none has a point, a point where it is the other way
-        round; marks as in 1,234 show nothing. Never by PRIVATE records, and not where there is a
-        mark between thousands.
+        A column uses the comma if some numbers have a decimal comma and none has a decimal point,
+        and the other way round. A number such as 1,234 could mean both and is not counted. Columns
+        with a mark between thousands stay unchanged.
         """
         columns = []
         for column in (*self.columns, *filter(None, [self.number])):
@@ -441,7 +445,7 @@ class Schema:
         return dataclasses.replace(self, columns=tuple(columns), number=number)
 
     def dataset(self, name: str, pool_size: int) -> Dataset:
-        """Returns what a run knows of the data."""
+        """Returns the public facts about the data that a run needs."""
         lows, highs = zip(
             *(column.value_range for column in self.columns for _ in range(column.width)),
             strict=True,
@@ -462,10 +466,10 @@ class Schema:
         )
 
     def input_names(self) -> dict[str, str]:
-        """Returns what a served student calls each column, by column: letters, digits and `_`.
+        """Returns the input name of each column in a served student: letters, digits and `_`.
 
-        A name of its own stays; other characters become `_`, and a name that is taken then, or
-        begins with a digit or is a word of Python, gets `column_` in front.
+        Other characters become `_`. A name that is then taken, begins with a digit or is a keyword
+        of Python gets the prefix `column_`.
         """
         names: dict[str, str] = {}
         for column in self.columns:
@@ -476,18 +480,18 @@ class Schema:
         return names
 
     def to_toml(self) -> str:
-        """Returns the schema as `read_schema` reads it, without owner and size of the pool."""
+        """Returns the schema in the format of `read_schema`, without owner and pool size."""
         stated = {name: getattr(self, name) for name in (*_TEXTS, "classes", "names", "max_labels")}
         stated.update(owner=None, labels=self.label_columns)
         number = [] if self.number is None else _column_lines(self.number)
-        stated["decimal"] = None if number else self.decimal  # else the number has it
+        stated["decimal"] = None if number else self.decimal  # the number states it already
         lines = [f"{name} = {_quoted(value)}" for name, value in stated.items() if value] + number
         for column in self.columns:
             lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column, self.number)]
         return "\n".join(lines) + "\n"
 
     def expected_label(self, *, may_be_empty: bool = False) -> str:
-        """Returns what each field of a label has to be, for messages."""
+        """Returns the kind of value that a label field needs, for messages."""
         or_none = " or none" if may_be_empty else ""
         if self.number is not None:
             return f"a finite number{or_none}"
@@ -499,19 +503,20 @@ class Schema:
     def labels(
         self, *fields: Column | Sequence[str], may_be_empty: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Returns labels as of `checked_labels`, and which fields of them fit.
+        """Returns labels in the format of `checked_labels`, and which fields fit.
 
-        A class that is not as it is written is the only one that is the same number, or differs in
-        case or a period at the end. A number is clipped. Of several labels in a field, a separator
-        alone says that none holds. Each record is read by itself.
+        A class may differ from its spelling in the schema in case, in a final period, or in how a
+        number is written, if only one class matches. A number is clipped. In a field for several
+        labels, a single separator means that no label holds. No record depends on another one.
 
         Args:
-            *fields: of the columns of `label_names`, a field of each record.
-            may_be_empty: whether an empty field is unknown: -1, NaN, or of several labels a row of
-                -1. Otherwise it does not fit.
+            *fields: the columns of `label_names`, one field of each record.
+            may_be_empty: whether an empty field means an unknown label: -1, NaN, or a row of -1
+                for several labels. Otherwise an empty field does not fit.
 
         Returns:
-            The labels, and bool `[num_records, num_fields]`. What does not fit has no label.
+            The labels, and bool `[num_records, num_fields]`. A field that does not fit has no
+            label.
         """
         if self.number is not None:
             numbers = self.number.numbers(fields[0])
@@ -533,9 +538,9 @@ class Schema:
         return labels, fits
 
     def _codes(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Returns the code of each text, or with a separator 0 and 1 of each label, `[n, width]`.
+        """Returns the code of each text or, with a separator, 0 or 1 per label, `[n, width]`.
 
-        It is `UNKNOWN` for an empty text, and `MISFIT` for one that is no label.
+        The code is `UNKNOWN` for an empty text, and `MISFIT` for a text that is not a label.
         """
         exact = {"": UNKNOWN, **{name: code for code, name in enumerate(self.classes)}}
         spellings = [_spelled(name) for name in self.classes]
@@ -556,7 +561,10 @@ class Schema:
         return rows
 
     def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-        """Returns the float32 `[num_features]` features of one record, fields by column.
+        """Returns the features of one record, float32 `[num_features]`.
+
+        Args:
+            record: the field of each column, by the column's name.
 
         Raises:
             ValueError: if a field is missing or does not fit.
@@ -564,66 +572,66 @@ class Schema:
         parts = []
         for column in self.columns:
             if column.name not in record:
-                raise ValueError(f"record: expected a column {column.name}, got none")
+                raise ValueError(f"record: the column {column.name} is missing")
             features, fits = column.encode([field_text(record[column.name])])
             if not fits.all():
-                raise ValueError(f"record: {column.name}: expected {column.expected}, got others")
+                raise ValueError(f"record: {column.name} must be {column.expected}")
             parts.append(features[0])
         return np.concatenate(parts)
 
 
 def _spelled(text: str) -> float | str:
-    """Returns what labels share that differ in case, a period, or how a number is written."""
+    """Returns a text that is equal for labels that differ in case, a period or number format."""
     return _as_number(text.casefold().rstrip("."))
 
 
 def _as_number(text: str) -> float | str:
-    """Returns the number that a label is; else the label, which equals no number."""
+    """Returns the label as a number if it is one, else the text."""
     return float(text) if re.fullmatch(number_pattern(), text) else text
 
 
 def field_text(value: Any) -> str:
-    """Returns a field as text, as a file of comma-separated values would have it."""
-    if isinstance(value, Decimal):  # a column has as many places as one of its numbers
+    """Returns a field as text, as in a CSV file."""
+    if isinstance(value, Decimal):  # all numbers of a column have the same number of decimals
         value = re.sub(r"\.0*$|(\.\d*?)0+$", r"\1", f"{value:f}")
     return "" if value is None else str(value).strip()
 
 
 def code_text(value: Any) -> str:
-    """Returns a field as text; a float that is a whole number has no point.
+    """Returns a field as text; a float that is a whole number loses its point.
 
-    From `INEXACT` on it keeps its point: whole numbers of a column are floats, and rounded, if one
-    record has a fraction.
+    A float of `INEXACT` or more keeps its point: a fraction in one record turns all whole numbers
+    of a column into floats, and large ones are rounded.
     """
     is_code = isinstance(value, float) and value.is_integer() and abs(value) < INEXACT
     return field_text(int(value) if is_code else value)
 
 
 def is_inexact(text: str) -> bool:
-    """Whether a text is that of a float too large to tell whole numbers apart."""
+    """Whether a text is a float too large to distinguish neighboring whole numbers."""
     return bool(re.fullmatch(r"-?\d+(\.0|(\.\d+)?e\+\d+)", text)) and abs(float(text)) >= INEXACT
 
 
-# Schemas in TOML: read, and drafted from public records.
+# Schemas in TOML files, and drafts from public records.
 
 
-MOST_CLASSES = 50  # that a draft takes without a word
-USUAL = (",", "utf-8")  # delimiter and encoding that a draft doesn't state
-MOST_AMOUNTS = 10  # numbers with fractions that a draft takes for classes
-STATE_CLASSES = "[]  # state them, in the order of their numbers"
-SEPARATORS = ("|", ";", ", ")  # of labels in one field, that a draft finds
-MOST_NUMBERED = 20  # whole numbers that a draft takes for classes without a word
-MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
-TEXT_FEATURES = 2048  # hashed n-grams of a text, unless a schema says another number
-ALIKE = 0.8  # ratio of two names from which on one may be meant for the other
-WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
-ONE_OWNER = "name one column; join several, such as first name, surname and birthday, into one"
+MAX_CLASSES = 50  # that a draft accepts without a question
+USUAL = (",", "utf-8")  # delimiter and encoding that a draft leaves out
+MAX_AMOUNTS = 10  # numbers with fractions that a draft treats as classes
+STATE_CLASSES = "[]  # list them, in the order of their numbers"
+SEPARATORS = ("|", ";", ", ")  # between labels in one field, as a draft detects them
+MAX_NUMBERED = 20  # whole numbers that a draft treats as classes without a question
+MAX_CATEGORIES = 30  # that a draft lists
+TEXT_FEATURES = 2048  # hashed n-grams of a text in a draft
+ALIKE = 0.8  # similarity from which on one name may be a misspelling of another
+WORDS_OF_TEXT = 4.0  # mean number of words from which on a draft treats a column as text
+ONE_OWNER = "name one column. Join several, such as first name, surname and birthday, into one"
 _TEXTS = ("name", "label", "owner", "delimiter", "encoding", "decimal", "separator")
-OF_NUMBER = ("low", "high", "gaps", "thousands", "unit")  # of a label that is one
+OF_NUMBER = ("low", "high", "gaps", "thousands", "unit")  # entries of a numeric label
 _KEYS = {field.name for field in dataclasses.fields(Schema)} - {"number", "label_columns"}
 _KEYS |= {"labels", *OF_NUMBER}
 _COLUMN_KEYS = {field.name for field in dataclasses.fields(TableColumn)} - {"name"}
-# Of the entries of a column that are neither texts nor lists of them.
+# Types of the entries of a column that are neither texts nor lists of texts.
 _KINDS = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "characters": bool}
 
 
@@ -631,15 +639,13 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
     """Reads a schema in TOML.
 
     Raises:
-        ValueError: if it is no TOML, or says what no schema says.
-        OSError: if it can't be read.
+        ValueError: if it is not TOML, or not a valid schema.
+        OSError: if the file can't be read.
     """
     try:
         values = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(
-            f"{path}: expected a schema in TOML, got something else ({error})"
-        ) from None
+        raise ValueError(f"{path} is not a TOML file: {error}") from None
     try:
         return schema_of(values)
     except ValueError as error:
@@ -647,13 +653,13 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
 
 
 def schema_of(values: Mapping[str, Any]) -> Schema:
-    """Returns the schema that TOML's values say; ValueError if they say what no schema says."""
+    """Returns the schema of parsed TOML values; raises ValueError if they are not valid."""
     _check_keys(values, _KEYS, "schema")
     columns = values.get("columns")
     if not isinstance(columns, dict) or not all(
         isinstance(entries, dict) for entries in columns.values()
     ):
-        raise ValueError("columns: expected a table [columns.NAME] for each column, got none")
+        raise ValueError("columns: write a table [columns.NAME] for each column")
     read = list[TableColumn]()
     faults = list[str]()
     stated = dict[str, Any]()
@@ -680,10 +686,10 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
 
 
 def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the entries of a schema say of the label, as `Schema` has it.
+    """Returns the fields of `Schema` that describe the label.
 
     Raises:
-        ValueError: if they can't be meant.
+        ValueError: if the entries contradict each other.
     """
     label = values.get("label")
     if isinstance(label, list):
@@ -694,7 +700,7 @@ def _target_stated(values: Mapping[str, Any]) -> dict[str, Any]:
         stated["classes"] = _texts(values["classes"], "classes")
     elif not entries and "labels" not in values:
         raise ValueError(
-            'classes: list the classes: classes = ["a", "b"]; a number has low and high instead'
+            'classes: list them: classes = ["a", "b"]. A number needs low and high instead.'
         )
     if "labels" in values:
         stated["label_columns"] = _texts(values["labels"], "labels")
@@ -719,15 +725,14 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     _check_keys(entries, _COLUMN_KEYS, what)
     is_range = "low" in entries or "high" in entries
     if is_range + ("categories" in entries) + ("text" in entries) != 1:
-        got = "both" if is_range or "text" in entries else "none"
-        raise ValueError(f"{what}: expected either low and high, or categories, or text, got {got}")
+        raise ValueError(f"{what}: write one of low and high, categories, or text")
     if is_range and not ("low" in entries and "high" in entries):
-        raise ValueError(f"{what}: expected low and high, from public knowledge, or categories")
+        raise ValueError(f"{what}: write both low and high, from public knowledge")
     date = entries.get("date", ISO_DATE if isinstance(entries.get("low"), datetime.date) else None)
     if date is not None:
         for key in ("low", "high"):
             if not isinstance(entries.get(key), datetime.date):
-                raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
+                raise ValueError(f"{what}.{key} must be a date such as 2024-03-01")
         low, high = (entries[key].toordinal() for key in ("low", "high"))
         entries = {**entries, "date": date, "low": low, "high": high}
     values = dict[str, Any]()
@@ -741,13 +746,15 @@ def _column(name: str, entries: Mapping[str, Any]) -> TableColumn:
     return TableColumn(name=name, **values)
 
 
-_quoted = functools.partial(json.dumps, ensure_ascii=False)  # TOML reads JSON's texts
+_quoted = functools.partial(json.dumps, ensure_ascii=False)  # JSON strings are valid TOML
 
 
 def _column_lines(column: TableColumn, number: TableColumn | None = None) -> list[str]:
     """Returns a column's entries in TOML.
 
-    `number` is the label, whose decimal mark stands for all columns that name none.
+    Args:
+        column: the column.
+        number: the label if it is a number; other columns inherit its decimal mark.
     """
     if number is not None and number.decimal == "," and column.is_number:
         column = dataclasses.replace(column, decimal=column.decimal or ".")
@@ -756,7 +763,7 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
         lines += ["characters = true"] if column.characters else []
     elif column.categories:
         lines = [f"categories = {_quoted(column.categories)}"]
-        lines += ["other = true  # one more, for what is not listed"] if column.other else []
+        lines += ["other = true  # one more category, for all other values"] if column.other else []
     elif column.date:
         low, high = (datetime.date.fromordinal(int(day)) for day in (column.low, column.high))
         lines = [f"low = {low}", f"high = {high}", f"date = {_quoted(column.date)}"]
@@ -764,7 +771,7 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
         lines = [f"low = {column.low!r}", f"high = {column.high!r}"]
     if column.missing is not None:
         missing = column.missing if column.is_number else _quoted(column.missing)
-        lines.append(f"missing = {missing}  # stands for an empty field")
+        lines.append(f"missing = {missing}  # replaces an empty field")
     lines += [f"gaps = {_quoted(column.gaps)}"] if column.gaps else []
     for key in ("decimal", "thousands", "unit"):
         lines += [f"{key} = {_quoted(getattr(column, key))}"] if getattr(column, key) else []
@@ -773,7 +780,9 @@ def _column_lines(column: TableColumn, number: TableColumn | None = None) -> lis
 
 def _check_keys(entries: Mapping[str, Any], allowed: set[str], what: str) -> None:
     if strange := sorted(set(entries) - allowed):
-        raise ValueError(f"{what}: expected some of {sorted(allowed)}, got {strange[0]!r}")
+        raise ValueError(
+            f"{what}: unknown entry {strange[0]!r}; known are {', '.join(sorted(allowed))}"
+        )
 
 
 def _texts(values: Any, what: str) -> tuple[str, ...]:
@@ -787,7 +796,7 @@ def _texts(values: Any, what: str) -> tuple[str, ...]:
 def _typed(value: Any, kind: Any, what: str) -> Any:
     is_flag = isinstance(value, bool) and kind is not bool
     if value is not None and (is_flag or not isinstance(value, kind)):
-        raise ValueError(f"{what}: expected another type than {type(value).__name__}")
+        raise ValueError(f"{what} has the wrong type, {type(value).__name__}")
     return value
 
 
@@ -797,12 +806,12 @@ def draft_columns(
     without: Collection[str | None],
     categories: Collection[str] = (),
 ) -> dict[str, TableColumn | None]:
-    """Returns columns of PUBLIC records, by name; None for one that can't be used.
+    """Returns columns drafted from PUBLIC records, by name; None if a column can't be used.
 
     Args:
-        fields: of each column by its name.
-        without: names of columns that are no inputs.
-        categories: names of columns that are categories, though they hold numbers.
+        fields: the fields of each column, by its name.
+        without: names of columns that are not inputs.
+        categories: names of columns whose numbers are categories.
 
     Raises:
         ValueError: if no column can be used.
@@ -821,8 +830,8 @@ def draft_columns(
         columns[name] = column or _drafted_text(name, texts, distinct)
     if fields and not any(columns.values()):
         raise ValueError(
-            "columns: none has numbers, texts, or values of several records; write a schema "
-            f"by hand, [columns.NAME] with text = {TEXT_FEATURES} for texts"
+            "columns: no column has numbers, texts or repeated values. Write a schema by hand, "
+            f"[columns.NAME] with text = {TEXT_FEATURES} for texts"
         )
     return columns
 
@@ -837,51 +846,53 @@ def draft(
     names: Sequence[str] = (),
     written: Mapping[str, str] | None = None,
 ) -> str:
-    """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
+    """Returns a draft of a schema in TOML from PUBLIC records, for a person to review.
 
-    Comments say what needs thought.
+    Comments in the draft name what the person should decide.
 
     Args:
-        fields: of each column by its name.
-        label: name of the label's column, which public records need not have; of several labels
-            the names of their columns, with commas.
+        fields: the fields of each column, by its name.
+        label: name of the label's column, which public records may lack; for several labels, the
+            names of their columns, joined by commas.
         owner: name of the owner's column.
-        target: "class", "number" or "labels". Default: by the label's values.
-        left_out: columns that could not be read by a name of their own.
-        names: that columns were called as the file doesn't name them; empty if it does.
+        target: "class", "number" or "labels". Default: inferred from the label's values.
+        left_out: names of columns that could not be read.
+        names: names that were given to the columns of a file without a header line; else empty.
         written: delimiter and encoding of the file; None for the usual ones.
 
     Raises:
-        ValueError: if no column can be used, the label's has another spelling, or its values do not
+        ValueError: if no column can be used, the label's name is misspelled, or its values do not
             fit the target.
     """
     labels = split_label(label, fields)
     if names and (strange := sorted({*labels} - {*names})):
         raise ValueError(
-            f"label: expected one of {', '.join(names)}, as the first line of the file is a "
-            f"record and names no columns; got {strange[0]}"
+            f"label: there is no column {strange[0]}. The first line of the file is a record, so "
+            f"the columns are called {', '.join(names)}"
         )
     stated, doubts = drafted_target(labels, fields, target)
     number = stated.get("number")
     doubts += _check_roles(fields, labels, owner)
     if numbers := [name for name in fields if re.fullmatch(number_pattern(), name)]:
         doubts.append(
-            f"the first line has numbers ({', '.join(numbers)}): does it name the columns?"
+            f"the first line contains numbers ({', '.join(numbers)}): are they column names?"
         )
     doubts += unnamed_left_out([*left_out, *fields])
     doubts += [
-        f"left out: {name!r} is the name of several columns, or nested"
+        f"left out: {name!r} names several columns, or a nested one"
         for name in dict.fromkeys(filter(None, left_out))
     ]
     if number is not None:
         texts = texts_of(fields[labels[0]])
         doubts += _number_doubts(number, texts, distinct_of(texts)[0])
     doubts += _label_doubts(stated.get("classes", ()), fields, without=(*labels, owner))
-    remarks = ["Drafted from public records. Look it through: ranges and categories are public."]
+    remarks = [
+        "Drafted from public records. Please review it: ranges and categories become public."
+    ]
     others = {"names": names, "owner": owner, **(written or {})}
     lines = _draft_lines([*remarks, *doubts], labels, stated, **others)
     for name, column in draft_columns(fields, without=(*labels, owner)).items():
-        lines += ["", f"# left out: {name!r} is empty, or most values are of one record: names?"]
+        lines += ["", f"# left out: {name!r} is empty, or most values occur once: names?"]
         if column is not None:
             lines[-1:] = [f"[columns.{_key(name)}]"]
             lines += [f"# {doubt}" for doubt in _doubts(column, fields[name])]
@@ -890,7 +901,7 @@ def draft(
 
 
 def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
-    """Returns the names of the label's columns: several where commas separate no column's name."""
+    """Returns the names of the label's columns; splits at commas unless a column has that name."""
     if not label:
         return ()
     return (label,) if label in names else tuple(part.strip() for part in label.split(","))
@@ -899,19 +910,19 @@ def split_label(label: str | None, names: Collection[str]) -> tuple[str, ...]:
 def drafted_target(
     labels: Sequence[str], fields: Mapping[str, Column], target: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns what PUBLIC records say of the label, as `Schema` has it, and what needs thought.
+    """Returns the label's fields of `Schema`, inferred from PUBLIC records, and open questions.
 
     Args:
         labels: names of the label's columns.
-        fields: of each column by its name.
-        target: as of `draft`.
+        fields: the fields of each column, by its name.
+        target: see `draft`.
 
     Raises:
         ValueError: if the values do not fit the target.
     """
     if len(labels) > 1:
         if target not in (None, SEVERAL_LABELS):
-            raise ValueError(f"target: a {target} has one column, got {', '.join(labels)}")
+            raise ValueError(f"target: a {target} needs one column, got {', '.join(labels)}")
         return {"label_columns": tuple(labels)}, []
     texts = texts_of(fields[labels[0]] if labels and labels[0] in fields else [])
     spelled = sorted({*distinct_of(texts)[0]} - {""}, key=lambda text: (len(text), text))
@@ -923,8 +934,8 @@ def drafted_target(
     for separator in SEPARATORS if target != CLASS else ():
         parts = {part.strip() for text in spelled for part in text.split(separator)} - {""}
         joined = [text for text in spelled if separator in text]
-        if joined and 2 <= len(parts) <= min(MOST_CLASSES, len(spelled)):
-            doubts = [f"{joined[0]} is read as several labels; --target=class drafts classes"]
+        if joined and 2 <= len(parts) <= min(MAX_CLASSES, len(spelled)):
+            doubts = [f"{joined[0]} is read as several labels; use --target=class for classes"]
             return {"classes": tuple(sorted(parts)), "separator": separator}, doubts
     classes = tuple(sorted({_as_number(text): text for text in reversed(spelled)}.values()))
     if target == SEVERAL_LABELS:
@@ -935,7 +946,7 @@ def drafted_target(
 def _drafted_label_number(
     labels: Sequence[str], texts: pyarrow.Array, target: str | None
 ) -> tuple[TableColumn | None, list[str]]:
-    """Returns a label that is a number, None for classes; and what needs thought."""
+    """Returns the column of a numeric label, None for classes; and open questions."""
     distinct = distinct_of(texts)[0]
     has_values = not GAPS.issuperset(filter(None, distinct))
     number = _drafted_number(labels[0], texts, distinct) if has_values else None
@@ -948,13 +959,13 @@ def _drafted_label_number(
     amounts = amounts[np.isfinite(amounts)]
     is_whole = np.array_equal(amounts, np.rint(amounts))
     is_numbering = is_whole and amounts[0] in (0, 1) and np.ptp(amounts) < len(amounts)
-    is_many = len(amounts) > (MOST_NUMBERED if is_whole else MOST_AMOUNTS)
+    is_many = len(amounts) > (MAX_NUMBERED if is_whole else MAX_AMOUNTS)
     doubts = []
-    if target is None and is_whole and MOST_NUMBERED <= len(amounts) <= MOST_CLASSES:
+    if target is None and is_whole and MAX_NUMBERED <= len(amounts) <= MAX_CLASSES:
         drafted, other = (CLASS, NUMBER) if is_numbering or not is_many else (NUMBER, CLASS)
         doubts.append(
-            f"the label has {len(amounts)} whole values: a number or classes? This is the draft of "
-            f"a {drafted}; for the other write --target={other}"
+            f"the label has {len(amounts)} whole values: a number or classes? This draft treats it "
+            f"as a {drafted}; use --target={other} for the other"
         )
     if target is None and (is_numbering or not is_many):
         return None, doubts
@@ -964,10 +975,10 @@ def _drafted_label_number(
 def _label_doubts(
     classes: Sequence[str], fields: Mapping[str, Column], *, without: Collection[str | None]
 ) -> list[str]:
-    """Returns what a person should think about in the label's classes."""
+    """Returns questions about the label's classes for the person who reviews the draft."""
     doubts = _alike(classes)
     num_records = max(map(len, fields.values()), default=0)
-    if len(classes) > MOST_CLASSES or (len(classes) == num_records > 2):
+    if len(classes) > MAX_CLASSES or (len(classes) == num_records > 2):
         doubts.append(f"the label has {len(classes)} values: an identifier, or a number?")
     likes = [
         name
@@ -976,8 +987,8 @@ def _label_doubts(
     ]
     if classes and likes:
         doubts.append(
-            f"{', '.join(likes)}: same values as the label. Several labels? Name them all, "
-            "--label=a,b; remove columns that are not known when it is predicted"
+            f"{', '.join(likes)}: same values as the label. If these are several labels, name them "
+            "all, --label=a,b; remove columns that are unknown at prediction time"
         )
     return doubts
 
@@ -990,18 +1001,18 @@ def draft_of_names(
     target: str | None = None,
     written: Mapping[str, str],
 ) -> str:
-    """Returns a draft of a schema in TOML, by names of columns alone; all else is to be stated.
+    """Returns a draft of a schema in TOML from column names; a person must add everything else.
 
     Args:
-        names: of the columns.
+        names: names of the columns.
         labels: names of the label's columns.
         owner: name of the owner's column.
-        target: as of `draft`.
+        target: see `draft`.
         written: delimiter and encoding of the file.
     """
     remarks = [
-        "Drafted from the names of columns; nothing of a record is in it. State what is publicly",
-        "known of each: never the lowest and highest value that private records have.",
+        "Drafted from the column names; it contains nothing from any record. Add public facts",
+        "about each column. Never use the lowest and highest values of private records.",
     ]
     stated, _ = drafted_target(labels, {}, target)
     remarks += unnamed_left_out(names)
@@ -1018,7 +1029,7 @@ def _draft_lines(
     target: Mapping[str, Any],
     **others: str | Sequence[str] | None,
 ) -> list[str]:
-    """Returns remarks and entries of a draft in TOML, without those that are empty or usual."""
+    """Returns remarks and entries of a draft in TOML, without empty and usual entries."""
     lines = [f"# {remark}" for remark in remarks]
     lines += [f"label = {_quoted(labels[0])}"] if len(labels) == 1 else []
     if "number" in target:
@@ -1032,27 +1043,27 @@ def _draft_lines(
 
 
 def unnamed_left_out(names: Sequence[str]) -> list[str]:
-    """Returns the remark on columns without a name; empty if there is none."""
+    """Returns a remark about columns without a name, if there are any."""
     number = sum(bool(UNNAMED.fullmatch(name)) for name in names)
     return [f"{number} columns without a name are left out"] if number else []
 
 
-# What is stated of a column: one of three.
+# A column has one of three kinds.
 STATED = (
     "# low = 0.0",
     "# high = 1.0",
-    "# missing = 0.0  # stands for an empty field",
+    "# missing = 0.0  # replaces an empty field",
     '# categories = ["a", "b"]',
-    "# other = true  # one more, for what is not listed",
-    "# text = 512  # features of a text; more take public records",
+    "# other = true  # one more category, for all other values",
+    "# text = 512  # features of a text; more features need public records",
 )
 
 
 def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | None) -> list[str]:
-    """Returns what is to be said of the columns of label and owner where there are none.
+    """Returns remarks about columns of the label and the owner that are not in the file.
 
     Raises:
-        ValueError: if a column's name has another spelling: it would be taken for an input.
+        ValueError: if such a name is misspelled, because that column would become an input.
     """
     doubts = []
     if owner and owner not in names and {*owner.split(",")} <= {*names}:
@@ -1060,17 +1071,15 @@ def _check_roles(names: Collection[str], labels: Sequence[str], owner: str | Non
     for role, name in [*(("label", name) for name in labels), ("owner", owner)]:
         if name is not None and name not in names and (near := nearest(name, names)):
             if _letters(near) == _letters(name):
-                raise ValueError(
-                    f"{role}: expected a column of the file, got no column {name}; there is {near}"
-                )
-            doubts.append(f"no column {name}; there is {near}: is it the {role}?")
+                raise ValueError(f"{role}: there is no column {name}. Did you mean {near}?")
+            doubts.append(f"there is no column {name}: is {near} the {role}?")
         elif name is not None and name not in names:
-            doubts.append(f"no column {name}: have public records no {role}?")
+            doubts.append(f"there is no column {name}: do public records lack the {role}?")
     return doubts
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """Returns what a name that there is not may have been meant for; None if nothing is alike."""
+    """Returns the name that a misspelled one is closest to; None if no name is similar."""
     alike = {_letters(each): each for each in names}
     folded = {each.casefold(): each for each in names}
     close = difflib.get_close_matches(name.casefold(), folded, 1, cutoff=ALIKE)
@@ -1081,27 +1090,27 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-# Decimal mark of numbers, and mark between thousands.
+# Decimal marks of numbers, with the mark between thousands.
 FORMS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"))
 SENTINELS = frozenset(sign * (10.0**digits - 1.0) for digits in range(2, 7) for sign in (-1, 1)) | {
     -1.0,
     -9.0,
 }
 DATES = (ISO_DATE, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
-MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # of a unit
+MARK = r"[^\w\s.,'\u2019+()\u2212-]"  # a unit
 UNIT = re.compile(rf"[-+]?({MARK}?)\s*[-+]?[\d.,'\u2019\s]*\d\s*([^\W\d_]{{0,3}}|{MARK})")
-OWNERS = re.compile(  # names of columns that say whose a record is
+OWNERS = re.compile(  # column names that look like a person's id
     "(?i:(?:.*[_ .-])?(?:id|key)|patient|person|subject|customer|client|user|member|participant)"
     "|.*[a-z]I[Dd]"
 )
-FAR = 5.0  # ranges of the other numbers between them and an outlier
-NUMBERS_PER_WORD = 20  # from which on a draft takes a word among numbers for a gap
+FAR = 5.0  # distance of an outlier, in ranges of the other numbers
+NUMBERS_PER_WORD = 20  # from which on a draft treats a word among numbers as a gap
 TRUTH_VALUES = ({"1", "true", "yes", "y", "t"}, {"0", "false", "no", "n", "f"})
 YES_OR_NO = {_spelled(word): 1 - place for place, some in enumerate(TRUTH_VALUES) for word in some}
 
 
 def _drafted_date(name: str, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of dates; None if some values are none, besides gaps."""
+    """Returns a column of dates; None if some values are neither dates nor gaps."""
     gaps = tuple(sorted(GAPS.intersection(distinct)))
     for form in DATES:
         days = [_days(text, form) for text in distinct if text not in ("", *gaps)]
@@ -1112,7 +1121,7 @@ def _drafted_date(name: str, distinct: Sequence[str]) -> TableColumn | None:
 
 
 def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of numbers of one of `FORMS`; None if some values are none, besides gaps."""
+    """Returns a column of numbers in one of `FORMS`; None if some are neither numbers nor gaps."""
     gaps = tuple(sorted(GAPS.intersection(distinct)))
     numbers = sorted({*distinct} - {"", *gaps})
     words = [text for text in numbers if not re.search(r"\d", text.partition(" ")[0])]
@@ -1138,8 +1147,8 @@ def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) ->
         high = float(parsed.max())
         high = high if low < high else low + max(1.0, 1e-9 * abs(low))
         missing = float(f"{np.median(parsed):.6g}")
-        # Where public records lack it, that may tell something: a value below all others, a short
-        # number about a quarter of the range away.
+        # A gap may be informative, so it gets a value below all others: a short number about a
+        # quarter of the range away.
         if "" in distinct or gaps:
             places = 1 - math.floor(math.log10(high - low))
             missing = low = round(low - (high - low) / 4 - 0.5 * 10.0**-places, places) + 0.0
@@ -1148,14 +1157,14 @@ def _drafted_number(name: str, texts: pyarrow.Array, distinct: Sequence[str]) ->
 
 
 def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> TableColumn | None:
-    """Returns a column of texts or categories; None if it has no values, or one of each record."""
+    """Returns a column of texts or categories; None if it is empty, or an identifier."""
     values = sorted({*distinct} - {""})
-    if len(values) > MOST_CATEGORIES:
+    if len(values) > MAX_CATEGORIES:
         if np.mean([len(text.split()) for text in values]) >= WORDS_OF_TEXT:
             return TableColumn(name=name, text=TEXT_FEATURES)
         counts = Counter(texts.to_pylist())
-        listed = sorted(values, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
-        if counts[listed[-1]] == 1:  # mostly values of one record each: an identifier
+        listed = sorted(values, key=lambda text: (-counts[text], text))[:MAX_CATEGORIES]
+        if counts[listed[-1]] == 1:  # most values occur once: an identifier
             return None
         values = sorted(listed)
     if not values:
@@ -1164,31 +1173,31 @@ def _drafted_text(name: str, texts: pyarrow.Array, distinct: Sequence[str]) -> T
 
 
 def _doubts(column: TableColumn, fields: Column) -> list[str]:
-    """Returns what a person should think about before a drafted column is used."""
+    """Returns questions about a drafted column for the person who reviews the draft."""
     texts = texts_of(fields)
     distinct, places = distinct_of(texts)
     doubts = []
     if len(distinct) == 1:
         doubts.append("constant: every public record has the same value")
-    # Records of one person have one value, and often follow each other.
-    is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MOST_CATEGORIES
+    # Records of one person share a value and often follow each other.
+    is_grouped = np.count_nonzero(np.diff(places)) + 1 == len(distinct) > MAX_CATEGORIES
     is_repeated = 2 < len(distinct) < len(texts) and not column.date
     if is_repeated and (is_grouped or OWNERS.fullmatch(column.name)):
         doubts.append(
-            f"does this column say whose record it is? Then write owner = {_quoted(column.name)} "
-            "above and remove the column here"
+            f"does this column name the person? Then write owner = {_quoted(column.name)} above "
+            "and remove the column here"
         )
     if column.is_number:
         doubts += _number_doubts(column, texts, distinct)
     is_short = np.mean([len(text.split()) for text in distinct]) < 2 * WORDS_OF_TEXT
     if column.text and is_short and len(distinct) == len(texts):
-        doubts.append("every record has a short text of its own: names? Then remove the column")
+        doubts.append("every record has a different short text: names? Then remove the column")
     if column.categories and (rest := len(set(distinct) - set(column.categories))):
-        doubts.append(f"the most frequent of {len(distinct)} values; other stands for {rest} more")
+        doubts.append(f"the most frequent of {len(distinct)} values; other covers {rest} more")
     if column.date and column.date != ISO_DATE:
         days = [text for text in distinct if text not in column.gap_words]
         doubts += [
-            f"{form} fits, too: is the day or the month first?"
+            f"{form} fits as well: does the day or the month come first?"
             for form in DATES[1:]
             if form != column.date and np.isfinite([_days(text, form) for text in days]).all()
         ]
@@ -1196,24 +1205,24 @@ def _doubts(column: TableColumn, fields: Column) -> list[str]:
 
 
 def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence[str]) -> list[str]:
-    """Returns what a person should think about in a drafted column of numbers."""
+    """Returns questions about a drafted column of numbers."""
     doubts = []
     values = dataclasses.replace(column, missing=None).numbers(texts)
-    values = values[np.isfinite(values)]  # gaps are none
+    values = values[np.isfinite(values)]  # without gaps
     ascending = np.unique(values)
     if column.missing is not None and float(column.missing) < ascending[0]:
         doubts.append(
-            f"some fields are empty: missing stands for them, and low includes it; the lowest "
-            f"number is {ascending[0]:g}"
+            f"some fields are empty: missing replaces them, and low includes it. The lowest number "
+            f"is {ascending[0]:g}"
         )
     if (far := _far_value(ascending)) is not None:
         doubt = "does it mean unknown?" if far in SENTINELS else "an error? Then correct the range"
-        doubts.append(f"{far:g} lies far from the others: {doubt}")
+        doubts.append(f"{far:g} is far from all other values: {doubt}")
     elif values.min() < 0.0 <= np.quantile(values, 0.01):
-        doubts.append(f"of 100 values 99 are not below 0: is {values.min():g} possible?")
+        doubts.append(f"99 % of the values are at least 0: is {values.min():g} possible?")
     is_whole = np.array_equal(ascending, np.rint(ascending))
-    if is_whole and len(distinct) == len(texts) > MOST_CATEGORIES:
-        doubts.append("every record has a number of its own: an identifier?")
+    if is_whole and len(distinct) == len(texts) > MAX_CATEGORIES:
+        doubts.append("every record has a different number: an identifier?")
     numbers = [text for text in distinct if text not in column.gap_words]
     marks = r"\(" if has_decimals(pyarrow.array(numbers), ".") else r"\(|\."
     is_marked = any(re.search(marks, text) for text in numbers)
@@ -1228,12 +1237,12 @@ def _number_doubts(column: TableColumn, texts: pyarrow.Array, distinct: Sequence
             "write categories = [...] instead of low, high and missing"
         )
     if any(re.match(r"0\d", text) for text in distinct):
-        doubts.append("some begin with 0: codes of categories?")
+        doubts.append("some values begin with 0: codes of categories?")
     return doubts
 
 
 def _far_value(ascending: npt.NDArray[np.float64]) -> float | None:
-    """Returns the extreme of a few numbers that lie far from most others; None if none do."""
+    """Returns the most extreme outlier; None if no number is far from most others."""
     if len(ascending) < 4:
         return None
     gaps = np.diff(ascending)
@@ -1244,7 +1253,7 @@ def _far_value(ascending: npt.NDArray[np.float64]) -> float | None:
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Returns which names may say the same: they differ in case alone, or are truth values."""
+    """Returns questions about names that may mean the same, such as Yes and yes, or y and 1."""
     groups: dict[str, list[str]] = {}
     for name in names:
         text = name.casefold()

@@ -1,4 +1,4 @@
-"""Tables in files, separated values or Parquet: private on one side and public on the other."""
+"""Reads private and public tables from files of separated values or Parquet."""
 
 import codecs
 import contextlib
@@ -21,7 +21,7 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from pate_tf.core.checks import MOST_FAULTS, raise_all
+from pate_tf.core.checks import MAX_FAULTS, raise_all
 from pate_tf.core.dataset import Dataset, is_labeled
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, warn_holder
@@ -38,25 +38,25 @@ from pate_tf.data.schema import (
 )
 
 PARQUET = (".parquet", ".pq")
-HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
+HELD_OUT = 0.3  # fraction of labeled public records that evaluates the student
 FIRST = "first"
 LAST = "last"
-REFUSE = "refuse"  # a file, or a record, that does not fit
+REFUSE = "refuse"  # refuse a file with a record that does not fit
 SKIP = "skip"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextForm:
-    """How the text of a file of separated values is written.
+    """The format of a file of separated values.
 
     Attributes:
-        delimiter: between the fields of a line; of blanks any number.
-        encoding: as Python names it; a byte order mark of UTF-8 is skipped.
-        is_quoted: whether quotation marks stand around fields; else they are part of them.
-        has_blanks: whether blanks stand before fields, and are no part of them.
-        names: of the columns; empty if they are not looked at yet.
+        delimiter: character between fields; a blank means any number of blanks.
+        encoding: Python's name of the text encoding; a byte order mark of UTF-8 is skipped.
+        is_quoted: whether quotation marks enclose fields; else they are ordinary characters.
+        has_blanks: whether to ignore blanks before fields.
+        names: column names; empty if they were not read yet.
         has_header: whether a line names the columns.
-        unnamed: FIRST or LAST if a field of each record there has no name; else empty.
+        unnamed: FIRST or LAST if the header lacks a name for that field; else empty.
     """
 
     delimiter: str = ","
@@ -68,22 +68,22 @@ class TextForm:
     unnamed: str = ""
 
     def named(self, header: Sequence[str]) -> list[str]:
-        """Returns a name for each field of a record, by the line that names the columns."""
+        """Returns a name for each field of a record, given the header line."""
         names = [name.strip() for name in header]
         return {FIRST: ["", *names], LAST: [*names, ""]}.get(self.unnamed, names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """Records as texts, or as the numbers that a Parquet file has. SENSITIVE if they are.
+    """Records as texts, or as the numbers of a Parquet file. SENSITIVE if the records are.
 
     Attributes:
-        fields: of each column by its name, a pyarrow array `[num_records]`.
-        what: begins a message; of a file its path.
-        form: how the file is written; None if it is none of separated values.
-        misshapen: places in the file of records that had another number of fields, and were passed
-            over; in no order unless the table was read `in_order`.
-        left_out: names of columns that were not read, as they are not distinct or empty.
+        fields: pyarrow array `[num_records]` of each column, by the column's name.
+        what: the path of the file, or another text that begins messages.
+        form: the format of a file of separated values; None for other tables.
+        misshapen: positions in the file of skipped records with a wrong number of fields; in order
+            only if the table was read `in_order`.
+        left_out: names of columns that were not read, because they are empty or not unique.
     """
 
     fields: Mapping[str, Column] = dataclasses.field(repr=False)
@@ -94,7 +94,7 @@ class TextTable:
 
     @property
     def num_records(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return len(next(iter(self.fields.values()), ()))
 
     def private(
@@ -108,31 +108,33 @@ class TextTable:
         """SENSITIVE: returns the private records.
 
         Args:
-            dataset: with the schema by which a record becomes features.
+            dataset: has the schema that turns a record into features.
             label: name of the label's column; None for the schema's, or several.
             owner: name of the owner's column; None for the schema's.
-            on_bad_record: "refuse" if a record that does not fit is an error; "skip" if it is left
-                out, by itself alone, whatever the others are. How many are left is private then,
-                as it is with owners: a record without one is its own, named by its place in the
-                file, so that no other record's teacher depends on it.
+            on_bad_record: "refuse" if a record that does not fit is an error; "skip" to leave it
+                out. Skipping depends on that record only. The number of remaining records is then
+                private, as with owners. Each record becomes its own owner, identified by its
+                position in the file, so that no other record's teacher depends on it.
 
         Raises:
-            ValueError: if a column is missing, a record does not fit, or there is none. The message
-                names places and no field.
+            ValueError: if a column is missing, a record does not fit, or the file has no record.
+                The message contains line numbers, but no field.
         """
         schema: Schema = dataset.schema
         names = schema.label_names(label)
         owner = owner or schema.owner
         if not names:
-            raise ValueError("label: expected the name of the label's column, got none")
+            raise ValueError("label is required: the name of the label's column")
         self.check_columns([*(each.name for each in schema.columns), *names, owner])
         labels, misfits = self._labels(schema, names, is_private=True)
         owners = None
         if owner is not None:
             owners = np.array(texts_of(self.fields[owner]), np.str_)
-            misfits[f"{owner}: expected the owner of each record, got none"] = owners == ""
+            misfits[f"{owner} is empty; each record needs an owner"] = owners == ""
             is_rounded = np.array([is_inexact(name) for name in owners.tolist()], bool)
-            misfits[f"{owner}: expected a text or a whole number, got a rounded one"] = is_rounded
+            misfits[f"{owner} is a rounded number; write owners as whole numbers or text"] = (
+                is_rounded
+            )
         elif on_bad_record == SKIP:
             rows = np.arange(self.num_records + len(self.misshapen))
             owners = np.delete(rows, self.misshapen)
@@ -142,9 +144,12 @@ class TextTable:
         return PrivateExamples(dataset, inputs, labels[kept], owners)
 
     def public(self, schema: Schema, *, name: str, label: str | None = None) -> PublicExamples:
-        """Returns the public records; they need no labels, nor a column of them.
+        """Returns the public records. They need neither labels nor a label column.
 
-        `name` is the data set's unless the schema says it; otherwise as `private`.
+        Args:
+            schema: turns a record into features.
+            name: name of the data set, unless the schema has one.
+            label: see `private`.
         """
         labels = None
         misfits = dict[str, npt.NDArray[np.bool_]]()
@@ -164,9 +169,9 @@ class TextTable:
     def _labels(
         self, schema: Schema, names: Sequence[str], *, is_private: bool
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[np.bool_]]]:
-        """Returns the labels, and which fields do not fit, by what was expected.
+        """Returns the labels, and for each fault which records have it.
 
-        There is a warning if a number is outside of its range.
+        Warns if a number is outside its range.
         """
         fields = [self.fields[name] for name in names]
         labels, fits = schema.labels(*fields, may_be_empty=not is_private)
@@ -176,7 +181,7 @@ class TextTable:
             warn_of_range(f"{self.what}: {names[0]}", is_outside, is_private=is_private)
         expected = schema.expected_label(may_be_empty=not is_private)
         columns = zip(names, fits.T, strict=True)
-        return labels, {f"{name}: expected {expected}": ~fits_name for name, fits_name in columns}
+        return labels, {f"{name} must be {expected}": ~fits_name for name, fits_name in columns}
 
     def inputs(
         self,
@@ -186,46 +191,46 @@ class TextTable:
         on_bad_record: str = REFUSE,
         is_private: bool = False,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        """Returns features `[num_kept, num_features]`, and which records these are of.
+        """Returns features `[num_kept, num_features]`, and which records were kept.
 
         Args:
-            schema: how a record becomes features.
-            misfits: records that do not fit for other reasons, by what was expected.
-            on_bad_record: as of `private`; of records that are skipped there is a warning.
-            is_private: whether the records are.
+            schema: turns a record into features.
+            misfits: for each other fault, which records have it.
+            on_bad_record: see `private`; warns about records that are skipped.
+            is_private: whether the records are private.
 
         Raises:
-            ValueError: if a record does not fit, or there is none.
+            ValueError: if a record does not fit, or no record is left.
         """
         misfits = misfits or {}
         self.check_columns([column.name for column in schema.columns])
         parts = dict[str, npt.NDArray[np.float32]]()
-        # Texts come last: they need TensorFlow, which a file that is refused does without.
+        # Texts come last: they need TensorFlow, and a refused file should not wait for it.
         for column in sorted(schema.columns, key=lambda column: bool(column.text)):
             if column.text and on_bad_record == REFUSE:
                 self.report(misfits, on_bad_record, is_private=is_private)
             features, fits = column.encode(self.fields[column.name])
             parts[column.name] = features
-            misfits[f"{column.name}: expected {column.expected}"] = ~fits
+            misfits[f"{column.name} must be {column.expected}"] = ~fits
         kept = ~np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
         self.report(misfits, on_bad_record, is_private=is_private)
         if not kept.any():
-            raise ValueError(f"{self.what}: expected at least one record, got none")
+            raise ValueError(f"{self.what} contains no record")
         inputs = np.concatenate([parts[column.name] for column in schema.columns], axis=1)
         return inputs[kept] if not kept.all() else inputs, kept
 
     def check_columns(self, names: Sequence[str | None]) -> None:
-        """Raises ValueError, with all that are missing, unless there are such columns."""
+        """Raises ValueError that lists the columns that are missing, if there are any."""
         lacking = []
         for name in names:
             if name in self.left_out:
-                lacking.append(f"expected one column {name}, got several, or nested values")
+                lacking.append(f"the column {name} exists several times, or has nested values")
             elif name is not None and name not in self.fields:
                 near = nearest(name, self.fields)
-                hint = "got none" if near is None else f"got none; there is {near}"
-                lacking.append(f"expected a column {name}, {hint}")
+                hint = "" if near is None else f"; did you mean {near}?"
+                lacking.append(f"there is no column {name}{hint}")
         if lacking and any(re.fullmatch(number_pattern(), name) for name in self.fields):
-            lacking.append("the first line has numbers: expected the names of the columns there")
+            lacking.append("the first line contains numbers instead of column names")
         raise_all(self.what, lacking)
 
     def report(
@@ -235,21 +240,21 @@ class TextTable:
         *,
         is_private: bool = False,
     ) -> None:
-        """Refuses records that do not fit, or warns that they are left out, if there are some."""
+        """Raises or warns about records that do not fit, according to `on_bad_record`."""
         is_bad = np.any([np.zeros(self.num_records, bool), *misfits.values()], axis=0)
         number = int(sum(misfit.sum() for misfit in misfits.values())) + len(self.misshapen)
         if not number:
             return
         texts = {
             int(row): [text for text, misfit in misfits.items() if misfit[row]]
-            for row in np.flatnonzero(is_bad)[:MOST_FAULTS]
+            for row in np.flatnonzero(is_bad)[:MAX_FAULTS]
         }
-        faults = list(itertools.islice(self._faults(texts), MOST_FAULTS))
+        faults = list(itertools.islice(self._faults(texts), MAX_FAULTS))
         listed = [place for place, fault in enumerate(faults) if ONE_OF in fault]
-        for place in listed[1:]:  # the first one names the classes
+        for place in listed[1:]:  # only the first fault lists the classes
             faults[place] = faults[place].partition(ONE_OF)[0]
         if on_bad_record == REFUSE:
-            hint = " (line numbers are sensitive; `on_bad_record=skip` leaves records out)"
+            hint = " (line numbers are sensitive; `on_bad_record=skip` leaves such records out)"
             raise_all(self.what + hint * is_private, faults, number)
         num_bad = len(self.misshapen) + int(is_bad.sum())
         more = f"; and {number - len(faults):,} more" if number > len(faults) else ""
@@ -257,7 +262,7 @@ class TextTable:
         warn_holder(f"{self.what}: {text}", is_private=is_private, stacklevel=6)
 
     def _faults(self, texts: Mapping[int, Sequence[str]]) -> Iterator[str]:
-        """Yields what is wrong with records, by row, each with its place."""
+        """Yields the faults of records in order, each with its line or record number."""
         if self.form is None:
             for row, some in texts.items():
                 yield from (f"record {row + 1}: {text}" for text in some)
@@ -267,53 +272,53 @@ class TextTable:
         row = -1
         for line, record in records:
             if len(record) != len(names):
-                yield f"line {line}: expected {len(names)} fields, got {len(record)}"
+                yield f"line {line} has {len(record)} fields instead of {len(names)}"
             else:
                 row += 1
                 yield from (f"line {line}: {text}" for text in texts.get(row, ()))
 
 
 def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_], is_private: bool = False) -> None:
-    """Warns of values outside of their range, of private ones the holder alone."""
+    """Warns about values outside their range; for private values, warns only the data holder."""
     if is_outside.any():
         warn_holder(
-            f"{what}: {is_outside.mean():.2%} of the values are outside of their range and are "
-            f"clipped to it; state the range that is meant",
+            f"{what}: {is_outside.mean():.2%} of the values are outside their range and will be "
+            f"clipped; check low and high in the schema",
             is_private=is_private,
             stacklevel=5,
         )
 
 
 def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = None) -> int:
-    """Returns how many public samples form the pool.
+    """Returns the number of public samples in the pool.
 
     Args:
-        num_public: how many there are.
-        has_labels: whether some have labels.
-        held_out: share that stays out of the pool; None for `HELD_OUT`, and for 0 without labels.
+        num_public: number of public samples.
+        has_labels: whether some samples have labels.
+        held_out: fraction that stays out of the pool; None for `HELD_OUT`, or 0 without labels.
 
     Raises:
-        ValueError: if `held_out` is no share below 1.
+        ValueError: if `held_out` is not at least 0 and below 1.
     """
-    share = (HELD_OUT if has_labels else 0.0) if held_out is None else held_out
-    if not 0.0 <= share < 1.0:
-        raise ValueError(f"held_out: expected a share from 0 to below 1, got {share}")
-    most = num_public if share == 0.0 else num_public - 1
-    return max(1, min(round(num_public * (1.0 - share)), most))
+    fraction = (HELD_OUT if has_labels else 0.0) if held_out is None else held_out
+    if not 0.0 <= fraction < 1.0:
+        raise ValueError(f"held_out must be at least 0 and below 1, got {fraction}")
+    most = num_public if fraction == 0.0 else num_public - 1
+    return max(1, min(round(num_public * (1.0 - fraction)), most))
 
 
 # Files of separated values.
 
 
 DELIMITERS = (",", ";", "\t", "|")
-BLANK: Final = " "  # the delimiter where no other is
-CONSISTENT: Final = 0.9  # share of lines with one number of fields
-LOOKED_AT: Final = 200  # lines of a file whose form is to be found
-ABOVE_HEADER: Final = 20  # of these in front of which the names of columns may stand
-SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # a first line of Excel's that is no record
-BLOCK: Final = 2**24  # bytes that are parsed at a time
-LARGEST_BLOCK: Final = 2**31 - 2**16  # the longest record
-NAMED: Final = "; a schema may name `encoding` and `delimiter`, or quotation marks do not pair"
+BLANK: Final = " "  # the delimiter of files without another one
+CONSISTENT: Final = 0.9  # fraction of lines with the same number of fields
+LOOKED_AT: Final = 200  # lines that the format is inferred from
+ABOVE_HEADER: Final = 20  # lines that are searched for the column names
+SEPARATOR: Final = re.compile(r"sep=(.)\r?\n?")  # first line in files from Excel, not a record
+BLOCK: Final = 2**24  # bytes parsed at a time
+MAX_BLOCK: Final = 2**31 - 2**16  # bytes of the longest record
+NAMED: Final = ". Set `encoding` and `delimiter` in the schema, or close open quotation marks"
 NOT_TEXT: Final = {
     b"PK\x03\x04": "an Excel workbook or a zip archive; save the sheet as CSV, or unpack it",
     b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
@@ -329,26 +334,26 @@ NOT_TEXT: Final = {
 
 
 def text_form(
-    path: pathlib.Path, by: Schema | None = None, *, header_alone: bool = False
+    path: pathlib.Path, by: Schema | None = None, *, header_only: bool = False
 ) -> TextForm:
-    """Returns how files are written: as a schema says, else as one of them is, a PUBLIC one.
+    """Returns the format of a file, from its schema or inferred from a PUBLIC file.
 
-    The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of
-    `DELIMITERS`, or else blanks, with which first lines have the same number of fields, above 1;
-    else that with which the first line has most. Lines that name the data are passed over, and a
-    first line whose fields come again below is a record: the columns have numbers for names then.
+    The encoding is UTF-8 or UTF-16 if the bytes are valid, else Windows-1252. The delimiter is the
+    one of `DELIMITERS`, or blanks, that gives most lines the same number of fields, above 1;
+    otherwise the one that gives the first line most fields. Title lines are skipped. If the fields
+    of the first line occur again below it, that line is a record and columns are numbered.
 
     Args:
-        path: of the file; Parquet is not looked at.
-        by: what it says counts more.
-        header_alone: whether the line of names alone is looked at; the file may be private then.
+        path: path of the file; Parquet is not read.
+        by: a schema, whose entries take precedence.
+        header_only: whether only the header line is read; the file may then be private.
 
     Raises:
         ValueError: if the file can't be read.
     """
     if path.suffix.lower() in PARQUET:
         return TextForm()
-    if header_alone:
+    if header_only:
         form = header_of(path)
     else:
         encoding = None if by is None else by.encoding
@@ -370,7 +375,7 @@ def text_form(
 
 
 def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) -> TextForm:
-    """Returns how the first lines of a file are written."""
+    """Returns the format of a file, inferred from its first lines."""
     delimiter = delimiter or _delimiter(lines)
     form = TextForm(
         delimiter=delimiter,
@@ -399,17 +404,17 @@ def _form_of(lines: Sequence[str], encoding: str, delimiter: str | None = None) 
 
 
 def _has_quoted_fields(lines: Sequence[str]) -> bool:
-    """Whether quotation marks between tabulators are some: fields that begin with one end so."""
+    """Whether all fields between tabs that begin with a quotation mark also end with one."""
     fields = [field for line in lines for field in line.rstrip().split("\t")]
     quoted = [field.endswith('"') for field in fields if field.startswith('"')]
     return bool(quoted) and all(quoted)
 
 
 def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether fields of the first line come again below in their columns, as names do not."""
+    """Whether fields of the first line occur again in their columns, unlike column names."""
     names = [name for name in header if name]
     if names in ([str(start + place) for place in range(len(names))] for start in (0, 1)):
-        return False  # numbers of columns
+        return False  # column numbers
     columns = zip(*others, strict=True)
     num_again = sum(name in column for name, column in zip(header, columns, strict=False) if name)
     is_numbers = all(re.fullmatch(number_pattern(), name) for name in names)
@@ -417,7 +422,7 @@ def _is_record(header: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def header_of(path: pathlib.Path) -> TextForm:
-    """Returns how a file is written, with the names of its columns, by its line of names alone.
+    """Returns the format of a file and its column names; reads only the header line.
 
     Raises:
         ValueError: if the file can't be read.
@@ -428,7 +433,7 @@ def header_of(path: pathlib.Path) -> TextForm:
         try:
             return TextForm(names=tuple(parquet.read_schema(path).names))
         except (OSError, pyarrow.ArrowException):
-            raise ValueError(f"{path}: expected Parquet, got something else") from None
+            raise ValueError(f"{path} is not a Parquet file, or is damaged") from None
     with open_bytes(path) as file:
         content = file.readline(BLOCK)
         if b"sep=" in content[:8]:
@@ -440,17 +445,17 @@ def header_of(path: pathlib.Path) -> TextForm:
 
 
 def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
-    """Returns the form of a PRIVATE file; refuses one whose first line may be a record.
+    """Returns the format of a PRIVATE file; refuses a file whose first line may be a record.
 
-    A draft would publish its fields.
+    Otherwise a draft would publish the fields of that record.
 
     Args:
-        path: of the file; its records are only compared with the first line.
-        named: columns that must be in the first line.
+        path: path of the file; its records are only compared with the first line.
+        named: columns that the first line must contain.
 
     Raises:
-        ValueError: if one of them is not, or comes again in its column as half of all fields do,
-            or a field is a number or a date. The message has no field of the file.
+        ValueError: if a column is missing, or if the first line contains numbers, dates or fields
+            that occur again below. The message contains no field of the file.
     """
     form = header_of(path)
     header = form.names
@@ -465,22 +470,22 @@ def check_header(path: pathlib.Path, named: Collection[str]) -> TextForm:
     is_again = any(name in columns.get(name, ()) for name in named)
     values = [name for name in header if re.fullmatch(r"[\W_]*\d[\W\d_]*", name)]
     if len(values) > 2 and "".join(values).isdecimal() and set(np.diff([*map(int, values)])) == {1}:
-        values = []  # numbers of columns, or years
+        values = []  # column numbers, or years
     if values or is_again or _is_record(header, others) or not GAPS.isdisjoint(header):
         raise ValueError(
-            f"private: the first line of {path} looks like a record, not like column names; add a "
-            "header line, or write a schema by hand with names = [...] of all columns"
+            f"private: the first line of {path} looks like a record, not like column names. Add a "
+            "header line, or write a schema by hand with names = [...] for all columns"
         )
     if lacking := [name for name in named if name not in header]:
         raise ValueError(
-            f"private: the first line of {path} has no column {', '.join(lacking)}; spell columns "
-            "as that line does, or add a header line if it is a record"
+            f"private: the first line of {path} has no column {', '.join(lacking)}. Spell the name "
+            "as in that line, or add a header line if it is a record"
         )
     return form
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Returns what stands between the fields of the first lines of a file."""
+    """Returns the delimiter of a file, inferred from its first lines."""
     if lines and (match := SEPARATOR.fullmatch(lines[0])):
         return match[1]
 
@@ -495,44 +500,41 @@ def _delimiter(lines: Sequence[str]) -> str:
     best = max(DELIMITERS, key=widths)
     if widths(best)[0] < CONSISTENT:
         best = max(DELIMITERS, key=lambda delimiter: widths(delimiter)[2])
-        # One name above many words heads a column of texts; above two, a column of numbered rows.
-        share, width, num_names = widths(BLANK)
-        is_blank = share >= CONSISTENT and (num_names != 1 or width == 2)
+        # One name above many words is a column of texts; above two, a column of numbered rows.
+        fraction, width, num_names = widths(BLANK)
+        is_blank = fraction >= CONSISTENT and (num_names != 1 or width == 2)
         if is_blank and (len(lines) > 1 or widths(best)[1] < 2):
             return BLANK
     return best
 
 
 def not_text(path: object, form: TextForm) -> ValueError:
-    """Returns the refusal of a file that is no text of a form; it quotes no field."""
+    """Returns the error for a file that does not have the format; it quotes no field."""
     return ValueError(
-        f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got something "
-        f"else{NAMED}"
+        f"{path} is not text in {form.encoding} with the delimiter {form.delimiter!r}{NAMED}"
     )
 
 
 @contextlib.contextmanager
 def open_bytes(path: pathlib.Path) -> Iterator[Any]:
-    """Opens a file of text, compressed by gzip or not; raises ValueError if it is none."""
+    """Opens a text file, compressed by gzip or not; raises ValueError if it is not text."""
     try:
         with open(path, "rb") as file:
             start = file.read(16)
             file.seek(0)
             for beginning, kind in NOT_TEXT.items():
                 if start.startswith(beginning):
-                    raise ValueError(f"{path}: expected text, got {kind}")
+                    raise ValueError(f"{path} is {kind}")
             yield gzip.GzipFile(fileobj=file) if start.startswith(b"\x1f\x8b") else file
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise ValueError(f"{path}: expected a whole file, got one that gzip broke off") from None
+        raise ValueError(f"{path} is truncated: the gzip data end too early") from None
     except OSError as error:
-        raise ValueError(
-            f"{path}: expected a file that can be read, got {error.strerror}"
-        ) from None
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None
 
 
 @contextlib.contextmanager
 def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
-    """Opens a file as text; raises ValueError where it is none, also while it is read."""
+    """Opens a file as text; raises ValueError if it is not text, also while it is read."""
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     try:
         with open_bytes(path) as file:
@@ -544,7 +546,7 @@ def open_text(path: pathlib.Path, form: TextForm) -> Iterator[io.TextIOWrapper]:
 
 
 def _encoding(contents: Iterable[bytes]) -> str:
-    """Returns the encoding of the bytes of a file, in their order."""
+    """Returns the encoding of a file from its bytes, given in order."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for content in contents:
         if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -552,7 +554,7 @@ def _encoding(contents: Iterable[bytes]) -> str:
         try:
             decoder.decode(content)
         except UnicodeDecodeError:
-            return "utf-8" if b"\0" in content else "cp1252"  # with zero bytes it is no text
+            return "utf-8" if b"\0" in content else "cp1252"  # text of Windows has no zero bytes
     return "utf-8"
 
 
@@ -562,9 +564,9 @@ def records_of(
     """Yields records that are not empty, each with the number of its last line.
 
     Raises:
-        csv.Error: with the line of a quotation mark that has no partner.
+        csv.Error: names the line of an unclosed quotation mark.
     """
-    csv.field_size_limit(LARGEST_BLOCK)
+    csv.field_size_limit(MAX_BLOCK)
     reader = csv.reader(
         text,
         strict=strict,
@@ -578,13 +580,13 @@ def records_of(
             last = reader.line_num
             line = form.delimiter.join(record)
             if last > 1 or (not SEPARATOR.fullmatch(line) and line != "sep="):
-                is_ended = form.delimiter == BLANK and not record[-1]  # by blanks
+                is_ended = form.delimiter == BLANK and not record[-1]  # blanks end the line
                 fields = record[:-1] if is_ended else record
                 if fields:
                     yield last, fields
     except csv.Error:
         raise csv.Error(
-            f"the quotation mark in line {last + 1} has no partner: close or remove it (line "
+            f"the quotation mark in line {last + 1} is not closed: close or remove it (line "
             "numbers of a private file are sensitive)"
         ) from None
 
@@ -592,10 +594,10 @@ def records_of(
 def named_records(
     text: Iterable[str], form: TextForm, wanted: Collection[str | None] | None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the names of columns, then the records, each with the number of its last line.
+    """Yields the column names, then the records, each with the number of its last line.
 
-    Of the first records the first one with most of the `wanted` names names the columns, where a
-    line does; what stands above it is passed over.
+    If the file has a header, it is the line among the first ones that contains most of the
+    `wanted` names. Lines above it are skipped.
     """
     records = records_of(text, form)
     if not form.has_header:
@@ -615,7 +617,7 @@ def named_records(
 def _records(
     path: pathlib.Path, form: TextForm, wanted: Collection[str | None] | None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields names and records of a file, as `named_records`."""
+    """Yields the column names and records of a file, as `named_records` does."""
     with open_text(path, form) as text:
         yield from named_records(text, form, wanted)
 
@@ -627,17 +629,17 @@ def read_table(
     *others: str | None,
     in_order: bool = False,
 ) -> TextTable:
-    """Reads separated values whose first line names the columns, or Parquet.
+    """Reads a file of separated values or a Parquet file.
 
     Args:
-        path: of the file.
-        form: how it is written.
-        by: a schema, whose columns alone are looked at; None for all.
-        *others: names of columns that are read, too, where there are such.
-        in_order: whether places of misshapen records are needed, for which one thread reads.
+        path: path of the file.
+        form: format of the file.
+        by: a schema; only its columns are read. None for all columns.
+        *others: names of columns that are also read if they exist.
+        in_order: whether positions of misshapen records are needed; then one thread reads.
 
     Raises:
-        ValueError: if the file is neither, or can't be read. The message carries no field.
+        ValueError: if the file has another format, or can't be read. The message contains no field.
     """
     wanted = None
     if by is not None:
@@ -649,8 +651,8 @@ def read_table(
     table, misshapen = _parsed(path, form, line, len(names), places, in_order)
     fields = {name: table.column(str(place)) for name, place in places.items()}
     if form.is_quoted:
-        # A field of several lines may be in a column that is not read. There are more lines where a
-        # block parts the two bytes of an end.
+        # A field of several lines may be in a column that is not read. A block that ends between
+        # the two bytes of a line end counts one line more, which does no harm.
         number = 0
         content = b"\n"
         with open_bytes(path) as file:
@@ -679,14 +681,14 @@ def whole_records(
     by: Schema | None,
     labels: Sequence[str] = (),
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields names and records as `named_records` does, unless a field may hold other records.
+    """Yields names and records as `named_records` does; refuses a field that may contain records.
 
-    A field may run over several lines if it is a text, or is not read, and none of these lines is
-    a record with a label by itself. So a quotation mark that one record lacks does not decide how
-    others are read.
+    A field may have several lines if its column is a text or is not read, and if none of these
+    lines is a record with a valid label by itself. So an unclosed quotation mark in one record
+    can't change how other records are read.
 
     Raises:
-        ValueError: at such a field. The message carries no field.
+        ValueError: at a field that may contain records. The message contains no field.
     """
     before, names = next(records, (0, []))
     yield before, names
@@ -702,9 +704,9 @@ def whole_records(
                 _is_labeled_record(each, names, form, by, labels) for each in lines[1:]
             ):
                 raise ValueError(
-                    f"{path}: a field of column {name} that ends in line {line} runs over "
-                    f"{len(lines)} lines and may hold other records: close or remove its quotation "
-                    f"mark (line numbers of a private file are sensitive)"
+                    f"{path}: a field of column {name} that ends in line {line} has {len(lines)} "
+                    f"lines and may contain other records: close or remove its quotation mark "
+                    f"(line numbers of a private file are sensitive)"
                 )
         before = line
         yield line, fields
@@ -713,7 +715,7 @@ def whole_records(
 def _is_labeled_record(
     line: str, names: Sequence[str], form: TextForm, by: Schema, labels: Sequence[str]
 ) -> bool:
-    """Whether a line has a field for each column, and a label that fits, by itself."""
+    """Whether a line by itself has a field for each column, and a valid label."""
     fields = next(csv.reader([line], delimiter=form.delimiter), [])
     places = [names.index(name) for name in labels if name in names]
     if len(fields) != len(names) or not places:
@@ -729,9 +731,9 @@ def _parsed(
     places: Mapping[str, int],
     in_order: bool,
 ) -> tuple[pyarrow.Table, list[int]]:
-    """Returns the columns at `places`, and which records had another number of fields.
+    """Returns the columns at `places`, and which records have a wrong number of fields.
 
-    Every field is a text, which its column reads alone: what it says never depends on another.
+    Every field is read as text, so its meaning never depends on another record.
     """
     misshapen = list[int]()
 
@@ -742,19 +744,19 @@ def _parsed(
     kinds = {str(place): pyarrow.string() for place in places.values()}
     opened: Any = functools.partial(open_bytes, path)
     if form.has_blanks:
-        # As usual text, where no blanks stand before fields.
+        # Rewrites the file without blanks before fields.
         text = io.StringIO(newline="")
         records = _records(path, form, list(places))
         before, _ = next(records, (0, []))
         for line, record in records:
             num_lines = 1 + sum(field.count("\n") for field in record)
-            text.write("\n" * (line - before - num_lines))  # empty lines keep their places
+            text.write("\n" * (line - before - num_lines))  # empty lines keep their positions
             csv.writer(text).writerow(record)
             before = line
         opened = functools.partial(io.BytesIO, text.getvalue().encode())
         form = TextForm()
         first_line = 0
-    for block in (BLOCK, LARGEST_BLOCK):
+    for block in (BLOCK, MAX_BLOCK):
         misshapen.clear()
         try:
             with opened() as file:
@@ -771,8 +773,8 @@ def _parsed(
                         delimiter=form.delimiter,
                         quote_char='"' if form.is_quoted else False,
                         newlines_in_values=form.is_quoted,
-                        # Where places are owners, an empty line has a place, too: else the owners
-                        # of all later records would depend on it.
+                        # If positions identify owners, an empty line needs a position as well.
+                        # Otherwise it would change the owners of all later records.
                         ignore_empty_lines=not in_order,
                         invalid_row_handler=skip,
                     ),
@@ -780,12 +782,12 @@ def _parsed(
                 )
             return table, misshapen
         except (pyarrow.ArrowException, UnicodeError, LookupError) as error:
-            # The texts of Arrow's errors quote fields.
+            # Arrow's error messages quote fields.
             if "Empty CSV" in str(error):
                 return pyarrow.table(dict.fromkeys(kinds, pyarrow.array([], pyarrow.string()))), []
             if "straddl" not in str(error):
                 break
-    for _ in _records(path, form, None):  # a quotation mark without a partner is named
+    for _ in _records(path, form, None):  # names an unclosed quotation mark
         pass
     raise not_text(path, form)
 
@@ -800,13 +802,13 @@ def _read_parquet(path: pathlib.Path, wanted: Collection[str | None] | None) -> 
         names = list(places_of(names, wanted, str(path)))
         table = file.read(columns=names)
         fields = {name: of_arrow(table.column(name)) for name in names}
-    except (OSError, pyarrow.ArrowException):  # whose text may quote values
-        raise ValueError(f"{path}: expected Parquet, got something else") from None
+    except (OSError, pyarrow.ArrowException):  # the message may quote values
+        raise ValueError(f"{path} is not a Parquet file, or is damaged") from None
     return TextTable(fields=fields, what=str(path), left_out=nested)
 
 
 def of_arrow(values: Any) -> Column:
-    """Returns a pyarrow array as numbers or texts, null where there is nothing."""
+    """Returns a pyarrow array as numbers or texts, with null for empty fields."""
     kind = values.type
     if pyarrow.types.is_dictionary(kind):
         return of_arrow(values.cast(kind.value_type))
@@ -821,7 +823,7 @@ def of_arrow(values: Any) -> Column:
         return values
     fields = values.to_pylist()
     if pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
-        # One that is no UTF-8 must not decide on all.
+        # A field that is not UTF-8 must not change how others are read.
         fields = [None if value is None else value.decode(errors="replace") for value in fields]
     return pyarrow.array([field_text(value) for value in fields], pyarrow.string())
 
@@ -829,18 +831,18 @@ def of_arrow(values: Any) -> Column:
 def places_of(
     names: Sequence[str], wanted: Collection[str | None] | None, what: str
 ) -> dict[str, int]:
-    """Returns where the columns stand that are wanted, or all that have a name of their own.
+    """Returns the positions of the wanted columns, or of all columns with unique names.
 
     Raises:
-        ValueError: if there is no column, or several of a name that is wanted.
+        ValueError: if there is no column, or if a wanted name occurs several times.
     """
     if not any(names):
-        raise ValueError(f"{what}: expected names of columns in the first line, got none")
+        raise ValueError(f"{what}: the first line contains no column names")
     numbers = Counter(names)
     faults = []
     for name in (name for name in numbers if name and numbers[name] > 1 and name in (wanted or ())):
         where = " and ".join(str(place + 1) for place, each in enumerate(names) if each == name)
-        faults.append(f"expected one column {name}, got several, columns {where}")
+        faults.append(f"the name {name} occurs several times, in columns {where}")
     raise_all(what, faults)
     return {
         name: place

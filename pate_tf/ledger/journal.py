@@ -55,6 +55,7 @@ class Store(LedgerFile):
         source: that it is charged to, fixed at first use.
         was_reset: True forever once its user went on although rows or an earlier store were gone.
         charges: what was charged, and how often.
+        num_debits: how many times something was charged.
         epsilon_budget: the budget in force; None if there is none.
         delta: the delta in force; NaN if there is none.
         was_raised: True forever once the budget or its delta was raised.
@@ -90,6 +91,7 @@ class Store(LedgerFile):
         self.source = source
         self.was_reset = False
         self.charges: Counter[Charge] = Counter()
+        self.num_debits = 0
         self.epsilon_budget: float | None = None
         self.delta = math.nan
         self.was_raised = False
@@ -128,6 +130,7 @@ class Store(LedgerFile):
         elif row.kind in DEBITS:
             charge, number = charge_of(row)
             self.charges[charge] += number
+            self.num_debits += 1
             self._charged.add(first_debit(row))
         elif row.kind in ("opened", "budget") and "delta" in details:
             budget = details["epsilon_budget"]

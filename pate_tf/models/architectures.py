@@ -1,7 +1,7 @@
-"""Keras architectures by the name that `--model` takes.
+"""Keras architectures by name, as `--model` takes them.
 
-Every model takes raw inputs `[batch, *input_shape]` as the data set holds them and returns logits
-`[batch, num_classes]`: scaling is a part of the model, so that it is served with it.
+Every model maps raw inputs `[batch, *input_shape]` to logits `[batch, num_classes]`. The scaling of
+inputs is part of the model, so that a served model needs no preprocessing.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ from pate_tf.data.named_function import (
 )
 
 layers = keras.layers
-SMALLEST_IMAGE = 6  # for three convolutions and a pooling
-NO_SEED = 87654321  # what TensorFlow calls its global seed where none was set
+MIN_IMAGE_SIDE = 6  # for three convolutions and a pooling
+NO_SEED = 87654321  # TensorFlow's default for its global seed
 
 Builder = Callable[[Dataset], keras.Model]
 
 
 def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
-    """Returns a model of scaled inputs, hidden layers, and a logit of each class."""
+    """Returns a model with a scaling layer, hidden layers, and a logit for each class."""
     low, high = (np.asarray(values) for values in dataset.value_range)
     scale = 1.0 / (high - low)
     rescaling = layers.Rescaling(scale.tolist(), offset=(-low * scale).tolist())
@@ -49,18 +49,18 @@ def _classifier(dataset: Dataset, *hidden: keras.Layer) -> keras.Model:
 
 def _check_image(dataset: Dataset, smallest: int = 0) -> None:
     if dataset.kind != "image":
-        raise ValueError(f"model: expected images, got {dataset.kind} {dataset.name}")
+        raise ValueError(f"model: this network needs images; {dataset.name} is {dataset.kind}")
     height, width = dataset.input_shape[:2]
     if min(height, width) < smallest:
         raise ValueError(
-            f"model: expected images of at least {smallest} x {smallest}, got {height} x {width}; "
-            f"mlp takes inputs of any shape"
+            f"model: this network needs images of at least {smallest} x {smallest}, got {height} x "
+            f"{width}; use mlp, which takes inputs of any shape"
         )
 
 
 def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> keras.Model:
-    """Three small convolutions: learns from a few hundred images in about half a second."""
-    _check_image(dataset, SMALLEST_IMAGE)
+    """Three small convolutions, trained on a few hundred images in about half a second."""
+    _check_image(dataset, MIN_IMAGE_SIDE)
     size, stride = (4, 2) if min(dataset.input_shape[:2]) >= 16 else (3, 1)
     first, second, third = channels
     return _classifier(
@@ -79,7 +79,7 @@ def mlp(dataset: Dataset) -> keras.Model:
 
 
 def _paper(dataset: Dataset, hidden: tuple[int, ...]) -> keras.Model:
-    """The paper's: two 5x5 convolutions with max-pooling, and dense layers."""
+    """The paper's network: two 5x5 convolutions with max-pooling, and dense layers."""
     _check_image(dataset)
     return _classifier(
         dataset,
@@ -93,7 +93,7 @@ def _paper(dataset: Dataset, hidden: tuple[int, ...]) -> keras.Model:
 
 
 def deeper(dataset: Dataset) -> keras.Model:
-    """Three pairs of 3x3 convolutions and two dense layers with dropout, for larger shares."""
+    """Three pairs of 3x3 convolutions and two dense layers with dropout, for larger shards."""
     _check_image(dataset)
     blocks: list[Any] = []
     for filters in (48, 96, 128):
@@ -109,7 +109,7 @@ def deeper(dataset: Dataset) -> keras.Model:
 
 BUILDERS: dict[str, Builder] = {
     "cnn": functools.partial(_three_convolutions, channels=(16, 32, 48)),
-    # For students, which learn from the whole pool.
+    # For students, which are trained on the whole pool.
     "wide_cnn": functools.partial(_three_convolutions, channels=(32, 64, 96)),
     "mlp": mlp,
     "deeper": deeper,
@@ -119,17 +119,16 @@ BUILDERS: dict[str, Builder] = {
 
 
 def default_model(dataset: Dataset) -> str:
-    """The name of the model used where the user names none."""
+    """Returns the name of the default model."""
     return "cnn" if dataset.kind == "image" else "mlp"
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Fixes everything that draws from a global generator: Python's, NumPy's, TensorFlow's, Keras'.
+    """Seeds the global random generators of Python, NumPy, TensorFlow and Keras.
 
-    For code of other people's that knows no other, such as Keras' `fit`. The callers' generators
-    get their states back; TensorFlow's, which gives none away, begins again at the seed that it
-    had.
+    For other people's code that needs them, such as Keras' `fit`. Afterwards the states of the
+    generators are restored. TensorFlow does not expose its state, so it restarts from its seed.
     """
     before = tf.compat.v1.get_seed(0)[0]
     state_of_python = random.getstate()
@@ -148,12 +147,12 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     """Builds a Keras model from raw inputs to logits, and checks that it fits the data set.
 
     Args:
-        name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`.
-        dataset: whose inputs and classes it has.
+        name: one of `BUILDERS`, or the user's function, itself or as `module:function`.
+        dataset: data set of the inputs and classes.
         seed: fixes initial weights and dropout.
 
-    A model that is not compiled and ends in a softmax gets the logarithms of its probabilities for
-    logits, with a warning. There is one for layers that hold statistics of data, too.
+    If a model is not compiled and ends in a softmax, the logarithms of its probabilities become its
+    logits, with a warning. Layers that contain statistics of data cause a warning as well.
 
     Raises:
         ValueError: if the model is unknown or does not map inputs of the data set to logits.
@@ -161,7 +160,7 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     is_shipped = isinstance(name, str) and name in BUILDERS
     if not (is_shipped or is_named_function(name)):
         raise ValueError(
-            f"model: expected one of {', '.join(BUILDERS)} or module:function, got {name!r}"
+            f"model: {name!r} is unknown. Use one of {', '.join(BUILDERS)}, or module:function."
         )
     # Keras draws the seeds of initializers and dropout from Python's generator.
     with seeded(seed):
@@ -173,14 +172,14 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     adapted = {type(layer).__name__ for layer in model._flatten_layers() if holds_statistics(layer)}
     if adapted:
         warnings.warn(
-            f"model {name_of(name)}: {', '.join(sorted(adapted))} holds statistics of data, which "
-            f"nothing charges: they must come from public data alone",
+            f"model {name_of(name)}: {', '.join(sorted(adapted))} contains statistics of data, "
+            f"which must come from public data: nothing charges them",
             stacklevel=2,
         )
     if not model.compiled and ends_in_softmax(model):
         warnings.warn(
-            f"model {name_of(name)}: expected logits, got probabilities of a softmax; their "
-            f"logarithms are taken instead",
+            f"model {name_of(name)} returns probabilities of a softmax; their logarithms are used "
+            f"as logits",
             stacklevel=2,
         )
         return with_logits(model)
@@ -188,8 +187,8 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
 
 
 def ends_in_softmax(model: keras.Model) -> bool:
-    """Whether the last layer of a model, or of the model that is its last layer, is a softmax."""
-    # Of functional models `keras.ops` are operations, too.
+    """Whether the last layer of a model, or of a model inside it, is a softmax."""
+    # The operations of functional models include `keras.ops`.
     operations = getattr(model, "operations", model.layers)
     last = operations[-1] if operations else None
     if isinstance(last, keras.Model):
@@ -199,14 +198,14 @@ def ends_in_softmax(model: keras.Model) -> bool:
 
 
 def with_logits(model: keras.Model) -> keras.Model:
-    """Returns a model of probabilities as one of their logarithms, which are logits of them."""
+    """Returns a model with the logarithms of probabilities, which are logits."""
     probabilities = keras.ops.cast(model.outputs[0], "float32")
     smallest = float(np.finfo(np.float32).tiny)
     return keras.Model(model.inputs[0], keras.ops.log(keras.ops.maximum(probabilities, smallest)))
 
 
 def holds_statistics(layer: keras.Layer) -> bool:
-    """Whether a preprocessing layer of Keras was adapted to data, or was given their statistics."""
+    """Whether a preprocessing layer of Keras contains statistics of data."""
     if isinstance(layer, layers.Normalization) and layer.input_mean is None:
         mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
         return bool(mean.any() or (variance != 1.0).any())
@@ -218,47 +217,46 @@ def holds_statistics(layer: keras.Layer) -> bool:
 
 
 def check_model(model: Any, dataset: Dataset, name: str) -> None:
-    """Raises ValueError unless a Keras model maps a data set's raw inputs to a number a class."""
+    """Raises ValueError unless a Keras model maps raw inputs to a number for each class."""
     if not isinstance(model, keras.Model):
-        raise ValueError(f"model {name}: expected a Keras model, got {type(model).__name__}")
+        raise ValueError(f"model {name} must be a Keras model, got {type(model).__name__}")
     if not (model.built and hasattr(model, "input_shape")):
         raise ValueError(
-            f"model {name}: expected a Sequential or functional Keras model, got one that does not "
-            f"know its input; begin with keras.Input(dataset.input_shape)"
+            f"model {name} must be a Sequential or functional Keras model with a known input "
+            f"shape: begin with keras.Input(dataset.input_shape)"
         )
     if wrong := {weight.dtype for weight in model.trainable_weights} - {"float32"}:
         raise ValueError(
-            f"model {name}: expected weights of float32, got {', '.join(sorted(wrong))}; "
+            f"model {name} needs float32 weights, got {', '.join(sorted(wrong))}; the policies "
             f"mixed_float16 and mixed_bfloat16 keep them"
         )
     expected_in = (None, *dataset.input_shape)
     expected_out = (None, dataset.num_classes)
     if tuple(model.input_shape) != expected_in or tuple(model.output_shape) != expected_out:
         raise ValueError(
-            f"model {name}: expected {list(expected_in)} to {list(expected_out)} for "
-            f"{dataset.name}, got {list(model.input_shape)} to {list(model.output_shape)}"
+            f"model {name} must map {list(expected_in)} to {list(expected_out)} for "
+            f"{dataset.name}, but it maps {list(model.input_shape)} to {list(model.output_shape)}"
         )
 
 
 def load_keras_file(path: pathlib.Path) -> Any:
-    """Returns the model of a `.keras` file; one that would run code of its own is refused.
+    """Returns the model of a `.keras` file; refuses a model that contains code.
 
     Raises:
         ValueError: if there is no such model.
     """
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # Keras and zipfile each raise their own kinds
+    except Exception as error:  # Keras and zipfile raise several kinds
         raise ValueError(
-            f"{path}: expected a Keras model that needs no code of its own, got "
-            f"{type(error).__name__}"
+            f"{path} is not a Keras model, is damaged, or contains code: {type(error).__name__}"
         ) from error
 
 
-# Where a model draws at random from: its own generators, or those that a whole process shares.
+# Random generators of a model: its own, or generators that the whole process shares.
 
 
-# Draws whose state is no variable of anybody's.
+# Draws whose state is not a variable.
 SHARED_STATE = {
     "RandomUniform",
     "RandomUniformInt",
@@ -274,14 +272,14 @@ SHARED_STATE = {
 
 
 def check_draws(model: keras.Model, *, training: bool) -> None:
-    """Checks that what a model computes depends on its inputs and its own variables alone.
+    """Checks that a model's outputs only depend on its inputs and its variables.
 
-    A shared generator, or a variable that Keras does not know, would be the same for all teachers
-    of a process, and can't be exported.
+    All teachers of a process would share a global generator, or a variable that Keras does not
+    track. Neither can be exported.
 
     Args:
-        model: built.
-        training: whether it is called as in training; else as in answering.
+        model: a built model.
+        training: whether to check its training call, or its inference call.
 
     Raises:
         ValueError: if it reads something else.
@@ -289,7 +287,7 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
     called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
     graph = called.get_concrete_function(signature).graph
-    # In the scope of a strategy a variable has a part on each device, which the graph reads.
+    # Under a distribution strategy, the graph reads the part of a variable on each device.
     held = [variable.value for variable in model.variables]
     parts = [part for variable in held for part in getattr(variable, "values", ())]
     owned = {variable.ref() for variable in (*held, *parts)}
@@ -298,23 +296,22 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     functions = [node for function in definition.library.function for node in function.node_def]
     if others or any(node.op in SHARED_STATE for node in (*definition.node, *functions)):
         raise ValueError(
-            "model: expected one that reads variables of its own and draws from generators of its "
-            "own alone, got one that shares some with all models of a process; give the layer a "
-            "keras.random.SeedGenerator of its own, and draw with `seed=` it"
+            "model: it shares variables or random generators with other models of the process. "
+            "Give each layer a keras.random.SeedGenerator, and pass it as `seed=` when you draw."
         )
 
 
 LIBRARIES = ("builtins", "keras", "numpy", "pate_tf", "scipy", "sklearn", "tensorflow")
-DEEPEST = 8  # objects within objects; of what lies deeper the class counts
+MAX_DEPTH = 8  # of nested objects; below it only the class counts
 
 
 def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
-    """Returns a digest of a Keras model, itself or as `catalogue.build` takes it.
+    """Returns a digest of a Keras model, itself or in a form that `build` takes.
 
-    It covers settings and source text, and of the weights those that are not drawn by a seed.
+    It covers settings, source text, and those weights that do not depend on a seed.
 
     Raises:
-        ValueError: as `catalogue.build`.
+        ValueError: see `build`.
     """
     if isinstance(model, keras.Model):
         parts = [definition_of(model)]
@@ -328,18 +325,18 @@ def model_definition(model: Named | keras.Model, dataset: Dataset) -> str:
 
 
 def source_of(function: Any, depth: int = 2) -> list[Any]:
-    """Returns name and source text of a user's function or class, and values that it closes over.
+    """Returns the name and source of the user's function or class, and its closure's plain values.
 
-    Values that are not plain may be private data, and do not count.
+    Other values may be private data and are ignored.
     """
     if isinstance(function, str):
         function = import_function(function, flag="model")
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
     module = getattr(function, "__module__", None) or type(function).__module__
     text = ""
-    # A lambda's text has the rest of its lines in it.
+    # The source of a lambda contains the rest of its line.
     if module.partition(".")[0] not in LIBRARIES and not name.endswith("<lambda>"):
-        with contextlib.suppress(OSError, TypeError):  # no text is kept, or it is no function
+        with contextlib.suppress(OSError, TypeError):  # without source, or not a function
             text = inspect.getsource(function)
     enclosed: list[Any] = []
     for cell in getattr(function, "__closure__", None) or () if depth else ():
@@ -357,16 +354,16 @@ def source_of(function: Any, depth: int = 2) -> list[Any]:
 def definition_of(
     value: Any,
     of_array: Callable[[npt.NDArray[Any]], str] = lambda array: f"{array.dtype}{list(array.shape)}",
-    depth: int = DEEPEST,
+    depth: int = MAX_DEPTH,
 ) -> Any:
-    """Returns JSON values that say what an object is: its class, and what it holds.
+    """Returns JSON values that identify an object: its class and its contents.
 
-    Addresses, random states and Keras' running numbers of layers do not count.
+    Ignores addresses, random states and the numbers in Keras' layer names.
 
     Args:
-        value: any object; a Keras layer counts without its weights' values.
-        of_array: what arrays count by; by type and shape, as they may be private.
-        depth: how many objects may lie within it.
+        value: any object; of a Keras layer without the values of its weights.
+        of_array: identifies an array; by default by type and shape, because it may be private.
+        depth: maximum depth of nested objects.
     """
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):
         return repr(value)
@@ -384,7 +381,7 @@ def definition_of(
     if isinstance(value, functools.partial):
         return inner([value.func, value.args, value.keywords])
     if isinstance(value, keras.Layer):
-        loss = getattr(value, "loss", None)  # of a compiled model, a function of the user's own
+        loss = getattr(value, "loss", None)  # a compiled model may have the user's function
         return [*_definition_of_layer(value, inner), inner(loss)]
     held = getattr(value, "__dict__", {})
     described = {name: inner(each) for name, each in held.items() if name != "random_state"}
@@ -392,21 +389,23 @@ def definition_of(
 
 
 def _definition_of_layer(layer: keras.Layer, inner: Callable[[Any], Any]) -> list[Any]:
-    """Returns settings of a layer, shapes of its weights, and the source of all layers within.
+    """Returns the settings of a layer, the shapes of its weights, and the source of all sublayers.
 
-    `inner` describes settings that are not JSON values.
+    Args:
+        layer: a Keras layer.
+        inner: describes settings that are not JSON values.
     """
     parts = [*layer._flatten_layers()]
     try:
         text = json.dumps(keras.saving.serialize_keras_object(layer), default=inner)
-    except Exception:  # of any kind, from a class of the user's own
+    except Exception:  # the user's class may raise any kind
         text = json.dumps([definition_of(part, depth=1) for part in parts[1:]])
     names = dict.fromkeys(re.findall(r'"name": "([^"]*)"', text))
-    for number, name in enumerate(names):  # Keras numbers names by what was made before
+    for number, name in enumerate(names):  # Keras numbers names by earlier layers of the process
         text = text.replace(f'"{name}"', f'"part {number}"')
     settings = json.loads(
         text,
-        # The code of a lambda names its file.
+        # The code of a lambda contains the name of its file.
         object_hook=lambda node: "lambda" if node.get("class_name") == "__lambda__" else node,
     )
     weights = [f"{weight.dtype} {list(weight.shape)}" for weight in layer.weights]

@@ -1,6 +1,6 @@
-"""Encoders: from raw inputs to features that depend on public values alone.
+"""Encoders map raw inputs to features and only depend on public values.
 
-`pate_tf.representations` makes them; this module is all that their users need.
+`pate_tf.representations` makes encoders; this module contains everything that their users need.
 """
 
 import dataclasses
@@ -24,24 +24,24 @@ from pate_tf.core.public import Pool
 from pate_tf.core.source import Digests, record_digests
 from pate_tf.data.preprocessing import input_spec, load_graph
 
-BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
-PLACES = 256  # of records in a batch
+BATCH = 512  # inputs; larger batches exceed the cache and are slower per input
+PLACES = 256  # records in a batch
 
 
 class Part(tf.Module):
-    """One network, or one rule: from raw inputs to one or several views of them.
+    """A network or a rule that maps raw inputs to one or several views.
 
     Attributes:
         widths: number of features of each view.
-        learnt: Keras' or TensorFlow's variables that hold what was learned, in an order of their
-            own.
-        variances: how much features vary in the pool, `[width]` of each view; None if unknown.
-        groups: the group of each one-hot feature, of each of which one is not 0; None for others.
-        weight: of each view, where features of several parts are weighed against each other.
-        least_variance: that a feature counts with, as a share of its view's mean one
-            (docs/how-to/small_teachers.md).
-        places: of records in a batch, see `record_features`; few where a forward pass is dear.
-        is_frozen: whether a person brought it, trained on other data.
+        learnt: variables of Keras or TensorFlow with the learned values, in a fixed order.
+        variances: variances of the features in the pool, `[width]` for each view; None if unknown.
+        groups: one-hot group index of each feature; None for features that are not one-hot.
+        weight: weight of each view, if features of several parts are joined.
+        least_variance: lower limit of a feature's variance, as a fraction of the mean variance of
+            its view (docs/how-to/small_teachers.md).
+        places: number of records in a batch, see `record_features`; small if a forward pass is
+            expensive.
+        is_frozen: whether it is the user's model, trained on other data.
     """
 
     widths: tuple[int, ...]
@@ -54,38 +54,38 @@ class Part(tf.Module):
     is_frozen: bool = False
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Takes what another part of the kind has `learnt`, before an encoder is made of it.
+        """Takes the `learnt` values of another part of this kind, before an encoder is made.
 
         Raises:
-            ValueError: if there are more or fewer arrays, or one has another shape.
+            ValueError: if the number of arrays or a shape differs.
         """
         for variable, value in zip(self.learnt, values, strict=True):
             variable.assign(value)
 
     def train(self, pool: Pool) -> None:
-        """Learns from the inputs of a public pool what `__init__` left open; by default nothing."""
+        """Learns from the inputs of a public pool; does nothing by default."""
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns views float32 `[batch, width]` of raw inputs, float32 `[batch, *input_shape]`."""
+        """Returns the views, float32 `[batch, width]`, of raw inputs `[batch, *input_shape]`."""
         raise NotImplementedError
 
 
 def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
-    """Returns float32 variables of arrays, which are learned and not trained by gradients."""
+    """Returns float32 variables with the arrays; gradients do not train them."""
     return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
 
 
 class Directions(tf.Module):
-    """A view of L2 norm 1: features along the directions in which a pool's inputs differ most.
+    """A view of L2 norm 1: features along the first principal directions of a pool.
 
     Attributes:
-        mean: of the pool's features, which says nothing of one input and is taken away.
-        directions: `[num_features, width]`, the foremost first.
-        variances: of the pool in each, as shares of those in all directions together.
+        mean: mean of the pool's features, which is subtracted.
+        directions: `[num_features, width]`, the largest variance first.
+        variances: the fraction of the pool's variance in each direction.
     """
 
     def __init__(self, num_features: int, most: int) -> None:
-        """All are zeros before `find`; `most` is the largest width."""
+        """Starts with zeros; `find` sets the values. `most` is the largest width."""
         super().__init__()
         self.width = min(num_features, most)
         (self.mean,) = constants(np.zeros(num_features))
@@ -103,8 +103,8 @@ class Directions(tf.Module):
     def find_in(self, features: npt.NDArray[np.float32]) -> None:
         """Takes the directions from a pool's features, which are centered in place.
 
-        Of fewer inputs than features, by the inputs' inner products, whose eigenvalues are the
-        same. What the pool has no variance in is left out then.
+        With fewer inputs than features, it uses the inner products of the inputs, which have the
+        same eigenvalues. Directions without variance are then left out.
         """
         number, num_features = features.shape
         mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -115,7 +115,7 @@ class Directions(tf.Module):
         products = features @ features.T / number
         chosen = [number - min(self.width, number), number - 1]
         variances, of_inputs = scipy.linalg.eigh(products, subset_by_index=chosen)
-        # At most the error of the products' own rounding: no variance.
+        # Below the rounding error of the products there is no variance.
         has_variance = variances > number * np.finfo(np.float32).eps * variances[-1]
         variances = variances[has_variance]
         vectors = (features.T @ of_inputs[:, has_variance]) / np.sqrt(number * variances)
@@ -141,32 +141,34 @@ class Directions(tf.Module):
 
 
 class Encoder(tf.Module):
-    """Public: features of raw inputs, in views that lie side by side.
+    """Public: maps raw inputs to features, in concatenated views.
 
-    Each view of an input has an L2 norm of about 1, so that all weigh the same. What an input's
-    features are depends on that input alone, and not on others of its batch. They are finite: an
-    input for which a part gives NaN or infinity has the features 0.
+    Each view of an input has an L2 norm of about 1, so that all views have the same weight. The
+    features of an input only depend on that input, not on the other inputs of its batch. They are
+    finite: an input for which a part returns NaN or infinity gets the features 0.
 
     Attributes:
-        dataset: the data whose inputs it takes.
-        description: what it is, JSON; another text is another encoder's.
-        parts: what it was joined from, in the order of their views.
+        dataset: data set of the inputs.
+        description: JSON text that identifies the encoder.
+        parts: the joined parts, in the order of their views.
         widths: number of features of each view.
-        num_features: of all views together.
-        num_views: how many there are.
-        learnt: variables with all that was learned.
-        groups: as of its only part; None of several, whose features are no one-hot ones together.
-        places: as of its parts, the fewest.
-        is_frozen: whether one of its parts is.
+        num_features: number of features of all views.
+        num_views: number of views.
+        learnt: variables with all learned values.
+        groups: groups of the only part; None for several parts, which are not one-hot together.
+        places: smallest number of places of its parts.
+        is_frozen: whether one of its parts is frozen.
     """
 
     def __init__(
         self, dataset: Dataset, parts: Sequence[Part], description: Mapping[str, Any]
     ) -> None:
-        """Joins at least one part; `description`, JSON values, says what the encoder is."""
+        """Joins at least one part; `description` has JSON values that identify the encoder."""
         super().__init__()
         self.dataset = dataset
-        self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
+        self.description = json.dumps(
+            description, sort_keys=True
+        )  # TensorFlow would track a dictionary
         self.widths = tuple(width for part in parts for width in part.widths)
         self.num_features = sum(self.widths)
         self.num_views = len(self.widths)
@@ -176,7 +178,7 @@ class Encoder(tf.Module):
         self.is_frozen = any(part.is_frozen for part in parts)
         self.remember(np.zeros(0), np.zeros(0, np.float32))
         self.learnt = [
-            variable if isinstance(variable, tf.Variable) else variable.value  # of Keras
+            variable if isinstance(variable, tf.Variable) else variable.value  # a variable of Keras
             for part in parts
             for variable in part.learnt
         ]
@@ -194,7 +196,7 @@ class Encoder(tf.Module):
 
     @property
     def feature_dataset(self) -> Dataset:
-        """What is publicly known of features as inputs: numbers, each from -1 to 1."""
+        """The data set of the features as inputs: numbers from -1 to 1."""
         return dataclasses.replace(
             self.dataset,
             kind="tabular",
@@ -206,20 +208,20 @@ class Encoder(tf.Module):
 
     @functools.cached_property
     def scale(self) -> npt.NDArray[np.float64] | None:
-        """Factors by which features vary about equally, `[num_features]`; None if unknown.
+        """Factors that give features about equal variance, `[num_features]`; None if unknown.
 
-        The directions in which a pool's inputs hardly differ are not lifted all the way. Each
-        view's part of an input's squared norm is its weight then, of all together 1 in the mean.
+        Directions with very little variance in the pool are not scaled up fully. The expected
+        squared norm of a view is then its fraction of the total weight.
         """
         factors = list[npt.NDArray[np.float64]]()
         weights = list[float]()
         for part in self.parts:
             for variances in part.variances or ():
-                shares = np.asarray(variances, np.float64)
-                if not shares.any():  # all inputs are equal
-                    shares = np.ones_like(shares)
-                squares = 1.0 / (shares + part.least_variance * shares.mean())
-                factors.append(np.sqrt(squares * (part.weight / float(shares @ squares))))
+                fractions = np.asarray(variances, np.float64)
+                if not fractions.any():  # all inputs are equal
+                    fractions = np.ones_like(fractions)
+                squares = 1.0 / (fractions + part.least_variance * fractions.mean())
+                factors.append(np.sqrt(squares * (part.weight / float(fractions @ squares))))
                 weights.append(part.weight)
         if len(factors) != self.num_views:
             return None
@@ -229,7 +231,7 @@ class Encoder(tf.Module):
     def digest(self) -> str:
         """SHA-256 of description, target and weights, as hexadecimal digits.
 
-        Sums of records are compared by it, which differ where targets do.
+        Identifies sums of records, which also depend on the target.
         """
         weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
         dataset = self.dataset
@@ -238,10 +240,10 @@ class Encoder(tf.Module):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns features of one batch in a single call, as `features` does.
+        """Returns the features of one batch in a single call.
 
-        Of two batches of the same size, rows that agree in input and place have the same features,
-        for any other rows.
+        In batches of equal size, a row with the same input and position always has the same
+        features; other rows have no influence.
         """
         return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
@@ -257,13 +259,13 @@ class Encoder(tf.Module):
         features = np.empty((len(inputs), self.num_features), np.float32)
         for start in range(0, len(inputs), BATCH):
             features[start : start + BATCH] = self.batch_features(inputs[start : start + BATCH])
-        if not (inputs.flags.writeable or self.is_frozen):  # of a pool, most often
+        if not (inputs.flags.writeable or self.is_frozen):  # usually a pool
             features.flags.writeable = False
             self.remember(inputs, features)
         return features
 
     def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
-        """Keeps the features of a read-only array, which `features` returns of the same one."""
+        """Stores the features of a read-only array; `features` returns them for this array."""
         self._pool_inputs = inputs
         self._pool_features = features
 
@@ -272,18 +274,18 @@ class Encoder(tf.Module):
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
 
 
-# What a record adds to the sum of its class: its features, scaled and brought to one L2 norm.
+# The contribution of a record to the sum of its class: scaled features with a fixed L2 norm.
 #
-# Features are scaled to equal variance in the public pool and get a common L2 norm; a constant is
-# appended, whose sum counts the records. A vector depends on its own input and on public values
-# alone. Features of norm 0, or that are not finite, give the zero vector.
+# Features are scaled to equal variance in the public pool and get a common L2 norm. A constant is
+# appended, whose sum counts the records. A vector only depends on its input and on public values.
+# Features with norm 0, or that are not finite, give the zero vector.
 
 
-# Of a vector's squared norm, the part of the constant. It counts the records of each class, to a
-# thousandth of them where features are of any use. The noise on features counts for a fortieth
-# more.
-CONSTANT_SHARE = 0.05
-CONSTANT = float(np.sqrt(CONSTANT_SHARE))
+# Fraction of a vector's squared norm that the constant gets. With it, the sums count the records of
+# each class to a thousandth when features are useful at all. It raises the relative noise of the
+# features by a fortieth.
+CONSTANT_FRACTION = 0.05
+CONSTANT = float(np.sqrt(CONSTANT_FRACTION))
 
 
 def record_vectors(
@@ -293,8 +295,8 @@ def record_vectors(
 
     Args:
         features: `[num_inputs, num_features]`.
-        scale: factors by which features vary equally in the pool, `[num_features]`, as
-            `Encoder.scale`; None where unknown.
+        scale: factors that give features equal variance in the pool, `[num_features]`, see
+            `Encoder.scale`; None if unknown.
     """
     scaled = features.astype(np.float64)
     if scale is not None:
@@ -303,14 +305,14 @@ def record_vectors(
     is_usable = np.isfinite(norms) & (norms > 0.0)
     vectors = np.zeros((len(scaled), scaled.shape[1] + 1))
     vectors[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
-    vectors[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
+    vectors[:, :-1] *= np.sqrt(1.0 - CONSTANT_FRACTION)
     vectors[is_usable, -1] = CONSTANT
     return vectors
 
 
-LEAST_TOGETHER = 4_096  # records whose features are handed on together
-BLOCK = 2**26  # bytes of raw inputs that are looked at together
-MOST_ROWS = 2**16
+MIN_YIELDED = 4_096  # records whose features are yielded together
+BLOCK = 2**26  # bytes of raw inputs per block
+MAX_ROWS = 2**16  # per block
 
 
 def record_features(
@@ -320,23 +322,23 @@ def record_features(
     *,
     digests: Digests | None = None,
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
-    """Yields some records' positions with their features, each record once, in any order.
+    """Yields positions of records with their features; each record once, in any order.
 
-    A record's features depend on that record and on the encoder alone, not even by rounding on
-    other records, their number or their order: its place in a batch of fixed size follows from a
-    digest of its input. Equal inputs share a place, and their features are computed once.
+    A record's features only depend on that record and on the encoder. Other records, their number
+    and their order have no influence, not even through rounding: a record's position in a batch of
+    fixed size follows from a digest of its input. Features of equal inputs are computed once.
 
     Args:
-        encoder: of the features, with `batch_features`, and maybe `places`.
-        inputs: raw, `[num_records, *input_shape]`, finite.
-        rows: which records; None for all.
-        digests: `record_digests` of all inputs, where they are known.
+        encoder: has `batch_features`, and maybe `places`.
+        inputs: raw inputs `[num_records, *input_shape]`, finite.
+        rows: the chosen records; None for all.
+        digests: `record_digests` of all inputs, if they are known.
 
     Yields:
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
 
     Raises:
-        ValueError: after the last, if weights of a frozen model are no longer what they were.
+        ValueError: after the last record, if the weights of a frozen model have changed.
     """
     is_frozen = getattr(encoder, "is_frozen", False)
     # The published digest must not depend on records.
@@ -346,30 +348,30 @@ def record_features(
     done = 0
     for batch in _batches_of_features(encoder, inputs, rows, digests):
         waiting.append(batch)
-        together = sum(len(positions) for positions, _ in waiting)
-        if together >= LEAST_TOGETHER or done + together == number:
+        num_waiting = sum(len(positions) for positions, _ in waiting)
+        if num_waiting >= MIN_YIELDED or done + num_waiting == number:
             positions, features = zip(*waiting, strict=True)
             yield np.concatenate(positions), np.concatenate(features)
-            done += together
+            done += num_waiting
             waiting = []
     if is_frozen:
-        del encoder.digest  # of the cache
+        del encoder.digest  # clears the cached value
         if encoder.digest != digest:
             raise ValueError(
-                "representation: the model's weights changed while private records went through "
-                "it; take a model that keeps nothing"
+                "representation: the model's weights changed while it encoded private records; use "
+                "a model that stores nothing"
             )
 
 
 def _batches_of_features(
     encoder: Any, inputs: npt.NDArray[Any], rows: IntArray | None, digests: Digests | None
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
-    """Yields what `record_features` yields, records of one batch at a time."""
+    """Yields like `record_features`, one batch at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
     num_places = getattr(encoder, "places", PLACES)
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
-    # The more records, the fewer places of a batch stay empty; with digests no input is copied yet.
-    size = MOST_ROWS if digests is not None else min(max(size, num_places), MOST_ROWS)
+    # More records leave fewer empty places in a batch. With digests, no input is copied yet.
+    size = MAX_ROWS if digests is not None else min(max(size, num_places), MAX_ROWS)
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
         halves = (record_digests(inputs[block]) if digests is None else digests[block]).view(">u8")
@@ -377,7 +379,7 @@ def _batches_of_features(
         is_first = np.ones(len(order), bool)
         is_first[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)
         distinct = order[is_first]
-        number = np.cumsum(is_first) - 1  # of the distinct input of each record in `order`
+        number = np.cumsum(is_first) - 1  # index of the distinct input of each record in `order`
         ends = np.append(np.flatnonzero(is_first), len(order))
         places = (halves[distinct, 1] % num_places).astype(np.int64)
         by_place = np.argsort(places, kind="stable")
@@ -394,23 +396,23 @@ def _batches_of_features(
                 yield block[distinct[some]], features[places[some]]
                 continue
             equal = np.concatenate([np.arange(ends[index], ends[index + 1]) for index in some])
-            for first in range(0, len(equal), PLACES):  # of an input there may be many
+            for first in range(0, len(equal), PLACES):  # one input may occur many times
                 part = equal[first : first + PLACES]
                 yield block[order[part]], features[places[number[part]]]
 
 
-# An encoder on disk: a SavedModel that takes raw inputs.
+# Encoders on disk are SavedModels that take raw inputs.
 
 
 def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
-    """Returns SHA-256 of what an encoder learned, as hexadecimal digits."""
+    """Returns the SHA-256 of learned values, as hexadecimal digits."""
     return hashlib.sha256(artifacts.digest_arrays(learnt).encode()).hexdigest()
 
 
 def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
     """Writes an encoder as a SavedModel.
 
-    Its signature `features` takes raw inputs, named as the data set names them.
+    Its signature `features` takes raw inputs under the data set's input name.
     """
     module = tf.Module()
     module.encoder = encoder
@@ -429,19 +431,19 @@ class SavedEncoder:
     """Public: an encoder that `save_encoder` wrote.
 
     Attributes:
-        dataset: the data whose inputs it takes.
-        digest: SHA-256 of what it learned.
-        num_features: how many features an input has.
-        loaded: the SavedModel itself.
-        scale: as of `Encoder`; None if unknown.
-        is_frozen: whether a person brought it, trained on other data.
+        dataset: data set of the inputs.
+        digest: SHA-256 of the learned values.
+        num_features: number of features of an input.
+        loaded: the SavedModel.
+        scale: see `Encoder`; None if unknown.
+        is_frozen: whether it is the user's model, trained on other data.
     """
 
     scale: npt.NDArray[np.float64] | None = None
     is_frozen = False
 
     def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
-        """Loads it; ValueError if there is none at `folder`, or it is broken."""
+        """Loads the encoder; raises ValueError if `folder` contains none, or a broken one."""
         self.dataset = dataset
         try:
             self.loaded = load_graph(str(folder))
@@ -449,16 +451,16 @@ class SavedEncoder:
             shape = self.loaded.signatures["features"].structured_outputs["features"].shape
             self.num_features = int(shape[1])
             self.remember(np.zeros(0), np.zeros(0, np.float32))
-        except Exception as error:  # TensorFlow raises its own kinds
-            raise ValueError(f"expected a representation in {folder}, got none") from error
+        except Exception as error:  # TensorFlow raises several kinds
+            raise ValueError(f"{folder} does not contain a representation") from error
 
     def remember(self, inputs: npt.NDArray[Any], features: npt.NDArray[np.float32]) -> None:
-        """Keeps the features of a pool's inputs, as `Encoder.remember`."""
+        """Stores the features of a pool's inputs, see `Encoder.remember`."""
         self._pool_inputs = inputs
         self._pool_features = features
 
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns features `[num_inputs, num_features]` of raw inputs, worked out in parts."""
+        """Returns features `[num_inputs, num_features]` of raw inputs, computed in batches."""
         if inputs is self._pool_inputs:
             return self._pool_features
         starts = range(0, max(1, len(inputs)), BATCH)
@@ -467,6 +469,6 @@ class SavedEncoder:
         )
 
     def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns features of one batch of raw inputs in a single call, as an `Encoder` does."""
+        """Returns the features of one batch of raw inputs in a single call."""
         named = {self.dataset.input_name: tf.constant(batch, self.dataset.input_type)}
         return np.asarray(self.loaded.signatures["features"](**named)["features"])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import pathlib
 import secrets
 import threading
 import time
@@ -16,7 +17,8 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, OVER, STATUS, Limits, TlsFiles
+from pate_tf.net.credentials import CALL_SECONDS, COORDINATOR, OVER, Limits, TlsFiles
+from pate_tf.net.health import CONTACT_AGE, Health, note_contact
 from pate_tf.net.wire_values import decode, encode
 
 _log = logging.getLogger(__name__)
@@ -94,12 +96,21 @@ class Connection(contextlib.AbstractContextManager[Any]):
         files: certificate and key of this end, and the authority.
         limits: of a message.
 
+    Attributes:
+        contact: a file that gets the time of each call that succeeds; None for none.
+        num_refused: how many requests of the other end were refused; a subclass counts them.
+
     Raises ValueError or OSError as `TlsFiles.read`. Files that are replaced later are taken up.
     """
+
+    contact: pathlib.Path | None = None
+    num_refused = 0
 
     def __init__(
         self, address: str, *, service: str, files: TlsFiles, limits: Limits | None = None
     ) -> None:
+        self._last_call = -math.inf
+        self._trouble = f"the {COORDINATOR} was not reached yet"
         self._address = address
         self._service = service
         self._files = files
@@ -172,17 +183,23 @@ class Connection(contextlib.AbstractContextManager[Any]):
                 raise ValueError(f"the {COORDINATOR} refused the call: {details}") from None
             if not why:
                 why = self._why(details) if "failed to connect" in details else details
-            raise ConnectionError(
+            self._trouble = (
                 f"the {COORDINATOR} could not be reached or ended ({code.name.lower()}): {why}"
-            ) from None
+            )
+            raise ConnectionError(self._trouble) from None
+        self._trouble = ""
+        self._last_call = time.monotonic()
+        note_contact(self.contact)
         try:
             return decode(kind, reply)
         except ValueError as error:
             raise ConnectionError(f"the {COORDINATOR} replied by no {method}: {error}") from None
 
-    def is_over(self) -> bool:
-        """Returns whether the server says that the run is over; raises as `call`."""
-        return bool(self.call(OVER, None, bool))
+    def health(self, numbers: Mapping[str, float]) -> Health:
+        """Returns why the last call failed, "" if it succeeded; and numbers, with its own added."""
+        age = time.monotonic() - self._last_call
+        own = {"pate_refusals_total": self.num_refused, CONTACT_AGE.format(COORDINATOR): age}
+        return self._trouble, {**numbers, **own}
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()
@@ -255,12 +272,15 @@ class TlsServer(contextlib.ExitStack):
         limits: of every caller.
 
     Attributes:
+        contact: a file that gets the time of each call; None for none.
         port: that it listens on.
 
     Raises:
         ValueError: if the address can't be listened on, or as `TlsFiles.read`.
         OSError: as `TlsFiles.read`. Files that are replaced later are taken up.
     """
+
+    contact: pathlib.Path | None = None
 
     def __init__(
         self,
@@ -271,6 +291,7 @@ class TlsServer(contextlib.ExitStack):
         limits: Limits | None = None,
     ) -> None:
         super().__init__()
+        self._num_refused = 0
         self._limits = limits or Limits()
         callers = {name for service in services for name in service.callers}
         self._calls = {
@@ -290,10 +311,10 @@ class TlsServer(contextlib.ExitStack):
         self._ended = threading.Condition()
         self._is_over = False
         self._untold: set[str] = set()  # callers that heard that the run is not over
-        self._last_calls = dict.fromkeys(sorted(callers), math.inf)
+        self._last_calls = dict.fromkeys(sorted(callers), -math.inf)
         for offered in services:
-            own: Mapping[str, Any] = {OVER: (None, self._over), STATUS: (None, self._status)}
-            service = dataclasses.replace(offered, methods={**offered.methods, **own})
+            methods: Mapping[str, Any] = {**offered.methods, OVER: (None, self._over)}
+            service = dataclasses.replace(offered, methods=methods)
             handlers = {name: self._handler(service, name) for name in service.methods}
             handler = grpc.method_handlers_generic_handler(service.name, handlers)
             self._server.add_generic_rpc_handlers((handler,))
@@ -362,8 +383,8 @@ class TlsServer(contextlib.ExitStack):
                 if not self._calls[name].acquire(blocking=False):
                     raise ConnectionAbortedError("expected fewer calls at once; try again later")
                 try:
-                    if method != STATUS:
-                        self._last_calls[name] = time.monotonic()
+                    self._last_calls[name] = time.monotonic()
+                    note_contact(self.contact)
                     encoded = encode(answer(decode(kind, content), caller))
                 finally:
                     self._calls[name].release()
@@ -374,9 +395,11 @@ class TlsServer(contextlib.ExitStack):
                     )
                 return encoded
             except PermissionError as error:
+                self._num_refused += 1
                 _log.warning("a call to %s was denied: %s", method, error)
                 return context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             except ValueError as error:
+                self._num_refused += 1
                 return context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             except ConnectionAbortedError as error:
                 return context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
@@ -398,12 +421,16 @@ class TlsServer(contextlib.ExitStack):
                 self._untold.add(caller.name)
             return self._is_over
 
-    def _status(self, request: None, caller: Caller) -> tuple[bool, dict[str, float]]:
-        """Returns whether the run is over, and seconds since the last call of each, -1 for none."""
-        del request, caller
+    def health(self, numbers: Mapping[str, float]) -> Health:
+        """Returns why no caller can connect, "" if they can; and numbers, with its own added."""
+        trouble = ""
+        try:
+            self._files.read()
+        except (ValueError, OSError) as error:
+            trouble = str(error)
         now = time.monotonic()
-        seconds = {name: max(now - last, -1.0) for name, last in self._last_calls.items()}
-        return self._is_over, seconds
+        ages = {CONTACT_AGE.format(name): now - last for name, last in self._last_calls.items()}
+        return trouble, {**numbers, "pate_calls_refused_total": self._num_refused, **ages}
 
     def end(self, seconds: float = 10.0) -> tuple[str, ...]:
         """Says that the run is over; waits until all heard it who asked before, or so long.

@@ -82,7 +82,6 @@ class Roster(abc.ABC):
 
 COORDINATOR = "coordinator"  # name in its certificate
 OVER = "Over"  # the method of every server that says whether its run is over
-STATUS = "Status"  # the one that says so to who looks on, and when each caller called last
 GIVE_UP_SECONDS = 3600.0  # without a connection, after which a process gives up
 CALL_SECONDS = 60.0  # that a call may take, beside what it waits at the server
 

@@ -58,7 +58,7 @@ from pate_tf.representations.catalogue import (
     is_known,
     pool_features_by_name,
 )
-from pate_tf.representations.raw import MOST_OF_PAIRS
+from pate_tf.representations.raw import MAX_OF_PAIRS
 
 OF_VOTES = ("num_queries", "strategy", "num_neighbours")  # settings
 
@@ -177,7 +177,7 @@ class SumsOption:
         if not self._can_try:
             width = int(encoders[name].num_features) if encoders else 1
             return name, self._by_formula(width), 1.0
-        if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MOST_OF_PAIRS:
+        if "raw" in names[1:] and encoders["raw"].num_features - 1 <= MAX_OF_PAIRS:
             encoders["pairs"] = encoder_of(pool, "pairs", self._seed)
         with reporting.clock("trying representations on labeled samples of the pool"):
             if len(encoders) > 1:

@@ -25,7 +25,7 @@ from pate_tf.accounting.mechanisms.charged_once import MOMENT_WEIGHT, RESIDUAL_N
 from pate_tf.core.checks import IntArray
 from pate_tf.core.dataset import is_labeled
 from pate_tf.core.public import PoolLabels
-from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
+from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.postprocessing.label_propagation import neighbour_graph, propagate
 
 FloatArray = npt.NDArray[np.float64]
@@ -621,8 +621,8 @@ def functions_of_moments(
     counts = sums[-1] / CONSTANT
     if groups is not None:  # the sums of each group add up to the number of records, too
         is_of = groups == np.unique(groups)[:, None]  # [num_groups, width - 1]
-        size = math.sqrt((1.0 - CONSTANT_SHARE) / len(is_of))  # of what is not 0
-        precise = [CONSTANT_SHARE, *(size**2 / is_of.sum(axis=1))]
+        size = math.sqrt((1.0 - CONSTANT_FRACTION) / len(is_of))  # of what is not 0
+        precise = [CONSTANT_FRACTION, *(size**2 / is_of.sum(axis=1))]
         counts = np.average([counts, *(is_of @ sums[:-1] / size)], axis=0, weights=precise)
     shares = np.maximum(counts, 1.0)
     shares /= number if max_labels else shares.sum()

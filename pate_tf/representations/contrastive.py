@@ -1,7 +1,7 @@
-"""Contrastive features: a network trained on a pool without labels.
+"""Contrastive features: networks trained on a pool without labels.
 
-Chen et al. 2020, "SimCLR", arXiv 2002.05709: the network learns to find, for one of two augmented
-copies of an image, the other one among copies of other images.
+Chen et al. 2020, "SimCLR", arXiv 2002.05709. A network sees two augmented copies of each image and
+learns to find the second copy of an image among the copies of all other images.
 """
 
 import dataclasses
@@ -28,28 +28,28 @@ from pate_tf.students.student_training import (
     step_seeds,
 )
 
-# Two networks, each of half the steps, err less than one.
+# Two networks with half the steps each make fewer errors than one network.
 NETWORKS = 2
-# Chosen by labels of public pools, never by held-out samples (docs/how-to/small_teachers.md):
+# Chosen by labels of public pools, never by held-out samples (docs/how-to/small_teachers.md).
 STEPS = 450
-FEWEST_STEPS = 100
-PASSES = 64  # over the pool, between these numbers of steps: few images teach no more in more
+MIN_STEPS = 100
+PASSES = 64  # over the pool, within these limits; more passes over few images add nothing
 BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
 PROJECTION = (256, 64)  # units of the layers between the features and the loss
-MOST_DIRECTIONS = 256  # of a view
+MAX_DIRECTIONS = 256  # of a view
 
 
 class ContrastivePart(encoder.Part):
-    """Two views of each network: its last hidden layer, and what contrastive learning compares.
+    """Two views of each network: its last hidden layer, and the output of its projection.
 
-    Each along at most `MOST_DIRECTIONS` directions in which the pool's images differ most. Initial
-    weights differ from network to network, hence they err on different inputs.
+    Each view is projected on at most `MAX_DIRECTIONS` principal directions of the pool. The
+    networks start from different weights, so that they make different errors.
     """
 
     def __init__(self, dataset: Dataset, seed: int) -> None:
-        """Builds a data set's default architecture with weights of a seed."""
+        """Builds a data set's default architecture with weights drawn by a seed."""
         super().__init__()
         self._order_seed, *seeds = derived_seeds(seed, 1 + 2 * NETWORKS)
         self.networks = list[tuple[keras.Model, keras.Model]]()
@@ -68,7 +68,7 @@ class ContrastivePart(encoder.Part):
             self.networks.append((body, projection))
         (num_hidden,) = self.networks[0][0].output_shape[1:]
         self.along = [
-            encoder.Directions(number, MOST_DIRECTIONS)
+            encoder.Directions(number, MAX_DIRECTIONS)
             for number in (num_hidden, PROJECTION[-1]) * NETWORKS
         ]
         self.widths = tuple(along.width for along in self.along)
@@ -91,7 +91,7 @@ class ContrastivePart(encoder.Part):
         return [tf.math.l2_normalize(view, axis=1) for view in views]
 
     def train(self, pool: Pool) -> None:
-        """Learns from a pool's images, and takes mean and directions from them.
+        """Trains on a pool's images, and takes the mean and directions from them.
 
         Raises:
             TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -99,12 +99,12 @@ class ContrastivePart(encoder.Part):
         dataset = pool.dataset
         seed = self._order_seed
         model = ContrastiveModel(self.networks)
-        num_steps = min(STEPS, max(FEWEST_STEPS, PASSES * len(pool) // BATCH_SIZE))
+        num_steps = min(STEPS, max(MIN_STEPS, PASSES * len(pool) // BATCH_SIZE))
         schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
         model.compile(optimizer=keras.optimizers.Adam(schedule))
-        model.optimizer.build(model.trainable_weights)  # or the first step is traced twice
+        model.optimizer.build(model.trainable_weights)  # otherwise the first step is traced twice
         images = ShuffledItems(pool.inputs, batch_size=min(BATCH_SIZE, len(pool)), seed=seed)
-        # The changes that two copies may differ by: small shifts keep the label of any image.
+        # Small shifts keep the label of any image, so copies may always differ by them.
         is_unknown = dataset.augmentation == "none"
         changes = dataclasses.replace(dataset, augmentation="shift") if is_unknown else dataset
 
@@ -120,7 +120,7 @@ class ContrastivePart(encoder.Part):
         model.fit(batches.prefetch(tf.data.AUTOTUNE), shuffle=False, verbose=0)
         if not all(np.isfinite(weights).all() for weights in model.get_weights()):
             raise TrainingDivergedError(
-                "representation contrastive: expected finite weights after training, got others"
+                "representation contrastive: training diverged, some weights are not finite"
             )
         lengths = [int(along.mean.shape[0]) for along in self.along]
         sums = [np.zeros(length) for length in lengths]
@@ -139,20 +139,20 @@ class ContrastivePart(encoder.Part):
 
 
 class ContrastiveModel(keras.Model):
-    """Learns, by each of several networks, to match two changed copies of every input of a batch.
+    """Trains several networks to match two augmented copies of every input in a batch.
 
-    A batch is float32 `[2 * batch, *input_shape]`, raw: the first copies before the second ones.
+    A batch is float32 `[2 * batch, *input_shape]`: first copies, then second copies, not scaled.
     """
 
     def __init__(self, networks: Sequence[tuple[keras.Model, keras.Model]]) -> None:
-        """Takes pairs of a network from raw inputs to features, and one from these on."""
+        """Takes pairs: a network from raw inputs to features, and its projection."""
         super().__init__()
         self.networks = list(networks)
         self.tracker = keras.metrics.Mean("loss")
         self.built = True
 
     def train_step(self, data: tf.Tensor) -> dict[str, Any]:
-        """One step."""
+        """Takes one step."""
         weights = self.trainable_weights
         num_copies = tf.shape(data)[0]
         itself = tf.eye(num_copies, dtype=tf.bool)
@@ -161,7 +161,7 @@ class ContrastiveModel(keras.Model):
             loss = 0.0
             for body, projection in self.networks:
                 copies = projection(body(data, training=True), training=True)
-                # Mean cross-entropy of finding each input's other copy among all copies.
+                # Mean cross-entropy of finding the other copy of each input among all copies.
                 directions = tf.math.l2_normalize(copies, axis=1)
                 logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
                 logits = tf.where(itself, logits.dtype.min, logits)
@@ -172,29 +172,29 @@ class ContrastiveModel(keras.Model):
         return {"loss": self.tracker.result()}
 
 
-# Features of a pool from a network that is trained on labels of some of it.
+# Features of a pool from a network that is trained on some labels of the pool.
 #
-# They separate classes that features without labels do not: a seven with a bar from a two.
+# They separate classes that features without labels do not, such as a barred seven and a two.
 
 
 STUDENT = "consistency"
 STUDENT_STEPS = 1_000
-PART = 5_000  # inputs whose features are in memory in double precision
+CHUNK = 5_000  # inputs whose features are in memory in double precision
 
 
 def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:
     """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
 
-    It learns from labels of public images that may be partly wrong.
+    The student learns from labels of public images, some of which may be wrong.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
-    # Another one than those that the features without labels come from.
+    # A seed that differs from the seeds of the features without labels.
     own_seed = derived_seeds(seed, 2 + 2 * NETWORKS)[-1]
     settings = StudentSettings(student=STUDENT, max_steps=STUDENT_STEPS, seed=own_seed)
     student = kind_of(STUDENT).train(complete(settings, pool.dataset), labels, pool)
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
-    parts = range(0, len(pool), PART)
-    features = (outputs(hidden, pool.inputs[at : at + PART]).astype(np.float32) for at in parts)
+    parts = range(0, len(pool), CHUNK)
+    features = (outputs(hidden, pool.inputs[at : at + CHUNK]).astype(np.float32) for at in parts)
     return np.concatenate([with_norm_one(rows.reshape(len(rows), -1)) for rows in features])

@@ -1,7 +1,7 @@
-"""Frozen encoders that a person brings: by name, from a file or folder, from memory.
+"""The user's frozen encoders: by name, from a file or folder, or from memory.
 
-Nothing here can tell what such a model was trained on. Features are public only if none of its
-weights depends on private records: the person vouches for that, and the statement says so.
+Nothing here can check what such a model was trained on. Its features are public only if none of its
+weights depends on private records. The user vouches for that, and the statement says so.
 """
 
 import difflib
@@ -36,21 +36,21 @@ from pate_tf.students.student_kinds.linear_head import LinearHead
 
 PREFIX = "encoder"
 HUB = "hub"
-# Pixels: of images that Keras Applications were trained on, and of presets that name no size.
+# Pixels of the training images of Keras Applications, and of presets without a size.
 USUAL_SIDE = 224
-LARGEST_FACTOR = 4  # by which small images are enlarged
-LEAST_SIDE = 75  # that each of these networks takes
+MAX_FACTOR = 4  # by which small images are enlarged
+MIN_SIDE = 75  # pixels that all of these networks accept
 ALPHAS = (1.0, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)  # widths of MobileNets
-ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of the colors of ImageNet
-# Inputs of one forward pass. The fewer, the fewer places of private batches stay empty; a GPU is
-# hardly busy with few.
-TOGETHER = 16
-TOGETHER_ON_GPU = 64
-MOST_DIRECTIONS = 256  # each gets as much noise
-MOST_PROJECTED = 256  # numbers that stand for an output where there is no pool
+ROOTS_OF_DEVIATIONS = np.sqrt([0.229, 0.224, 0.225])  # of ImageNet's colors
+# Inputs of one forward pass. Small batches leave fewer places of private batches empty, but don't
+# keep a GPU busy.
+BATCH = 16
+BATCH_ON_GPU = 64
+MAX_DIRECTIONS = 256  # each gets the same noise
+MAX_PROJECTED = 256  # numbers that represent an output without a pool
 
 Outputs = Callable[[tf.Tensor], tf.Tensor]  # from raw inputs, float32, to outputs
-Encoding = tuple[Outputs, Sequence[Any], bool]  # with variables, and whether rows are independent
+Encoding = tuple[Outputs, Sequence[Any], bool]  # outputs, variables, are rows independent?
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
@@ -59,56 +59,56 @@ def applications() -> dict[str, Callable[..., keras.Model]]:
 
 
 def _parts(name: Named) -> tuple[str, str, str]:
-    """Returns of `NAME@SIDE:WHERE` its parts, those empty that are not there."""
+    """Returns the parts of `NAME@SIDE:WHERE`; a missing part is empty."""
     head, _, where = (name if isinstance(name, str) else "").partition(":")
     head, _, side = head.partition("@")
     return head, side, where
 
 
 def is_pretrained(name: Named) -> bool:
-    """Whether a representation's name is that of a frozen encoder: of a network, file or folder."""
+    """Whether a representation is a frozen encoder: a network, a file or a folder."""
     return _parts(name)[0] in {PREFIX, HUB, *applications()}
 
 
 def suggestion(name: Named) -> str:
-    """Returns the networks of Keras Applications whose names are like a wrong one, in words."""
+    """Returns a hint at networks of Keras Applications with a similar name; may be empty."""
     by_lower = {each.lower(): each for each in applications()}
     close = difflib.get_close_matches(_parts(name)[0].lower(), by_lower, cutoff=0.75)
-    return f"; is it {' or '.join(by_lower[each] for each in close)}?" if close else ""
+    return f". Did you mean {' or '.join(by_lower[each] for each in close)}?" if close else ""
 
 
 def resolved(name: str) -> str:
     """Returns a name with an absolute path.
 
     Raises:
-        ValueError: if there is no such file, or a side is no such number. No file is opened.
+        ValueError: if there is no such file, or a side is not valid. No file is opened.
     """
     head, side, where = _parts(name)
     path = pathlib.Path(where)
-    if side and (head in (PREFIX, HUB) or not (side.isdecimal() and int(side) >= LEAST_SIDE)):
+    if side and (head in (PREFIX, HUB) or not (side.isdecimal() and int(side) >= MIN_SIDE)):
         raise ValueError(
-            f"representation: expected NAME@SIDE, a side of images in pixels, {LEAST_SIDE} or "
-            f"more, after the name of a network of Keras Applications, got {name!r}"
+            f"representation: in NAME@SIDE the name must be a network of Keras Applications, and "
+            f"the side at least {MIN_SIDE} pixels; got {name!r}"
         )
     if head == PREFIX and (path.suffix != ".keras" or not path.is_file()):
-        got = "a file of another kind: save the model as .keras" if path.is_file() else "none"
+        fault = "is not a .keras file: save the model as .keras" if path.is_file() else "is missing"
         raise ValueError(
-            f"representation: expected a .keras file at {path}, got {got}; of other models take "
-            f"NAME:FILE, {HUB}:FOLDER or module:function"
+            f"representation: {path} {fault}. Other models are NAME:FILE, {HUB}:FOLDER or "
+            f"module:function."
         )
     if head == HUB and not where:
-        raise ValueError(f"representation: expected {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")
+        raise ValueError(f"representation must be {HUB}:PRESET or {HUB}:FOLDER, got {name!r}")
     if head not in (PREFIX, HUB) and where and not path.is_file():
         raise ValueError(
-            f"representation: expected a file of weights of {head}, .keras, .weights.h5 or .h5, at "
-            f"{path}, got none"
+            f"representation: there is no file {path} with weights of {head} (.keras, .weights.h5 "
+            f"or .h5)"
         )
     absolute = os.path.abspath(where) if where and path.exists() else where
     return f"{name.removesuffix(where)}{absolute}"
 
 
 def public_name(name: Named) -> str:
-    """Returns what is published of a name: no folder of the holder's."""
+    """Returns the part of a name that may be published: no folder of the data holder."""
     name = name_of(name)
     where = _parts(name)[2]
     is_path = pathlib.Path(where).is_absolute()
@@ -117,15 +117,15 @@ def public_name(name: Named) -> str:
 
 
 def encoder(name: Named, pool: Pool) -> Encoder:
-    """Returns the encoder of a frozen model; each input of the pool goes through it once.
+    """Returns the encoder of a frozen model; encodes each input of the pool once.
 
     Args:
-        name: as of `resolved`; or a function, itself or as `module:function`, from a `Dataset` to a
+        name: see `resolved`; or a function, itself or as `module:function`, from a `Dataset` to a
             Keras model.
-        pool: public inputs, maybe none, of the data set whose raw inputs the encoder takes.
+        pool: public inputs of the data set whose raw inputs the encoder takes; may be empty.
 
     Raises:
-        ValueError: if the model can't be had, or does not take such inputs.
+        ValueError: if the model can't be loaded, or does not accept such inputs.
     """
     dataset = pool.dataset
     head, side, where = _parts(name)
@@ -152,11 +152,12 @@ def encoder(name: Named, pool: Pool) -> Encoder:
 
 
 class ModelPart(Part):
-    """One view of norm 1: outputs of a frozen model, flattened.
+    """One view of norm 1: the flattened outputs of a frozen model.
 
-    With a pool, its mean is subtracted, and they are taken along its foremost directions. Without,
-    they are divided by their norm and projected (Johnson and Lindenstrauss 1984); what is positive
-    and what is negative become two features, as sums of moments take no negative number.
+    With a pool, outputs are centered and projected on the pool's first principal directions.
+    Without a pool, they are divided by their norm and projected at random (Johnson and
+    Lindenstrauss 1984). The positive and the negative part then become two features, because noisy
+    moments need non-negative numbers.
     """
 
     is_frozen = True
@@ -173,18 +174,19 @@ class ModelPart(Part):
         """Takes a model.
 
         Args:
-            outputs: of raw inputs.
-            variables: of the model.
-            by_row: whether each row of a batch is proven to be by itself.
-            pool: public inputs, maybe none.
-            allowed: stateful operations that it may have, as of `refuse_state`.
+            outputs: maps raw inputs to outputs.
+            variables: variables of the model.
+            by_row: whether the rows of a batch are proven to be independent.
+            pool: public inputs; may be empty.
+            allowed: stateful operations that the model may have, see `refuse_state`.
 
         Raises:
-            ValueError: unless it maps raw inputs to numbers, as many for each, without state.
+            ValueError: unless the model maps each raw input to the same number of outputs, without
+                state.
         """
         super().__init__()
-        together = TOGETHER_ON_GPU if tf.config.list_physical_devices("GPU") else TOGETHER
-        self.places = together if by_row else 1
+        batch = BATCH_ON_GPU if tf.config.list_physical_devices("GPU") else BATCH
+        self.places = batch if by_row else 1
         self._outputs = outputs
         self.learnt = list(variables)
         spec = tf.TensorSpec([None, *pool.dataset.input_shape], tf.float32)
@@ -192,58 +194,60 @@ class ModelPart(Part):
             self._graph = tf.function(self.raw, autograph=False).get_concrete_function(spec)
             refuse_state(self._graph, "representation", allowed)
             self._check_outputs(pool)
-        except Exception as error:  # of any kind, from the model
+        except Exception as error:  # a model may raise any kind
             if str(error).startswith("representation"):
                 raise
             raise ValueError(
-                f"representation: expected a model that takes {self.places} inputs at a time, got "
+                f"representation: the model fails on a batch of {self.places} inputs: "
                 f"{_reason(error)}"
             ) from None
         width = self._graph.structured_outputs.shape[1]
-        self.view = Directions(width, min(MOST_DIRECTIONS, max(1, len(pool) - 1)))
+        self.view = Directions(width, min(MAX_DIRECTIONS, max(1, len(pool) - 1)))
         self._projection = None
         if pool:
             self.widths = (self.view.width,)
             self.variances = [self.view.variances]
             self.learnt = [*variables, *self.view.learnt]
         else:
-            number = min(MOST_PROJECTED, width)
+            number = min(MAX_PROJECTED, width)
             drawn = np.random.default_rng(0).standard_normal((width, number))
             self._projection = tf.constant(np.linalg.qr(drawn)[0], tf.float32)
             self.widths = (2 * number,)
 
     def _check_outputs(self, pool: Pool) -> None:
-        """Checks outputs of public inputs, or of values in the public range.
+        """Checks the outputs for public inputs, or for random values in the public range.
 
         Raises:
-            ValueError: if none is finite, or all are the same.
+            ValueError: if no output is finite, or all are equal.
         """
         low, high = (np.asarray(values, np.float32) for values in pool.dataset.value_range)
-        shape = (TOGETHER, *pool.dataset.input_shape)
+        shape = (BATCH, *pool.dataset.input_shape)
         rows = np.random.default_rng(0).uniform(low, high, shape).astype(np.float32)
         rows[0] = low
         rows[1] = high
         if pool:
-            chosen = np.linspace(0, len(pool) - 1, TOGETHER // 2).astype(int)
+            chosen = np.linspace(0, len(pool) - 1, BATCH // 2).astype(int)
             rows[::2] = pool.inputs[chosen]
-        starts = range(0, TOGETHER, self.places)
+        starts = range(0, BATCH, self.places)
         outputs = np.concatenate(
             [self._graph(tf.constant(rows[start : start + self.places])) for start in starts]
         )
         if not np.isfinite(outputs).all(axis=1).any():
-            raise ValueError("representation: the model's outputs are not finite; take another")
+            raise ValueError(
+                "representation: the model's outputs are not finite; use another model"
+            )
         if (outputs == outputs[0]).all():
             raise ValueError(
-                "representation: the model's outputs are the same of different inputs; take another"
+                "representation: the model returns the same outputs for all inputs; use another one"
             )
 
     def fit(self, pool: Pool) -> npt.NDArray[np.float32]:
-        """Takes the directions from a pool's outputs; returns features `[num_inputs, width]`."""
+        """Computes directions from a pool's outputs; returns features `[num_inputs, width]`."""
         outputs = list[npt.NDArray[np.float32]]()
         task = "encoding the pool"
         if self.places == 1:
-            task += " one by one: the model may mix inputs of a batch"
-        # `None`: a bar on a terminal alone.
+            task += " one at a time, as the model may mix inputs of a batch"
+        # `None` shows a bar on terminals only.
         with tqdm(total=len(pool), desc=task, unit="input", disable=None) as bar:
             for start in range(0, len(pool), self.places):
                 batch = pool.inputs[start : start + self.places]
@@ -253,8 +257,8 @@ class ModelPart(Part):
         is_finite = np.isfinite(raw).all(axis=1)
         if not is_finite.all():
             message = (
-                f"representation: outputs of {(~is_finite).sum():,} of {len(raw):,} public inputs "
-                f"are not finite and count for nothing"
+                f"representation: the outputs of {(~is_finite).sum():,} of {len(raw):,} public "
+                f"inputs are not finite and are ignored"
             )
             if not is_finite.any():
                 raise ValueError(message)
@@ -264,22 +268,22 @@ class ModelPart(Part):
         unit = max(float(np.abs(raw - mean).max()), float(np.finfo(np.float32).tiny))
         self.view.find_in(((raw - mean) / unit).astype(np.float32))
         self.view.mean.assign(mean.astype(np.float32))
-        self.view.directions.assign(self.view.directions / unit)  # however small outputs are
+        self.view.directions.assign(self.view.directions / unit)  # also works for tiny outputs
         return np.asarray(self.view(tf.constant(raw)))
 
     def raw(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns the model's outputs, flattened, float32 `[batch, num_outputs]`."""
+        """Returns the model's flattened outputs, float32 `[batch, num_outputs]`."""
         outputs = tf.cast(self._outputs(inputs), tf.float32)
         width = outputs.shape[1:].num_elements()
         if not width:
             raise ValueError(
-                f"representation: expected a model with a number of outputs that is fixed for an "
-                f"input, got {list(outputs.shape)}"
+                f"representation: the model needs a fixed number of outputs for each input, but "
+                f"they have the shape {list(outputs.shape)}"
             )
         return tf.reshape(outputs, [-1, width])
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`, computed for `places` inputs at a time."""
+        """Returns the view float32 `[batch, width]`, computed in batches of `places` inputs."""
         number = tf.shape(inputs)[0]
         (width,) = self.widths
         parts = tf.TensorArray(
@@ -307,28 +311,28 @@ class ModelPart(Part):
 
 
 def _reason(error: Exception) -> str:
-    """Returns an error's kind, and its first line that says what is wrong."""
-    # Of TensorFlow and Keras, the lines before it say where.
+    """Returns an error's kind and the first line that describes it."""
+    # TensorFlow and Keras begin with lines about the location.
     where = ("Graph execution", "Detected at", "Exception encountered", "Node:", " ", "\t")
     lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
     return f"{type(error).__name__} ({' '.join(lines[:1]).strip()})"
 
 
 def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
-    """Returns the call of a Keras model that takes raw inputs, and its variables, whether by row.
+    """Returns the encoding of a Keras model that takes raw inputs.
 
-    Images are brought to the model's size (bilinear) and colors, where it has fixed ones.
+    Images are resized (bilinear) and colored if the model needs another size or three colors.
 
     Raises:
-        ValueError: if it takes others.
+        ValueError: if the model does not accept such inputs.
     """
     shape, output = (getattr(model, f"{side}_shape", None) for side in ("input", "output"))
     if not (
         isinstance(model, keras.Model) and isinstance(shape, tuple) and isinstance(output, tuple)
     ):
         raise ValueError(
-            f"representation {what}: expected a Keras model of one input and one output that knows "
-            f"its input, got {type(model).__name__}"
+            f"representation {what} must be a Keras model with one input of known shape and one "
+            f"output, got {type(model).__name__}"
         )
     expected = dataset.input_shape
     size = tuple(fixed or free for fixed, free in zip(shape[1:], expected, strict=False))
@@ -336,8 +340,8 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
     fits = is_image and (expected[2] == size[2] or (expected[2], size[2]) == (1, 3))
     if (size != expected and not fits) or not tf.TensorShape(output[1:]).num_elements():
         raise ValueError(
-            f"representation {what}: expected {[None, *expected]} to features of one number, got "
-            f"{list(shape)} to {list(output)}"
+            f"representation {what} must map {[None, *expected]} to a fixed number of features; "
+            f"it maps {list(shape)} to {list(output)}"
         )
 
     def outputs(inputs: tf.Tensor) -> tf.Tensor:
@@ -353,20 +357,20 @@ def _raw_outputs(model: Any, what: str, dataset: Dataset) -> Encoding:
 
 
 def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding:
-    """Returns a network's average-pooled outputs with its preprocessing, and its variables.
+    """Returns the encoding of a network: its preprocessing and average-pooled outputs.
 
     Args:
-        name: of the network.
-        side: of its images in pixels, the longer one; empty for four times that of the data set's
-            images, at most `USUAL_SIDE`.
-        where: file of its weights; empty for those of ImageNet, which Keras downloads.
-        dataset: whose images it takes.
+        name: name of the network.
+        side: longer side of its images in pixels; empty for `MAX_FACTOR` times the data set's, at
+            most `USUAL_SIDE`.
+        where: file with its weights; empty for ImageNet's weights, which Keras downloads.
+        dataset: data set of the images.
     """
     colour_images(tf.zeros([1, *dataset.input_shape]), dataset, (1, 1))  # before a download
     height, width, _ = dataset.input_shape
-    longest = int(side) if side else min(USUAL_SIDE, LARGEST_FACTOR * max(height, width))
+    longest = int(side) if side else min(USUAL_SIDE, MAX_FACTOR * max(height, width))
     size: tuple[int, ...] = tuple(
-        max(LEAST_SIDE, round(each * longest / max(height, width))) for each in (height, width)
+        max(MIN_SIDE, round(each * longest / max(height, width))) for each in (height, width)
     )
     path = pathlib.Path(where)
     if path.suffix == ".keras":
@@ -377,18 +381,18 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
     elif where:
         model = _with_weights(name, size, path)
     else:
-        # A NASNet's weights are for one size.
+        # The weights of a NASNet need one image size.
         shape = None if name.startswith("NASNet") else (*size, 3)
         try:
             model = applications()[name](include_top=False, pooling="avg", input_shape=shape)
-        except Exception as error:  # of any kind, from the network
+        except Exception as error:  # a download may raise any kind
             raise ValueError(
-                f"representation {name}: expected weights that Keras can download, got "
-                f"{_reason(error)}; without a network take {name}:FILE, a file of its weights"
+                f"representation {name}: Keras can't download the weights: {_reason(error)}. "
+                f"Without a network connection use {name}:FILE, a file with the weights."
             ) from None
     preprocess = sys.modules[applications()[name].__module__].preprocess_input
     means = [layer.adapt_mean for layer in model.layers if hasattr(layer, "adapt_mean")]
-    # Keras divides colors by these roots too, but for weights of ImageNet from a file.
+    # For downloaded weights Keras also divides colors by these roots; for files it does not.
     lacks_roots = path.suffix == ".h5" and preprocess.__module__.endswith(".efficientnet")
     middle = 255.0 * np.ravel(means[0]) if lacks_roots and np.any(means[0]) else None
 
@@ -398,19 +402,19 @@ def _application(name: str, side: str, where: str, dataset: Dataset) -> Encoding
             pictures = middle + (pictures - middle) / ROOTS_OF_DEVIATIONS
         return model(preprocess(pictures), training=False)
 
-    # What Keras builds is by row; a file of weights changes no layer, another file may.
+    # Keras builds row-wise networks, and a file of weights changes no layer. A .keras file may.
     return outputs, model.variables, path.suffix != ".keras" or is_row_wise(model)
 
 
 def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras.Model:
-    """Returns a network with the weights of a file, `.weights.h5` or `.h5`, with or without top."""
+    """Returns a network with the weights of a `.weights.h5` or `.h5` file, with or without top."""
     build = applications()[name]
     takes_alpha = "alpha" in inspect.signature(build).parameters
     refused = ValueError(
-        f"representation {name}: expected weights of this network in {path}, with its top of 1,000 "
-        f"classes or without, got others; a whole model may be saved as .keras"
+        f"representation {name}: {path} does not contain weights of this network, with or without "
+        f"its top of 1,000 classes. You can save the whole model as .keras instead."
     )
-    kernels: list[str] = []  # of convolutions, as many whatever the width
+    kernels: list[str] = []  # of convolutions; their number is the same for all widths
     try:
         with h5py.File(path) as file:
             file.visititems(
@@ -430,12 +434,12 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
                     include_top=has_top, weights=None, input_shape=(*size, 3), **top, **width
                 )
                 if sum(len(weight.shape) == 4 for weight in model.weights) != len(kernels):
-                    break  # of no width are there as many
+                    break  # no width has this number of kernels
                 model.set_weights([np.full(weight.shape, np.nan) for weight in model.weights])
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of parts of the file that are its top
+                    warnings.simplefilter("ignore")  # Keras warns about the top in the file
                     model.load_weights(path)
-            except Exception:  # h5py and Keras each raise their own kinds
+            except Exception:  # h5py and Keras raise several kinds
                 continue
             if all(np.isfinite(weight).all() for weight in model.get_weights()):
                 return _without_top(model, name)
@@ -443,21 +447,21 @@ def _with_weights(name: str, size: tuple[int, ...], path: pathlib.Path) -> keras
 
 
 def _without_top(model: Any, name: str) -> keras.Model:
-    """Returns a network up to the averages of its last feature maps."""
+    """Returns a network that ends with the averages of its last feature maps."""
     shape = getattr(model, "input_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[3] != 3:
-        raise ValueError(f"representation {name}: expected a network of color images, got another")
+        raise ValueError(f"representation {name}: the model does not take color images")
     names = {each: "".join(filter(str.isalnum, each.lower())) for each in applications()}
     given = "".join(filter(str.isalnum, model.name.lower()))
-    # The longest, as names of networks begin with those of others; both NASNets have one name.
+    # The longest match, because some names begin with another name. Both NASNets have one name.
     fitting = [each for each, short in names.items() if given.startswith(short)]
     other = max(fitting, key=len, default=name)
     if other != name:
-        raise ValueError(f"representation {name}: the file contains {other}; write {other}:FILE")
+        raise ValueError(f"representation {name}: the file contains {other}; use {other}:FILE")
     if not given.startswith(names[name]) and given != names[name][:6]:
         warnings.warn(
-            f"representation {name}: expected this network, got {model.name!r}, which gets inputs "
-            f"as {name} does; of other models take {PREFIX}:FILE",
+            f"representation {name}: the file contains {model.name!r}. It gets the preprocessing "
+            f"of {name}. For another model use {PREFIX}:FILE.",
             stacklevel=4,
         )
     average = keras.layers.GlobalAveragePooling2D
@@ -476,20 +480,20 @@ def _without_top(model: Any, name: str) -> keras.Model:
     return keras.Model(model.inputs, average()(maps))
 
 
-# What is proven of a stranger's model before private records go through it.
+# Checks of an unknown model before private records go through it.
 #
-# Its traced graph is scanned for state, and a batch is used only where each row is proven to be by
-# itself. All other models get one input at a time.
+# Its traced graph is scanned for state. A batch has several inputs only if the rows are proven to
+# be independent. All other models get one input at a time.
 
 
-# Built-in layers whose row of outputs is made of the same row of inputs alone, by the reason. That
+# Built-in layers whose rows of outputs only depend on the same row of inputs, by the reason. This
 # holds if `training` is false and `_is_by_row` finds no other axis.
 REASONS = {
-    "one function of each number, or of the numbers in one place": (
+    "one function of each number, or of the numbers at one position": (
         "InputLayer Rescaling Normalization Activation ReLU LeakyReLU ELU PReLU Add Subtract "
         "Multiply Average Maximum Minimum"
     ),
-    "without training nothing is dropped, and stored statistics are taken": (
+    "outside of training nothing is dropped, and stored statistics are used": (
         "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D GaussianDropout GaussianNoise "
         "BatchNormalization"
     ),
@@ -500,7 +504,7 @@ REASONS = {
         "GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D "
         "GlobalMaxPooling3D"
     ),
-    "the numbers of a row in another order, several times, or with zeros": (
+    "numbers of a row, reordered, repeated, or with zeros": (
         "Flatten Reshape Permute RepeatVector ZeroPadding1D ZeroPadding2D ZeroPadding3D Cropping1D "
         "Cropping2D Cropping3D UpSampling1D UpSampling2D UpSampling3D Concatenate"
     ),
@@ -510,7 +514,7 @@ LAYERS = {getattr(keras.layers, name) for name in ROW_WISE}
 # Arithmetic of a tensor with a number, or of two tensors of the same rank.
 ARITHMETIC = {keras_numpy.Add, keras_numpy.Subtract, keras_numpy.Multiply, keras_numpy.TrueDivide}
 ACTIVATIONS = {each for each in vars(keras.activations).values() if callable(each)}
-# Of keras-hub, encoders that attend or convolve within a row: their code builds all layers.
+# Encoders of keras-hub that attend or convolve within a row. Their code builds all layers.
 HUB_MODELS = {
     "albert",
     "bert",
@@ -528,20 +532,20 @@ HUB_MODELS = {
 
 
 def answering(model: Any, dataset: Dataset) -> Any:
-    """Returns what `record_features` takes, whose features are a student's outputs.
+    """Returns an encoder for `record_features` whose features are a student's outputs.
 
     Args:
-        model: a student, which may be of anybody's making.
-        dataset: whose raw inputs it takes.
+        model: a student from any source.
+        dataset: data set of its raw inputs.
 
     Raises:
-        ValueError: if it could keep what goes through it.
+        ValueError: if the student could store its inputs.
     """
     spec = tf.TensorSpec([None, *dataset.input_shape], tf.float32)
     call = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     function = call.get_concrete_function(spec)
     is_linear_head = isinstance(model, LinearHead)
-    # Its encoder has been scanned before records went through it, and forms batches itself.
+    # The encoder of a linear head was scanned already, and forms batches itself.
     refuse_state(function, "student", TOKENIZERS if is_linear_head else ())
 
     def batch_features(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -552,7 +556,7 @@ def answering(model: Any, dataset: Dataset) -> Any:
 
 
 def is_row_wise(model: Any) -> bool:
-    """Whether a Keras model is a graph of built-in layers that act on each row by itself."""
+    """Whether a Keras model is a graph of built-in layers that treat rows independently."""
     if type(model) is keras.Sequential:
         model = model._functional
     if type(model) is not Functional or "call" in vars(model):
@@ -562,15 +566,15 @@ def is_row_wise(model: Any) -> bool:
 
 
 def _is_by_row(node: Any) -> bool:
-    """Whether a call of a layer or an operation in a graph acts on each row by itself."""
+    """Whether a call of a layer or an operation in a graph treats rows independently."""
     layer, kind = node.operation, type(node.operation)
     leaves = tf.nest.flatten(node.arguments.args)
     tensors = [each for each in leaves if isinstance(each, keras.KerasTensor)]
     ranks = {len(each.shape) for each in tensors}
-    # Of one axis alone, the last one is that of the batch: softmax would mix all rows.
+    # If there is only one axis, it is the batch: softmax would mix all rows.
     ranked = [*tensors, *node.outputs]
     if any(len(each.shape) < 2 or each.shape[0] is not None for each in ranked):
-        return False  # numbers that are no rows
+        return False  # not rows
     if any(value not in (None, False) for value in node.arguments.kwargs.values()):
         return False  # training=True, or a mask
     others = [each for each in leaves if not isinstance(each, keras.KerasTensor)]
@@ -580,7 +584,7 @@ def _is_by_row(node: Any) -> bool:
         return False
     if kind not in LAYERS:
         return is_row_wise(layer)
-    # Keras' own activation.
+    # An activation of Keras.
     activation = getattr(layer, "activation", None)
     return (
         _has_axes_of_rows(layer, ranks)
@@ -591,21 +595,21 @@ def _is_by_row(node: Any) -> bool:
 
 
 def _has_axes_of_rows(layer: Any, ranks: Collection[int]) -> bool:
-    """Whether no axis of a built-in layer is that of the batch, for inputs of these ranks."""
+    """Whether no axis of a built-in layer is the batch, for inputs of these ranks."""
     axes = tf.nest.flatten(getattr(layer, "axis", None))
     if type(layer) is keras.layers.Softmax and None in axes:
-        return False  # over all numbers of a batch
-    # Arrays of a higher rank would make the batch another axis than it is declared to be.
+        return False  # mixes all numbers of a batch
+    # Arrays of a higher rank would move the batch to another axis.
     if any(np.ndim(getattr(layer, name, 0.0)) > 1 for name in ("scale", "offset")):
         return False
     return not any(axis is not None and (axis == 0 or -axis in ranks) for axis in axes)
 
 
 def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
-    """Whether keras-hub's own code alone made a backbone, and its preprocessing of inputs."""
+    """Whether only code of keras-hub made a backbone and its preprocessing."""
     if type(backbone).__module__.split(".")[:3] != ["keras_hub", "src", "models"]:
         return False
-    # BERT's, which Keras has only with another argument.
+    # The activation of BERT, which Keras only has with another argument.
     gelu = sys.modules["keras_hub.src.utils.keras_utils"].gelu_approximate
     for made in (backbone, preprocessing):
         modules = type(made).__module__.split(".")
@@ -614,7 +618,7 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
         if modules[2] == "models" and modules[3] not in {*HUB_MODELS, "preprocessor"}:
             return False
         for layer in made._flatten_layers(include_self=False, recursive=True):
-            # A folder could bring a graph of its own, or an activation.
+            # A folder could contain another graph or activation.
             is_foreign = not type(layer).__module__.startswith(("keras.src.", "keras_hub.src."))
             if is_foreign or type(layer) in (Functional, keras.Sequential):
                 return False
@@ -623,27 +627,27 @@ def is_row_wise_of_hub(backbone: Any, preprocessing: Any) -> bool:
     return True
 
 
-# Frozen encoders that keras-hub reads: its presets, and folders in the format of Hugging Face.
+# Frozen encoders of keras-hub: its presets, and folders in the format of Hugging Face.
 
 
-LONGEST_SEQUENCE = 128  # tokens
-CHARACTERS_OF_TOKEN = 3  # at least, of most texts
+MAX_TOKENS = 128
+CHARACTERS_PER_TOKEN = 3  # a lower bound for most texts
 
 
 def hub_outputs(where: str, dataset: Dataset) -> Encoding:
-    """Returns pooled outputs of a backbone, its variables, and whether rows are independent.
+    """Returns the encoding of a backbone: its pooled outputs.
 
     Args:
-        where: a preset's name, or a folder: of Keras, or with `config.json` and
-            `model.safetensors`, of texts with the tokenizer's files.
+        where: a preset's name; a folder of Keras; or a folder with `config.json`,
+            `model.safetensors` and, for texts, the files of the tokenizer.
         dataset: images, gray or in three colors; or texts that are kept as characters.
 
     Raises:
-        ValueError: if there is no such encoder, or it is for other data.
+        ValueError: if there is no such encoder, or it takes other data.
     """
     what = f"representation hub:{where}"
     try:
-        importlib.import_module("tensorflow_text")  # its operations are in SavedModels of texts
+        importlib.import_module("tensorflow_text")  # registers operations of SavedModels of texts
         hub: Any = importlib.import_module("keras_hub")
     except ImportError as error:
         if error.name in ("tensorflow_text", "keras_hub"):
@@ -656,16 +660,16 @@ def hub_outputs(where: str, dataset: Dataset) -> Encoding:
         make = _of_images if dataset.kind == "image" else _of_texts
         encode, preprocessing = make(hub, backbone, where, dataset)
         return encode, backbone.variables, is_row_wise_of_hub(backbone, preprocessing)
-    except Exception as error:  # keras-hub, Kaggle and safetensors each raise their own kinds
+    except Exception as error:  # keras-hub, Kaggle and safetensors raise several kinds
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"{what}: expected an encoder of {dataset.kind} data that keras-hub reads, got "
+            f"{what}: keras-hub can't load it as an encoder of {dataset.kind} data: "
             f"{type(error).__name__} ({reason})"
         ) from None
 
 
 def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns mean outputs of images, which the preset's own converter scales."""
+    """Returns the mean outputs for images, which the preset's converter scales."""
     convert = hub.layers.ImageConverter.from_preset(where)
     size = tuple(getattr(backbone, "image_shape", None) or ())[:2]
     size = tuple(side or USUAL_SIDE for side in size or convert.image_size or (None, None))
@@ -678,18 +682,18 @@ def _of_images(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 
 def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
-    """Returns mean outputs over the tokens of texts."""
+    """Returns the mean outputs over the tokens of texts."""
     if not dataset.has_characters:
         raise ValueError(
-            "texts must be kept as characters: characters=512 of Data.from_arrays, or text = 512 "
-            "and characters = true in a schema"
+            "texts must be kept as characters: pass characters=512 to Data.from_arrays, or write "
+            "text = 512 and characters = true in a schema"
         )
-    length = min(LONGEST_SEQUENCE, max(8, dataset.input_shape[0] // CHARACTERS_OF_TOKEN))
+    length = min(MAX_TOKENS, max(8, dataset.input_shape[0] // CHARACTERS_PER_TOKEN))
     tokens = hub.models.TextClassifierPreprocessor.from_preset(where, sequence_length=length)
     if isinstance(tokens.tokenizer, hub.tokenizers.BytePairTokenizer):
         raise ValueError(
-            "its byte-pair tokenizer keeps words of texts in a table; take a preset with a "
-            "WordPiece or SentencePiece tokenizer, such as BERT or XLM-RoBERTa"
+            "its byte-pair tokenizer stores words of texts in a table. Use a preset with a "
+            "WordPiece or SentencePiece tokenizer, such as BERT or XLM-RoBERTa."
         )
 
     def encode(characters: tf.Tensor) -> tf.Tensor:
@@ -701,7 +705,7 @@ def _of_texts(hub: Any, backbone: Any, where: str, dataset: Dataset) -> Any:
 
 
 def _pooled(outputs: Any, mask: tf.Tensor | None) -> tf.Tensor:
-    """Returns means over tokens, or places, of a backbone's outputs: `[batch, num_outputs]`."""
+    """Returns the means of a backbone's outputs over tokens or positions: `[batch, outputs]`."""
     if isinstance(outputs, dict):
         names = ("sequence_output", "encoder_sequence_output", "pooled_output")
         outputs = next(outputs[name] for name in (*names, *outputs) if name in outputs)

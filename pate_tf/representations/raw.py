@@ -1,4 +1,4 @@
-"""Inputs as they are, scaled by what is publicly known of them, and bins: features for tables."""
+"""Features of tables and texts: scaled inputs, bins, products of pairs, and directions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,12 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.models.encoder import Encoder, Part, constants
 
-MOST_HASHED = 512
-MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
+MAX_HASHED = 512
+MAX_DEVIATIONS = 3.0  # standard deviations from the mean; values beyond are clipped
 
 
 def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
-    """Returns the lowest and the highest value of each number of an input, flattened."""
+    """Returns the lowest and the highest value of each number of a flattened input."""
     return [
         np.broadcast_to(np.asarray(side, np.float64), dataset.input_shape).ravel()
         for side in dataset.value_range
@@ -28,13 +28,13 @@ def ranges_of(dataset: Dataset) -> list[npt.NDArray[np.float64]]:
 class RawPart(Part):
     """One view of norm 1: scaled numbers and a constant.
 
-    Numbers of a table are scaled by mean and standard deviation of the pool: a public range says
-    too little of a number that is nearly always 0. Pixels are scaled by their range, and so are
-    all numbers where the pool has no inputs.
+    Numbers of a table are scaled by the mean and standard deviation of the pool, because a range
+    says little about a number that is nearly always 0. Pixels are scaled by their range, and so are
+    all numbers if the pool is empty.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of inputs."""
+        """Takes scales from the pool or from the declared ranges."""
         super().__init__()
         dataset = pool.dataset
         self.num_numbers = int(np.prod(dataset.input_shape))
@@ -49,10 +49,10 @@ class RawPart(Part):
         self.learnt = constants(middle, unit)
         self._middle, self._unit = self.learnt
         self.widths = (self.num_numbers + 1,)
-        # Of a hashed text without a pool, fewer buckets: each product of two gets noise.
+        # Without a pool, texts use fewer buckets, because each product of two gets noise.
         self._folded = 0
         if dataset.kind == "text" and not pool:
-            sizes = range(1, MOST_HASHED + 1)
+            sizes = range(1, MAX_HASHED + 1)
             self._folded = max(size for size in sizes if rows.shape[1] % size == 0)
             self.widths = (self._folded,)
 
@@ -66,29 +66,29 @@ class RawPart(Part):
         return [tf.math.l2_normalize(joined, axis=1)]
 
     def numbers(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns inputs as they are, flattened, float32 `[batch, num_numbers]`."""
+        """Returns flattened inputs, float32 `[batch, num_numbers]`."""
         return tf.reshape(inputs, [-1, self.num_numbers])
 
     def scaled(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns scaled numbers, float32 `[batch, num_numbers]`."""
-        most = MOST_DEVIATIONS / 2.0
+        most = MAX_DEVIATIONS / 2.0
         return tf.clip_by_value((self.numbers(inputs) - self._middle) / self._unit, -most, most)
 
 
 def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns rows `[num_rows, num_features]` divided by their L2 norms, in their type."""
+    """Returns rows `[num_rows, num_features]` divided by their L2 norms."""
     norm = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.maximum(norm, np.finfo(rows.dtype).tiny)
 
 
-# Of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file, where 5 are
-# worse at all but .1, and 20 at all (docs/how-to/small_teachers.md).
+# Bins of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file: 5 bins are
+# worse at all epsilons but .1, and 20 bins at all (docs/how-to/small_teachers.md).
 BINS = 10
-WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
-MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each
-# Without a pool: bins of a number's range, of equal widths, and where the lowest one is split, as
-# of a number that is nearly always near its lowest value. With much noise few bins are better:
-# chosen on Adult's training file and on tables of R's packages Ecdat and ggplot2
+WEIGHT_OF_BINS = 0.5  # norm; chosen likewise and on three tables of benchmarks/own_data.py
+MAX_BINS = 1_000  # of all numbers together; each of many numbers gets fewer
+# Without a pool, a number's range has bins of equal widths. The lowest bin is split again, because
+# many numbers are nearly always close to their lowest value. With much noise, few bins are better.
+# Chosen on Adult's training file and on tables of R's packages Ecdat and ggplot2
 # (`catalogue.MIN_RECORDS_OVER_NOISE`).
 BINS_OF_RANGE = 25
 SPLITS = (1 / 32, 1 / 4)
@@ -96,18 +96,18 @@ COARSE_BINS = 4
 
 
 class BinsPart(Part):
-    """One view of norm 1: that of `RawPart`, and in which of its bins each number lies.
+    """One view of norm 1: the view of `RawPart`, and a one-hot bin for each number.
 
-    A linear function of them is a sum of a function of each column, a generalized additive model
-    (Hastie and Tibshirani 1986). The bins' part of the squared norm is a quarter of the other's, so
-    that where a linear function of the columns tells enough little is lost. Bins hold about as many
-    of the pool's inputs each, where a value that more of them share counts as often as a bin holds:
-    of a column that is nearly always 0, the other values have bins, too. A number of only two
-    values has none. Without a pool, bins follow from declared ranges (`edges_of_ranges`).
+    A linear function of these features is a generalized additive model (Hastie and Tibshirani
+    1986): a sum of one function per column. Bins have a quarter of the squared norm of the other
+    features, so that little is lost if a linear function of the columns is sufficient. Each bin
+    contains about equally many inputs of the pool. A frequent value counts at most as one full bin,
+    so that a column that is nearly always 0 has bins for its other values. A number with only two
+    values has no bins. Without a pool, bins follow from declared ranges (`edges_of_ranges`).
     """
 
     def __init__(self, pool: Pool, *, are_coarse: bool = False) -> None:
-        """Takes what is publicly known of inputs, and whether bins are few."""
+        """Takes bins from the pool or from the declared ranges; coarse bins are fewer."""
         super().__init__()
         self._raw = RawPart(pool)
         self._unbinned = None
@@ -119,7 +119,7 @@ class BinsPart(Part):
         if not pool:
             self._unbinned = np.setdiff1d(np.arange(self._raw.widths[0] - 1), columns)
             groups = one_hot_groups(pool.dataset, [*self._unbinned, *columns])
-            if groups is not None:  # numbers, whose bins have an order, count from -1 down
+            if groups is not None:  # ordered bins of numbers count from -1 down
                 is_number = np.isin(groups, groups[len(self._unbinned) :])
                 self.groups = np.where(is_number, -1 - groups, groups)
         low = [start for edges in inner.values() for start in (-np.inf, *edges)]
@@ -127,15 +127,15 @@ class BinsPart(Part):
         self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     def take(self, values: Sequence[npt.ArrayLike]) -> None:
-        """Takes what was learned; there may be another number of bins."""
+        """Takes stored values; the number of bins may differ."""
         *scales, columns, low, high = values
         self._raw.take(scales)
         if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):
-            raise ValueError("bins: expected a column, a lowest value and an end of each")
-        if np.size(low) > MOST_BINS:
-            raise ValueError(f"bins: expected at most {MOST_BINS:,}, got more")
+            raise ValueError("bins: columns, lower and upper edges must have the same length")
+        if np.size(low) > MAX_BINS:
+            raise ValueError(f"bins: at most {MAX_BINS:,} are allowed, got {np.size(low):,}")
         if not np.isin(columns, np.arange(self._raw.num_numbers)).all():
-            raise ValueError(f"bins: expected columns below {self._raw.num_numbers}, got others")
+            raise ValueError(f"bins: columns must be below {self._raw.num_numbers}")
         self._columns = tf.Variable(columns, trainable=False, dtype=tf.int32)
         self._low, self._high = constants(low, high)
         self.learnt = [*self._raw.learnt, self._columns, self._low, self._high]
@@ -143,7 +143,7 @@ class BinsPart(Part):
         self.widths = (others + int(self._columns.shape[0]),)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`; without a pool no number is negative."""
+        """Returns the view float32 `[batch, width]`; without a pool, no number is negative."""
         numbers = tf.gather(self._raw.numbers(inputs), self._columns, axis=1)
         is_in_bin = tf.cast((numbers >= self._low) & (numbers < self._high), tf.float32)
         if self._unbinned is not None:
@@ -158,26 +158,26 @@ def edges_of_pool(pool: Pool, raw: RawPart, number: int) -> dict[int, npt.NDArra
     rows = raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
     counted = [np.unique(column, return_counts=True) for column in rows.T]
     usable = [column for column, (values, _) in enumerate(counted) if len(values) > 2]
-    number = min(number, MOST_BINS // max(len(usable), 1))
+    number = min(number, MAX_BINS // max(len(usable), 1))
     edges = dict[int, npt.NDArray[Any]]()
     for column in usable if number > 1 else ():
         values, counts = counted[column]
-        shares = np.minimum(counts, counts.sum() / number)
-        places = (shares.cumsum() - shares / 2.0) / shares.sum()
+        weights = np.minimum(counts, counts.sum() / number)
+        places = (weights.cumsum() - weights / 2.0) / weights.sum()
         quantiles = np.interp(np.arange(1, number) / number, places, values)
         above = np.unique(np.searchsorted(values, quantiles))
         above = above[above > 0]
         middle = (values[above - 1].astype(np.float64) + values[above]) / 2.0
-        middle = middle.astype(np.float32)  # in which neighbors may have none
+        middle = middle.astype(np.float32)  # may round to a neighbor
         edges[column] = np.where(middle > values[above - 1], middle, values[above])
     return edges
 
 
 def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDArray[Any]]:
-    """Returns the edges between bins of each number, by declared ranges.
+    """Returns the edges between the bins of each number, from declared ranges.
 
-    A schema says which features are numbers; without one all are. What lies outside of its range
-    counts in the bin next to it.
+    A schema says which features are numbers; without a schema all are. A value outside the range
+    falls into the first or last bin.
     """
     low, high = ranges_of(dataset)
     is_number = np.ones(len(low), bool)
@@ -187,7 +187,7 @@ def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDAr
         is_number = np.repeat(numeric, [column.width for column in columns])
     splits = () if are_coarse else SPLITS
     most = COARSE_BINS if are_coarse else BINS_OF_RANGE
-    number = min(most, MOST_BINS // max(int(is_number.sum()), 1) - len(splits))
+    number = min(most, MAX_BINS // max(int(is_number.sum()), 1) - len(splits))
     places = np.arange(1, max(number, 1)) / max(number, 1)
     inner = np.concatenate([np.array(splits) / number, places]) if number > 1 else places
     return {
@@ -198,12 +198,12 @@ def edges_of_ranges(dataset: Dataset, *, are_coarse: bool) -> dict[int, npt.NDAr
 
 
 def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None:
-    """Returns the column of each feature, if those of each column are one-hot; None otherwise.
+    """Returns the column of each feature if all columns are one-hot; otherwise None.
 
     Args:
-        dataset: says what the columns are.
-        features: places in `RawPart.scaled`, each of a category, or several times of a number that
-            has bins.
+        dataset: describes the columns.
+        features: position in `RawPart.scaled` of each feature. A number with bins repeats its
+            position for each bin.
     """
     columns = np.arange(np.prod(dataset.input_shape))
     if dataset.schema is not None:
@@ -216,33 +216,34 @@ def one_hot_groups(dataset: Dataset, features: Sequence[int]) -> IntArray | None
     return None if (sizes < 2).any() else groups
 
 
-MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145
+MAX_OF_PAIRS = 64  # numbers and categories of an input; they have 2,145 products
 
 
 class PairsPart(Part):
-    """One view of norm 1: products of any two numbers of `RawPart`, the constant among them.
+    """One view of norm 1: products of any two numbers of `RawPart`, including the constant.
 
-    Their inner products are the squares of those of `RawPart`, a polynomial kernel of degree 2.
+    Their inner products are the squares of the inner products of `RawPart`: a polynomial kernel of
+    degree 2.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of at least one input.
+        """Takes scales from a pool of at least one input.
 
         Raises:
-            ValueError: if an input has more than `MOST_OF_PAIRS` numbers and categories.
+            ValueError: if an input has more than `MAX_OF_PAIRS` numbers and categories.
         """
         super().__init__()
         self._raw = RawPart(pool)
         (width,) = self._raw.widths
-        if width - 1 > MOST_OF_PAIRS:
+        if width - 1 > MAX_OF_PAIRS:
             raise ValueError(
-                f"representation: expected inputs of at most {MOST_OF_PAIRS} numbers and "
-                f"categories for pairs, got {width - 1:,}; take bins or raw"
+                f"representation: pairs needs inputs of at most {MAX_OF_PAIRS} numbers and "
+                f"categories, got {width - 1:,}; choose bins or raw"
             )
         rows, columns = np.triu_indices(width)
         self.learnt = self._raw.learnt
         self._places = tf.constant(rows * width + columns)
-        # A product of two numbers stands for itself and its mirror image.
+        # Each product of two different numbers also represents its mirror image.
         self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
         self.widths = (len(rows),)
 
@@ -253,34 +254,34 @@ class PairsPart(Part):
         return [tf.gather(products, self._places, axis=1) * self._weights]
 
 
-# Of texts and of whitened features. On the pool of `packages` of benchmarks/own_data.py 100 and 200
-# directions of texts are level, 50 and 400 worse.
-MOST_DIRECTIONS = 128
-LARGEST_PART = 4_096  # inputs of a pool that are in memory in double precision
+# Directions of texts and of whitened features. On the pool of `packages` in benchmarks/own_data.py,
+# 100 and 200 directions of texts are equally good; 50 and 400 are worse.
+MAX_DIRECTIONS = 128
+CHUNK = 4_096  # inputs of a pool that are in memory in double precision
 
 
 class LsaPart(Part):
     """One view of norm 1: latent semantic analysis of hashed texts (Deerwester et al. 1990).
 
-    Logarithms of hashed n-grams' weights, times the logarithm of how rare each is in the pool
-    (inverse document frequency), along the pool's foremost `MOST_DIRECTIONS` directions.
+    The logarithm of each hashed n-gram's weight is multiplied by its inverse document frequency in
+    the pool. The result is projected on the pool's first `MAX_DIRECTIONS` principal directions.
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of at least one text."""
+        """Takes frequencies and directions from a pool of at least one text."""
         super().__init__()
         rows = pool.inputs.reshape(len(pool), -1)
         rarity = np.log((len(rows) + 1) / (np.count_nonzero(rows, axis=0) + 1))
         (self._rarity,) = constants(rarity)
         total = np.zeros(rows.shape[1])
         products = np.zeros((rows.shape[1], rows.shape[1]))
-        for start in range(0, len(rows), LARGEST_PART):
-            some = self._weighed(tf.constant(rows[start : start + LARGEST_PART])).numpy()
+        for start in range(0, len(rows), CHUNK):
+            some = self._weighed(tf.constant(rows[start : start + CHUNK])).numpy()
             total += some.sum(axis=0, dtype=np.float64)
             products += some.T.astype(np.float64) @ some
         mean = total / len(rows)
         _, directions = np.linalg.eigh(products / len(rows) - np.outer(mean, mean))  # ascending
-        turn = directions[:, -min(MOST_DIRECTIONS, len(rows)) :]
+        turn = directions[:, -min(MAX_DIRECTIONS, len(rows)) :]
         self._mean, self._turn = constants(mean, turn)
         self.learnt = [self._rarity, self._mean, self._turn]
         self.widths = (turn.shape[1],)
@@ -295,30 +296,30 @@ class LsaPart(Part):
         return tf.math.l2_normalize(tf.math.log1p(tf.abs(flat)) * self._rarity, axis=1)
 
 
-# Partly whitened features: what a linear model learns in few noisy steps.
+# Partly whitened features, for linear models that are trained in few noisy steps.
 #
-# Features vary far more in some directions than in others, and gradient descent learns the others
-# last. Noise allows few steps. Whitening altogether would weigh all directions the same, and each
-# direction gets noise: half way there.
+# Features vary far more in some directions than in others. Gradient descent learns the weak
+# directions last, and noise allows only few steps. Full whitening would weight all directions
+# equally, although each gets the same noise. Partial whitening is a compromise.
 
 
-POWER = 0.5  # of the deviation in each direction that features are divided by; 1 whitens
-LEAST = 1e-4  # of the largest variance; less counts as so much
+POWER = 0.5  # features are divided by this power of the deviation; 1 whitens fully
+MIN_VARIANCE = 1e-4  # of the largest variance; smaller ones are raised to it
 
 
 def whitened(encoder: Encoder, pool: Pool) -> Encoder:
-    """Returns an encoder's features, partly whitened by those of at least two public inputs."""
+    """Returns an encoder with features that are partly whitened on at least two public inputs."""
     description = {
         "whitened": encoder.description,
         "power": POWER,
-        "directions": MOST_DIRECTIONS,
+        "directions": MAX_DIRECTIONS,
         "pool": artifacts.digest_array(pool.inputs),
     }
     return Encoder(encoder.dataset, [WhitenedPart(encoder, pool)], description)
 
 
 class WhitenedPart(Part):
-    """One view of norm 1: features along the pool's foremost directions, weighed."""
+    """One view of norm 1: weighted features along the pool's first principal directions."""
 
     def __init__(self, encoder: Encoder, pool: Pool) -> None:
         """Takes mean and directions from a pool's features."""
@@ -327,10 +328,10 @@ class WhitenedPart(Part):
         features = encoder.features(pool.inputs).astype(np.float64)
         mean = features.mean(axis=0)
         variances, directions = np.linalg.eigh(np.cov(features - mean, rowvar=False))  # ascending
-        variances = variances[-MOST_DIRECTIONS:]
-        least = max(LEAST * float(variances[-1]), float(np.finfo(np.float32).tiny))
+        variances = variances[-MAX_DIRECTIONS:]
+        least = max(MIN_VARIANCE * float(variances[-1]), float(np.finfo(np.float32).tiny))
         weights = np.maximum(variances, least) ** (-POWER / 2.0)
-        self._mean, self._turn = constants(mean, directions[:, -MOST_DIRECTIONS:] * weights)
+        self._mean, self._turn = constants(mean, directions[:, -MAX_DIRECTIONS:] * weights)
         self.learnt = [*encoder.learnt, self._mean, self._turn]
         self.widths = (len(variances),)
 

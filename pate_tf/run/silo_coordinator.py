@@ -20,6 +20,7 @@ from pate_tf.core.reporting import QUIET
 from pate_tf.core.settings import ProtectedUnit, setting
 from pate_tf.data.data_source import DataSource
 from pate_tf.net.credentials import COORDINATOR, GIVE_UP_SECONDS, Limits, TlsFiles
+from pate_tf.net.health import CONTACT, Watch
 from pate_tf.planning.release_settings import FEATURE_SUMS, Output, ReleasePlan, WishedEpsilon
 from pate_tf.queries.strategies import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
@@ -27,6 +28,7 @@ from pate_tf.silos.messages import Mechanism
 from pate_tf.silos.roster import Asking, JointMethod, SiloRoster
 from pate_tf.students.student_kinds import StudentSettings
 
+JOURNAL = "coordinator"
 REPORT = "report.json"
 ENCODER = "encoder.npz"
 DIGITS = 16  # of a digest, for people
@@ -89,6 +91,7 @@ def coordinate(
     run: CoordinatorRun,
     *,
     on_event: Callable[[str], None] = lambda event: None,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> dict[str, Any]:
     """Asks silos until there are labels, trains a student, and publishes it.
@@ -96,7 +99,7 @@ def coordinate(
     Killed and started again with the same arguments it resumes from its journal. After the report
     is written it tells everyone who called that the run is over, and waits at most `give_up_after`
     seconds for those that are cut off. Started again after the end it asks and charges nothing, and
-    late callers hear the end.
+    late callers hear the end. `watch` takes what returns its health.
 
     Returns:
         JSON values, also written to `report.json`: silos, aggregators, what each spent, accuracies
@@ -149,7 +152,7 @@ def coordinate(
     with (
         Coordinator(
             roster,
-            folder=run.folder / "coordinator",
+            folder=run.folder / JOURNAL,
             asking=asking,
             aggregators=() if aggregators is None else aggregators.asks,
             on_event=on_event,
@@ -158,6 +161,8 @@ def coordinate(
             run.address, coordinator.journal, files=files, aggregators=aggregators
         ) as server,
     ):
+        server.contact = run.folder / CONTACT
+        watch(lambda: server.health(coordinator.journal.numbers()))
         on_event(f"listening on port {server.port}")
         silos = Silos(coordinator, asking.seconds, on_event)
         fitted = execute(plan, RunData(public=split), silos, student, run, folder=run.folder)

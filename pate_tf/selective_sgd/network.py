@@ -82,6 +82,22 @@ class ParameterService:
         limits = message_limits(self._server.num_parameters)
         return TlsServer(address, files=files, services=[service], limits=limits)
 
+    def missing(self) -> set[str]:
+        """Returns the names of those that are waited for; none once training is over.
+
+        These are participants with rounds left that have not called this process; if there are
+        none, the participant whose turn it is, or with "asynchronous" all with rounds left.
+        """
+        state = self._server.state
+        settings = self._terms.settings
+        last = settings.rounds - 1
+        named = zip(self._terms.names, state.rounds, strict=True)
+        left = {name for name, done in named if done < last}
+        absent = left - self.called
+        if absent or not left or settings.protocol == "asynchronous":
+            return absent or left
+        return {self._terms.names[int(state.version) % settings.num_participants]}
+
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> None:
         """Waits, at most so many seconds, for something that calls change."""
         with self._changed:
@@ -156,6 +172,7 @@ class ParameterService:
         number = self._terms.number(caller.name)
         with self._changed:
             self.called.add(caller.name)
+            self._changed.notify_all()
         return number
 
 

@@ -148,11 +148,6 @@ class ParameterServer:
         """Rounds that are over, for all but asynchronous training."""
         return self.version // self.settings.num_participants
 
-    @property
-    def is_over(self) -> bool:
-        """Whether every participant uploaded in every round."""
-        return self.version == self.settings.num_participants * self.settings.rounds
-
     def pull(self, participant: int, round_number: int) -> Parameters | None:
         """Returns what a participant trains on in a round; None if its turn has not come.
 
@@ -169,7 +164,8 @@ class ParameterServer:
             raise ValueError(f"round: expected one from 0 to {settings.rounds}, got {round_number}")
         if round_number == settings.rounds:
             final = Parameters(version=self.version, values=self.released())
-            return final if self.is_over else None
+            is_over = self.version == settings.num_participants * settings.rounds
+            return final if is_over else None
         if round_number <= last:
             raise ValueError(
                 f"round: round {round_number} of participant {participant} was applied already; "

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import math
 import pathlib
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,14 @@ import tensorflow as tf
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
-from pate_tf.core.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
+from pate_tf.core.reporting import LINE_SECONDS, NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import Named
 from pate_tf.models.architectures import model_definition
 from pate_tf.models.encoder import Encoder
 from pate_tf.net.credentials import GIVE_UP_SECONDS
+from pate_tf.net.health import Watch
 from pate_tf.release.noise import NoiseSource
 from pate_tf.representations.catalogue import default_representation, encoder_of
 from pate_tf.representations.raw import whitened
@@ -43,6 +45,7 @@ _log = logging.getLogger(__name__)
 WHITENED = "whitened"  # the default representation, partly whitened
 REPORT = "selective_sgd_report.json"
 SAMPLES_AT_ONCE = 500
+MOST_NAMED = 200  # letters of participants that are waited for
 LINGER_SECONDS = 60.0  # for all to fetch the final parameters
 
 
@@ -277,6 +280,7 @@ def join(
     certificates: pathlib.Path,
     directory: pathlib.Path,
     acknowledge_reset: bool = False,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> pathlib.Path:
     """Takes all turns of a participant, and returns the file with the parameters of all.
@@ -292,6 +296,7 @@ def join(
         certificates: folder with those of the authority and of the participant.
         directory: of the run.
         acknowledge_reset: see `DurableRun`.
+        watch: takes what returns the health of the participant's connection.
         give_up_after: seconds without a connection after which to give up.
 
     Raises:
@@ -337,6 +342,7 @@ def join(
             )
             training = SharedTraining(participants, server)
             training.round = int(run.saved.get(ROUND, 0))
+            watch(lambda: server.health({"pate_rounds_total": training.round}))
             _log.info("joined %s, round %d of %d", terms.run, training.round, settings.rounds)
             server.push_again()
             while training.round < settings.rounds:
@@ -354,6 +360,7 @@ def serve(
     directory: pathlib.Path,
     public: PublicExamples,
     reporting: Reporting = QUIET,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> RunReport:
     """Serves until all took all turns, exports the global model with its statement.
@@ -369,6 +376,7 @@ def serve(
         directory: of the run.
         public: samples of the data set that the terms name; those with labels evaluate the model.
         reporting: how progress is shown.
+        watch: takes what returns the server's health.
         give_up_after: seconds to wait for a participant that has not fetched the final parameters.
 
     Raises:
@@ -387,7 +395,11 @@ def serve(
         service = ParameterService(server, terms, ledgers=run.folder / "ledgers.json")
         with service.listen(address, files) as listening:
             _log.info("listening on port %d", listening.port)
-            service.wait(lambda: server.is_over)
+            watch(lambda: listening.health({"pate_rounds_total": server.round}))
+            while names := service.missing():
+                some = textwrap.shorten(", ".join(sorted(names)), MOST_NAMED, placeholder=" ...")
+                _log.info("waiting for %s: round %d of %d", some, server.round, settings.rounds)
+                service.wait(lambda: not service.missing(), LINE_SECONDS)
             view.assign(server.released())
             shared = SharedModel(
                 model=network,

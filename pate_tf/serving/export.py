@@ -1,9 +1,9 @@
 """Exports a student as a numbered SavedModel that takes raw inputs and needs no Python.
 
-Also in other formats: ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and LiteRT. Both
-take raw inputs by the name that `serving_default` gives them and return `probabilities` and
-`label`. Forests can't be converted: they count in float64, and gather from variables inside a loop,
-for which neither format has operations.
+It also writes ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and LiteRT. Both take raw
+inputs under the same name as `serving_default` and return `probabilities` and `label`. Forests
+can't be converted: they use float64 and gather from variables inside a loop, and neither format has
+operations for that.
 """
 
 import datetime
@@ -39,33 +39,32 @@ from pate_tf.serving.served import (
     file_digests,
 )
 
-TEXT = "text"  # the input of SERVING_DEFAULT, of texts
+TEXT = "text"  # the input of SERVING_DEFAULT for texts
 ENCODED_IMAGES = "encoded_images"
-PNG = b"\x89PNG"  # how such a file begins
+PNG = b"\x89PNG"  # first bytes of a file
 IMAGE_BYTES = "image_bytes"  # the one input of ENCODED_IMAGES
-GRAY = (19595, 38470, 7471)  # of red, green and blue, in 65,536ths: ITU-R BT.601, as in Pillow
+GRAY = (19595, 38470, 7471)  # weights of red, green, blue in 65,536ths: ITU-R BT.601, as Pillow
 STRINGS = tf.TensorSpec([None], tf.string)
-OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
+OPSET = 18  # of ONNX, from 2022, which current runtimes support
 
-RawInputs = Callable[[dict[str, tf.Tensor]], tf.Tensor]  # of what a signature takes, by name
+RawInputs = Callable[[dict[str, tf.Tensor]], tf.Tensor]  # from a signature's named inputs
 
 
 def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, Any]:
-    """Returns the function behind each signature of a student, all preprocessing inside the graph.
+    """Returns the function of each signature of a student; all preprocessing is in the graph.
 
-    All return `probabilities` float32 `[batch, num_classes]`, `label` int64 `[batch]` and, where
-    the data set names its classes, `class_name` string `[batch]`. Of a number they return `value`
-    float32 `[batch]` in its unit, and `low` and `high`, between which the value without noise lies
-    with a probability of 95 %; of several labels `probabilities` and `labels` int64 of 0 and 1,
-    both `[batch, num_labels]`. Any batch size will do, 0 too.
+    For classes, signatures return `probabilities` float32 `[batch, num_classes]`, `label` int64
+    `[batch]` and, if the data set names its classes, `class_name` string `[batch]`. For a number,
+    they return `value` float32 `[batch]` in its unit, and the limits `low` and `high` of a 95 %
+    interval for the value without noise. For several labels, they return `probabilities` and
+    `labels` int64 of 0 and 1, both `[batch, num_labels]`. The batch may have any size, also 0.
 
     `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
-    *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
-    string `[batch]`, and the signature `features` what `data.preprocessing` makes of them.
-    Of a table with a schema it takes each column `[batch]` by its name, as `Schema.input_names`
-    has it: numbers as float32, NaN where one is missing, all else as string, empty where it is
-    missing; and `features` takes what the schema makes of them.
-    `encoded_images`, of gray or color images, takes `image_bytes` string `[batch]`; see
+    *input_shape]`; NaN and infinite values are errors. For texts, it takes `text` string `[batch]`,
+    and the signature `features` takes encoded texts. For a table with a schema, it takes each
+    column `[batch]` under its name in `Schema.input_names`: numbers as float32 (NaN for a missing
+    one), other columns as strings (empty for a missing one). The signature `features` takes encoded
+    columns. `encoded_images`, for gray or color images, takes `image_bytes` string `[batch]`; see
     `decoded_images`.
     """
     # Traced once for all signatures.
@@ -77,8 +76,8 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
             inputs = raw_inputs(fields)
             if inputs.dtype.is_floating:
                 name = dataset.input_name
-                inputs = tf.debugging.check_numerics(inputs, f"{name}: expected finite numbers")
-            # Some convolutions refuse an empty batch: it gets a sample, whose answer is dropped.
+                inputs = tf.debugging.check_numerics(inputs, f"{name} must be finite numbers")
+            # Some convolutions refuse an empty batch: it gets a sample, whose outputs are dropped.
             size = tf.shape(inputs)[0]
             paddings = [[0, tf.cast(size == 0, tf.int32)], *([0, 0] for _ in inputs.shape[1:])]
             padded = answer_of(tf.pad(inputs, paddings))
@@ -105,7 +104,7 @@ def signatures(model: keras.Model | tf.Module, dataset: Dataset) -> dict[str, An
 
 
 def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInputs]:
-    """Returns what `serving_default` takes, by name, and what makes raw inputs of it."""
+    """Returns the named inputs of `serving_default`, and the map to raw inputs."""
     schema: Schema | None = dataset.schema
     if dataset.kind == "text":
         return {TEXT: STRINGS}, lambda fields: text_inputs(fields[TEXT], dataset)
@@ -128,14 +127,14 @@ def default_inputs(dataset: Dataset) -> tuple[dict[str, tf.TensorSpec], RawInput
 def answer(
     model: keras.Model | tf.Module, inputs: tf.Tensor, dataset: Dataset
 ) -> dict[str, tf.Tensor]:
-    """Returns what signatures return, of raw inputs `[batch, *input_shape]`; see `signatures`."""
+    """Returns the outputs of signatures for raw inputs `[batch, *input_shape]`."""
     logits = tf.cast(model(tf.cast(inputs, tf.float32), training=False), tf.float32)
     if dataset.target_range is not None:
         lowest, highest = dataset.target_range
-        share, deviation = tf.unstack(logits, axis=1)
+        mean, deviation = tf.unstack(logits, axis=1)
         sides = {"value": 0.0, "low": -STANDARD_DEVIATIONS, "high": STANDARD_DEVIATIONS}
         return {
-            name: lowest + (highest - lowest) * tf.clip_by_value(share + side * deviation, 0.0, 1.0)
+            name: lowest + (highest - lowest) * tf.clip_by_value(mean + side * deviation, 0.0, 1.0)
             for name, side in sides.items()
         }
     if dataset.target == SEVERAL_LABELS:
@@ -145,7 +144,7 @@ def answer(
     return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
 
 
-# A schema inside of the graph: what `TableColumn.encode` does outside of it.
+# A schema inside the graph does the same as `TableColumn.encode` outside.
 
 
 def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
@@ -171,13 +170,13 @@ def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
 
 
 def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: str) -> tf.Tensor:
-    message = f"{column.name}: expected {expected}, got something else"
+    message = f"{column.name} must be {expected}"
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message])]):
         return tf.identity(values)
 
 
 def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
-    """Returns the days of dates, clipped: float32 `[batch]`, as `date.toordinal` counts them."""
+    """Returns the clipped days of dates, float32 `[batch]`, as `date.toordinal` counts them."""
     days = tf.zeros_like(texts, tf.float32)
     fits = tf.zeros_like(texts, tf.bool)
     for form in (column.date, ISO_DATE):
@@ -192,8 +191,8 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
             )
             for part in ("%Y", "%m", "%d")
         )
-        # Days of the Gregorian calendar, 1 for the first of January of the year 1. Years begin in
-        # March, so that the leap day is the last of one.
+        # Days of the Gregorian calendar; January 1 of year 1 is day 1. Years begin in March here,
+        # so that the leap day is the last day of a year.
         is_early = month <= 2
         leap = tf.where(is_early, year - 1, year)
         of_year = (153 * tf.where(is_early, month + 9, month - 3) + 2) // 5 + day
@@ -205,12 +204,12 @@ def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
 
 
 def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
-    """Returns raw inputs `[batch, *input_shape]` of PNG or JPEG files `[batch]`, of any sizes.
+    """Returns raw inputs `[batch, *input_shape]` for PNG or JPEG files `[batch]` of any size.
 
-    As images in folders are read: gray or in color, on a background where they are
-    transparent, scaled by a bilinear filter that averages where an image becomes smaller; but not
-    turned as EXIF says, and of 8 bits.
-    Then 0 to 255 become the data set's range. What is no image is an error for the whole batch.
+    Images are processed like images in folders: gray or in color, with a background behind
+    transparent pixels, resized by a bilinear filter that averages when it shrinks an image. But
+    EXIF rotations are ignored, and values have 8 bits. Finally 0 to 255 are mapped to the data
+    set's range. A file that is not an image is an error for the whole batch.
     """
     height, width, channels = dataset.input_shape
     low, high = (tf.constant(side, tf.float32) for side in dataset.value_range)
@@ -219,7 +218,7 @@ def decoded_images(images: tf.Tensor, dataset: Dataset) -> tf.Tensor:
         pixels = tf.cond(
             tf.equal(tf.strings.substr(image, 0, 4), PNG),
             lambda: _on_background(tf.io.decode_png(image, channels=4), dataset.background),
-            # Accurately, as Pillow does.
+            # Accurate, as in Pillow.
             lambda: tf.io.decode_jpeg(image, channels=3, dct_method="INTEGER_ACCURATE"),
         )
         if channels == 1:
@@ -243,16 +242,16 @@ def _on_background(pixels: tf.Tensor, background: str) -> tf.Tensor:
 
 
 def _variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
-    """Returns the weights of a student in the order that their digest takes them in."""
+    """Returns the weights of a student in the order of their digest."""
     if isinstance(model, keras.Model):
         return [weight.value for weight in model.weights]
     return list(model.variables)
 
 
 def student_digest(model: keras.Model | tf.Module) -> str:
-    """SHA-256 of a student's weights: the `student_digest` of its privacy statement.
+    """Returns the SHA-256 of a student's weights: `student_digest` in its privacy statement.
 
-    A SavedModel has them as its `weights`, in their order.
+    A SavedModel has them as `weights`, in the same order.
     """
     return artifacts.digest_arrays(_variables(model))
 
@@ -266,30 +265,31 @@ def export_student(
     formats: Sequence[str] = (),
     seal: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> pathlib.Path:
-    """Writes the next version below `folder`, whole or not at all.
+    """Writes the next version below `folder`, completely or not at all.
 
-    A version is what TensorFlow Serving loads: `signatures`, and in `assets.extra` the privacy
-    statement, `student.keras` where the student is a Keras model, `dataset.json`, `schema.toml`
-    where a table has a schema, what `formats` asks for, and the manifest `digests.json`: `model`
-    and `version`, the SHA-256 of every other file, and their `seal`.
+    TensorFlow Serving loads a version with its `signatures`. `assets.extra` contains the privacy
+    statement, `student.keras` for a Keras model, `dataset.json`, `schema.toml` for a table with a
+    schema, the requested `formats`, and the manifest `digests.json`: `model` and `version`, the
+    SHA-256 of every other file, and their `seal`.
 
     Args:
-        model: from raw inputs to logits.
-        dataset: names and shapes the input.
-        folder: the model's folder, e.g. `released/student`.
-        statement: JSON values that travel in `assets.extra/privacy_statement.json`.
-        formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` in `assets.extra`.
-        seal: `Ledger.recognise` of the ledger that was charged; None where there is none.
+        model: maps raw inputs to logits.
+        dataset: data set of the inputs.
+        folder: the model's folder, such as `released/student`.
+        statement: JSON values for `assets.extra/privacy_statement.json`.
+        formats: any of "onnx" and "litert", for `student.onnx` and `student.tflite` in
+            `assets.extra`.
+        seal: `Ledger.recognise` of the charged ledger; None without a ledger.
 
     Returns:
         The folder of the new version.
 
     Raises:
-        ValueError: if a signature could keep what goes through it, the statement holds NaN or
-            infinity, or the student can't be written in one of the formats.
+        ValueError: if a signature could store its inputs, the statement contains NaN or infinity,
+            or the student can't be written in one of the formats.
     """
-    # Not the Keras model: TensorFlow's variables inside of Keras' own would not be restored by a
-    # server without Python, and be NaN for the LiteRT converter.
+    # A new module instead of the Keras model: a server without Python would not restore the
+    # variables inside of Keras' variables, and the LiteRT converter would read NaN.
     module = tf.Module()
     by_name = signatures(model, dataset)
     for function in by_name.values():
@@ -318,7 +318,7 @@ def export_student(
                 mark = None if seal is None else seal(manifest)
                 artifacts.write_json(extra / DIGESTS, {**manifest, "seal": mark})
             return target
-        except FileExistsError:  # another process took the number meanwhile
+        except FileExistsError:  # another process took this number
             continue
 
 
@@ -328,11 +328,11 @@ FORMATS = ("onnx", "litert")
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Raises ValueError unless there are such formats, and the packages that write them."""
+    """Raises ValueError if a format is unknown or its package is missing."""
     for name in formats:
         checks.one_of(FORMATS, export_formats=name)
     if "onnx" in formats and importlib.util.find_spec("tf2onnx") is None:
-        raise ValueError("export_formats: expected tf2onnx to be installed for onnx, got none")
+        raise ValueError("export_formats: onnx needs tf2onnx: pip install 'pate_tf[onnx]'")
 
 
 def write_formats(
@@ -342,7 +342,7 @@ def write_formats(
     folder: pathlib.Path,
     formats: Sequence[str],
 ) -> None:
-    """Writes `student.onnx` and `student.tflite`, as asked for; ValueError if it can't be done."""
+    """Writes the requested formats; raises ValueError if the student can't be converted."""
     signature = [input_spec(dataset)]
     function = tf.function(
         lambda inputs: answer(model, inputs, dataset), autograph=False, input_signature=signature
@@ -354,7 +354,7 @@ def write_formats(
                 import tf2onnx
 
                 converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-                # tf2onnx leaves operations in that ONNX does not have, and only logs them.
+                # tf2onnx leaves unsupported operations in the graph and only logs them.
                 onnx.checker.check_model(converted)
                 (folder / "student.onnx").write_bytes(converted.SerializeToString())
             else:
@@ -362,7 +362,7 @@ def write_formats(
                     [function.get_concrete_function()], module
                 )
                 (folder / "student.tflite").write_bytes(converter.convert())
-        except Exception as error:  # the converters raise many kinds
+        except Exception as error:  # the converters raise several kinds
             raise ValueError(
-                f"{name}: expected a student of operations that can be converted, got others"
+                f"{name}: the student has operations that can't be converted"
             ) from error

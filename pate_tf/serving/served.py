@@ -1,4 +1,4 @@
-"""An exported student: loaded as a server loads it, verified, asked, measured on files."""
+"""Loads an exported student as a server does; verifies it, and predicts for files."""
 
 import csv
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
-from pate_tf.core.checks import MOST_FAULTS, raise_all
+from pate_tf.core.checks import MAX_FAULTS, raise_all
 from pate_tf.core.dataset import CLASS, NUMBER, SEVERAL_LABELS, UNKNOWN, Dataset, is_labeled
 from pate_tf.core.reporting import RunReport
 from pate_tf.data import image_folders, tables
@@ -32,10 +32,10 @@ KERAS = "student.keras"
 SCHEMA = "schema.toml"
 DATASET = "dataset.json"
 SERVING_DEFAULT = "serving_default"
-FEATURES = "features"  # what strings, or the columns of a table, have become
+FEATURES = "features"  # signature that takes encoded strings or columns
 PREDICTED = "predicted"
-INTERVAL = ("lowest without noise", "highest without noise")  # ends of a 95 % interval
-# What a student returns, by its target: predictions, and how certain they are.
+INTERVAL = ("lowest without noise", "highest without noise")  # of a 95 % interval
+# Outputs of a student by its target: predictions and their confidence.
 OUTPUTS = {
     CLASS: ("label", "probabilities"),
     NUMBER: ("value", "low", "high"),
@@ -44,25 +44,25 @@ OUTPUTS = {
 
 
 def load_student(folder: pathlib.Path) -> Any:
-    """Loads the SavedModel of a version that `export_student` wrote; ValueError if it is none."""
-    from pate_tf.data.preprocessing import load_graph  # files are refused without TensorFlow
+    """Loads a SavedModel that `export_student` wrote; raises ValueError if it is not one."""
+    from pate_tf.data.preprocessing import load_graph  # bad files fail without TensorFlow
 
     try:
         loaded = load_graph(str(folder))
-        # A student has both; another SavedModel need not.
+        # Other SavedModels may lack one of these.
         _ = loaded.signatures["serving_default"], loaded.weights
-    except Exception as error:  # TensorFlow raises many kinds
-        needs = ": it needs pip install 'pate_tf[hub]'" if isinstance(error, ImportError) else ""
-        raise ValueError(f"student: expected a SavedModel in {folder}, got none{needs}") from error
+    except Exception as error:  # TensorFlow raises several kinds
+        needs = ". Run pip install 'pate_tf[hub]'." if isinstance(error, ImportError) else ""
+        raise ValueError(f"student: {folder} is not a published student{needs}") from error
     return loaded
 
 
 @dataclasses.dataclass(frozen=True)
 class ServedStudent:
-    """A student loaded from its SavedModel, with what it says of the data that it takes.
+    """A student in its SavedModel, with the public facts about its data.
 
     Attributes:
-        folder: a version that `export_student` wrote; its SavedModel is loaded by `answer`.
+        folder: a version that `export_student` wrote; `answer` loads its SavedModel.
     """
 
     folder: pathlib.Path
@@ -70,12 +70,12 @@ class ServedStudent:
     @functools.cached_property
     def _serve(self) -> Any:
         signatures = load_student(self.folder).signatures
-        # Texts have become features where a run holds them.
+        # In a run, texts are encoded already.
         return signatures[FEATURES if FEATURES in signatures else SERVING_DEFAULT]
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        """What is publicly known of the data, with the schema of a table."""
+        """The public facts about the data, with the schema of a table."""
         fields = artifacts.read_json(self.folder / EXTRA / DATASET)
         schema = self.folder / EXTRA / SCHEMA
         by = read_schema(schema) if schema.is_file() else None
@@ -83,18 +83,18 @@ class ServedStudent:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """A name for each class: its number where the data set names none."""
+        """A name for each class; its number if the data set has no names."""
         return tuple(map(self.dataset.class_name, range(self.dataset.num_classes)))
 
     def answer(self, inputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        """Returns what the student predicts, and how probable it is.
+        """Returns predictions and their confidence.
 
-        Labels int64 `[batch]` and probabilities float32 `[batch, num_classes]`; of several labels
-        both `[batch, num_labels]`; of a number values float32 `[batch]` and the ends of their 95 %
-        intervals, `[batch, 2]`.
+        For classes: labels int64 `[batch]` and probabilities float32 `[batch, num_classes]`. For
+        several labels: both `[batch, num_labels]`. For numbers: values float32 `[batch]` and the
+        ends of their 95 % intervals, `[batch, 2]`.
 
         Args:
-            inputs: raw, `[batch, *input_shape]`.
+            inputs: raw inputs `[batch, *input_shape]`.
 
         Raises:
             ValueError: if the student refuses an input, such as features that are not finite.
@@ -116,14 +116,14 @@ class ServedStudent:
                 answer = self._serve(**{name: batch})
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(
-                    f"student: expected {name} of the exported shape and finite, got others"
+                    f"student: {name} must be finite and have the exported shape"
                 ) from error
             labels.append(answer[predicted].numpy())
             probabilities.append(np.column_stack([answer[name].numpy() for name in others]))
         return np.concatenate(labels), np.concatenate(probabilities)
 
     def form(self, path: Path) -> tables.TextForm:
-        """Returns how a table is written, by the schema or by itself; the usual form of others."""
+        """Returns the format of a table, from the schema or the file."""
         source = pathlib.Path(path)
         schema = self.dataset.schema
         if schema is None or source.suffix.lower() in tables.PARQUET or source.is_dir():
@@ -133,30 +133,31 @@ class ServedStudent:
     def read(
         self, path: Path, *, strict: bool = False
     ) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
-        """Returns what stands in a table or a folder of images, by column, and raw inputs of it.
+        """Returns the fields of a table or of a folder of images, by column, and raw inputs.
 
         Args:
-            path: of a table whose columns the schema names, or a folder of images, which may lie in
-                folders of their classes. Columns are `file` then, and `label` where there are such.
+            path: a table with the columns of the schema, or a folder of images, with or without
+                class folders. The columns of images are `file` and, with class folders, `label`.
             strict: whether a record that does not fit is an error. Default: it is left out, and a
-                warning names its place.
+                warning names its line.
 
         Raises:
-            ValueError: if it can't be read, or no record fits, or one does not and it is `strict`.
+            ValueError: if it can't be read, no record fits, or one does not fit and `strict` is
+                set.
         """
         source = pathlib.Path(path)
         dataset = self.dataset
         if dataset.kind == "image":
             paths, _ = image_folders.image_files(source)
             if not paths:
-                raise ValueError(f"inputs: expected a folder of images, got {source}")
+                raise ValueError(f"inputs: {source} contains no images")
             inputs, broken = image_folders.read_images(paths, dataset)
             faults = [f"{path}: {fault}" for path, fault in sorted(broken.items())]
             if strict or len(broken) == len(paths):
                 raise_all("inputs", faults)
             if broken:
-                left_out = "; ".join(faults[:MOST_FAULTS])
-                warnings.warn(f"{len(broken):,} images are left out: {left_out}", stacklevel=2)
+                left_out = "; ".join(faults[:MAX_FAULTS])
+                warnings.warn(f"left out {len(broken):,} images: {left_out}", stacklevel=2)
             is_whole = [path not in broken for path in paths]
             inputs = inputs[is_whole]
             places = [path.relative_to(source) for path in itertools.compress(paths, is_whole)]
@@ -167,8 +168,7 @@ class ServedStudent:
             return dict(fields), inputs
         if dataset.schema is None:
             raise ValueError(
-                "student: expected one of a table with a schema, or of images, whose files can be "
-                "read; got one of arrays: call its SavedModel"
+                "student: it was trained on arrays, so it can't read files; call its SavedModel"
             )
         table = tables.read_table(source, self.form(source))
         skip = tables.REFUSE if strict else tables.SKIP
@@ -179,20 +179,20 @@ class ServedStudent:
         return {name: column.to_pylist() for name, column in texts.items()}, features
 
 
-# An exported version is matched to its privacy statement, by digests of its weights and files.
+# Digests of weights and files connect an exported version to its privacy statement.
 
 
 def file_digests(folder: pathlib.Path) -> dict[str, str]:
-    """SHA-256 of every file of a version but the manifest, hexadecimal, by its path in the folder.
+    """Returns the hexadecimal SHA-256 of each file except the manifest, by its path.
 
     Args:
-        folder: a SavedModel, with other formats of it in `assets.extra`.
+        folder: a SavedModel, with other formats in `assets.extra`.
 
     Raises:
         ValueError: if there is no SavedModel.
     """
     if not (folder / GRAPH).is_file():
-        raise ValueError(f"student: expected a SavedModel in {folder}, got none")
+        raise ValueError(f"student: {folder} is not a SavedModel")
     files = {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -203,12 +203,12 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
 
 
 def matches_statement(folder: pathlib.Path) -> bool:
-    """Whether every file is the one that was exported, and the weights are the statement's.
+    """Whether all files are unchanged since the export, and the weights match the statement.
 
-    The weights are compared with the statement, the files with the manifest,
-    `assets.extra/digests.json`. That finds what was damaged, mixed up or exchanged, unless the
-    manifest was changed too: only `pate audit run`, with the ledger that sealed it, finds that. A
-    graph that differs is not loaded.
+    Compares the weights with the statement, and the files with the manifest
+    `assets.extra/digests.json`. This finds files that were damaged or exchanged, unless the
+    manifest was changed as well. Only `pate audit run` finds that, with the ledger that sealed it.
+    A changed graph is not loaded.
 
     Args:
         folder: a version that `export_student` wrote.
@@ -219,20 +219,20 @@ def matches_statement(folder: pathlib.Path) -> bool:
     statement, digests = (folder / EXTRA / name for name in (STATEMENT, DIGESTS))
     for path, name in ((statement, "a privacy statement"), (digests, "digests")):
         if not path.is_file():
-            raise ValueError(f"student: expected {name} at {path}, got none")
+            raise ValueError(f"student: {name} is missing at {path}")
     stated = artifacts.read_json(statement).get("student_digest")
     if not isinstance(stated, str):
-        raise ValueError(f"{statement}: expected a student_digest, got none")
+        raise ValueError(f"{statement} has no student_digest")
     if artifacts.read_json(digests).get("files") != file_digests(folder):
         return False
     return artifacts.digest_arrays(load_student(folder).weights) == stated
 
 
-# Files, and how good a student is where a file has labels.
+# Predictions for files, and measures for files with labels.
 
 
 def newest_version(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the newest version of a student in a run folder, its `released/` or `student/`.
+    """Returns the newest version of the student in a run folder, its `released/` or `student/`.
 
     Raises:
         ValueError: if there is none.
@@ -243,29 +243,29 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
         for found in (place, newest):
             if (found / EXTRA).is_dir():
                 return found
-    raise ValueError(f"student: expected a student in {folder}, got none")
+    raise ValueError(f"student: {folder} contains no published student")
 
 
 def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) -> RunReport:
-    """Writes the columns of a file, with the predicted class and the probability of each.
+    """Writes the columns of a file, with the predicted class and the probability of each class.
 
-    The output is written as the inputs are: delimiter, encoding and decimal comma.
+    The output has the delimiter, the encoding and the decimal mark of the inputs.
 
     Args:
-        student: a version, or as of `newest_version`.
+        student: a version, or a folder that `newest_version` takes.
         inputs: a table, with or without labels, or a folder of images.
-        output: a file of separated values that is not there yet.
-        strict: whether a record that does not fit the schema is an error; by default it is left
-            out, with a warning.
+        output: a new file of separated values.
+        strict: whether a record that does not fit the schema is an error. Default: it is left out,
+            with a warning.
 
     Raises:
-        ValueError: if something can't be read or written.
+        ValueError: if a file can't be read or written.
     """
     file = pathlib.Path(output)
     if file.exists():
-        raise ValueError(f"output: expected a file that is not there yet, got {file}")
+        raise ValueError(f"output: {file} already exists; remove it or choose another name")
     if not file.parent.is_dir():
-        raise ValueError(f"output: expected a file in a folder that is there, got {file}")
+        raise ValueError(f"output: the folder {file.parent} does not exist")
     artifacts.check_can_hold_files(file.parent)
     published = ServedStudent(newest_version(pathlib.Path(student)))
     fields, raw = published.read(inputs, strict=strict)
@@ -277,7 +277,7 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
     if target == NUMBER:
         written = [PREDICTED, *INTERVAL]
     if strange := sorted(set(written) & set(fields)):
-        raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
+        raise ValueError(f"inputs: rename the column {strange[0]!r}: the output has one, too")
     form = published.form(inputs)
     schema = published.dataset.schema
     marks = [column.decimal for column in schema.with_decimals(fields).columns] if schema else []
@@ -295,8 +295,8 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
         content = text.getvalue().encode(form.encoding)
     except UnicodeEncodeError:
         raise ValueError(
-            f"output: expected classes that can be written in {form.encoding}, as the inputs are, "
-            f"got others; write the inputs in UTF-8"
+            f"output: some class names can't be written in {form.encoding}, the encoding of the "
+            f"inputs; convert the inputs to UTF-8"
         ) from None
     with artifacts.atomic_file(file) as handle:
         handle.write(content)
@@ -305,18 +305,18 @@ def predict(student: Path, inputs: Path, output: Path, *, strict: bool = False) 
 
 
 def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunReport:
-    """Returns how good a published student is on a labeled PUBLIC file.
+    """Measures a published student on a labeled PUBLIC file.
 
-    Accuracy with its 95 % interval, recall of each class, and the expected calibration error. No
-    part of it is private, nor sensitive.
+    Returns the accuracy with its 95 % interval, the recall of each class, AUC, and the expected
+    calibration error. None of it is sensitive.
 
     Args:
-        student: a version, or as of `newest_version`.
-        inputs: a table, or a folder of images in folders of their classes.
-        label: the label's column. Default: the schema's; `label` where it names none.
+        student: a version, or a folder that `newest_version` takes.
+        inputs: a table, or a folder with class folders of images.
+        label: the label's column. Default: the schema's, else `label`.
 
     Raises:
-        ValueError: if something can't be read, or no record has a label.
+        ValueError: if a file can't be read, or no record has a label.
     """
     published = ServedStudent(newest_version(pathlib.Path(student)))
     fields, raw = published.read(inputs)
@@ -325,7 +325,7 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     columns = columns or ("label",)
     named = ", ".join(columns)
     if not set(columns) <= set(fields):
-        raise ValueError(f"inputs: expected labels in {named}, or `output` to predict, got none")
+        raise ValueError(f"inputs: there is no label in {named}; to predict, set `output`")
     expected = ", ".join(published.class_names[:12])
     if schema is not None:
         truth, fits = schema.labels(*map(fields.get, columns), may_be_empty=True)
@@ -337,12 +337,12 @@ def evaluate(student: Path, inputs: Path, *, label: str | None = None) -> RunRep
     for column, fits_there in zip(columns, fits.T, strict=True):
         if not fits_there.all():
             raise ValueError(
-                f"inputs: {column}: expected {expected}, got "
+                f"inputs: {column} must be {expected}, got "
                 f"{min(itertools.compress(fields[column], ~fits_there))!r}"
             )
     has_label = is_labeled(truth)
     if not has_label.any():
-        raise ValueError(f"inputs: expected a label in {named} at least once, got none")
+        raise ValueError(f"inputs: no record has a label in {named}")
     from pate_tf.students.measures import measure, rows_of_measure
 
     predictions, probabilities = published.answer(raw[has_label])

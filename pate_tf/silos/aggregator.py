@@ -1,8 +1,8 @@
-"""One of the aggregators that add up shares: what it answers, step by step, and what it refuses.
+"""An aggregator, which adds up secret shares: its answer on each step, and its refusals.
 
 An aggregator sends its share of a sum once for a batch, for one set of silos, with noise that was
-drawn before. It is safe against a coordinator and up to `threshold` other aggregators that lie
-together at every step, with any silos (docs/proofs/secure.md, Theorem V4).
+drawn before. It is secure against a coordinator and up to `threshold` other aggregators that
+collude and lie on every step, together with any silos (docs/proofs/secure.md, Theorem V4).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _ROUNDED_UP = 1.0 + 2.0**-50
 
 @dataclasses.dataclass(frozen=True)
 class BatchSecrets:
-    """SENSITIVE: what an aggregator holds of a batch until it is released.
+    """SENSITIVE: an aggregator's secrets of a batch until the release.
 
     Attributes:
-        part: its part of the challenge, secret until all are committed.
-        shares: of each silo that it could open, by name.
+        part: its part of the challenge, secret until all have committed.
+        shares: shares from each silo that it could open, by name.
     """
 
     part: bytes
@@ -62,19 +62,20 @@ class BatchSecrets:
 
 
 class AggregatorJournal(Store):
-    """SENSITIVE: what an aggregator did, on disk before another process hears of it.
+    """SENSITIVE: the actions of an aggregator, stored on disk before they are sent.
 
-    A row for each step of a batch, with the digest of a file that holds the message which was
-    signed and those that it followed from. The same task gets the same message, to the last byte;
-    another task on the same step is refused. So an aggregator that is killed and started again
-    draws no noise twice and opens the same shares in one way. A journal that was restored from an
-    older copy, or lost, is refused, as a `Store` with the aggregator's key as its identity.
+    Each step of a batch has a row with the digest of a file, which contains the signed message and
+    the messages that led to it. The same task gets the same message, byte for byte. Another task
+    on the same step is refused. So an aggregator that is killed and restarted never draws noise
+    twice and opens the same shares in only one way. A journal that was restored from an older copy,
+    or lost, is refused: it is a `Store` with the aggregator's key as its identity.
 
     Args:
-        folder: where it lies, mode 0700.
-        identity: of the aggregator.
+        folder: folder of the journal, mode 0700.
+        identity: identity of the aggregator.
 
-    Raises LedgerError if it is damaged, of another aggregator, or not the newest.
+    Raises LedgerError if the journal is damaged, belongs to another aggregator, or is not the
+    newest.
     """
 
     name: ClassVar[str] = "journal"
@@ -84,23 +85,23 @@ class AggregatorJournal(Store):
         key = identity.signing_key.hex()
         super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
-        self.latest: Transcript | None = None  # of the last task that was answered
+        self.latest: Transcript | None = None  # of the last answered task
         try:
             self.open_or_verify({"party": identity.name, "key": key})
             if self.opened is None or self.opened.details["key"] != key:
-                raise LedgerError(f"{folder}: expected the journal of {identity.name}, got another")
+                raise LedgerError(f"{folder} is not the journal of {identity.name}")
         except LedgerError as error:
             self.close()
-            reason = str(error).replace(ACKNOWLEDGE, "or make new keys and be another aggregator")
+            reason = str(error).replace(ACKNOWLEDGE, "or create new keys, as a new aggregator")
             raise LedgerError(reason) from error
         artifacts.remove_abandoned(folder)
 
     def answered(self, task: AggregatorTask) -> AggregatorMessage | None:
-        """Returns the message that a task got before; None if the step is new.
+        """Returns the stored message for a task; None if the step is new.
 
         Raises:
-            ProtocolError: if the step was asked with other values, or out of order.
-            LedgerError: if the message is not as it was written.
+            ProtocolError: if the step was answered for other values, or is out of order.
+            LedgerError: if the stored message was changed.
         """
         batch = task.terms.digest.hex()
         row = self._steps.get((batch, task.step.value))
@@ -108,22 +109,19 @@ class AggregatorJournal(Store):
             place = STEPS.index(task.step)
             done = [(batch, step.value) in self._steps for step in STEPS]
             if done != [True] * place + [False] * (len(STEPS) - place):
-                raise ProtocolError(
-                    f"{task.step.value}: expected the step after those of this batch that are "
-                    "done, got another"
-                )
+                raise ProtocolError(f"{task.step.value}: it is not the next step of this batch")
             return None
         if row.details["task"] != digest(task).hex():
             raise ProtocolError(
-                f"{task.step.value}: this step of the batch was answered for other values before"
+                f"{task.step.value}: this step of the batch was already answered for other values"
             )
         return self.step(task.terms, task.step)[0]
 
     def transcript(self, task: AggregatorTask) -> Transcript:
-        """Returns what all said before a new task, this aggregator's own messages included.
+        """Returns all messages before a new task, including those of this aggregator.
 
         Raises:
-            ProtocolError: if messages are missing or forged, or its own is not among them.
+            ProtocolError: if messages are missing or forged, or its own message is missing.
         """
         transcript = self.latest
         if transcript is None or transcript.terms.digest != task.terms.digest:
@@ -134,9 +132,7 @@ class AggregatorJournal(Store):
             if following is not task.step:
                 messages = self.step(task.terms, following)[1:]
             elif self.step(task.terms, before)[0] not in messages:
-                raise ProtocolError(
-                    f"{before.value}: expected this aggregator's own message among them"
-                )
+                raise ProtocolError(f"{before.value}: this aggregator's own message is missing")
             transcript = transcript.after(messages)
         return transcript
 
@@ -146,9 +142,9 @@ class AggregatorJournal(Store):
         """Makes a message durable before it is sent; call it inside `exclusive`.
 
         Args:
-            task: new one that it answers.
-            message: this aggregator's.
-            transcript: of the task.
+            task: the new task.
+            message: this aggregator's answer.
+            transcript: transcript of the task.
         """
         content = encode((message, *task.messages))
         self.write_file(task.terms, task.step.value, content)
@@ -162,7 +158,7 @@ class AggregatorJournal(Store):
         self.latest = transcript
 
     def step(self, terms: BatchTerms, step: Step) -> tuple[AggregatorMessage, ...]:
-        """Returns the message that was signed on a step, and those that it followed from.
+        """Returns the signed message of a step, and the messages that led to it.
 
         Raises LedgerError if they were changed.
         """
@@ -170,7 +166,7 @@ class AggregatorJournal(Store):
         content = path.read_bytes()
         row = self._steps[terms.digest.hex(), step.value]
         if hashlib.sha256(content).hexdigest() != row.details["file"]:
-            raise LedgerError(f"{path}: expected a step of a batch, got a file that was changed")
+            raise LedgerError(f"{path}: this file was changed after it was written")
         messages: tuple[AggregatorMessage, ...] = decode(tuple[AggregatorMessage, ...], content)
         return messages
 
@@ -180,11 +176,11 @@ class AggregatorJournal(Store):
             self._steps[row.details["batch"], row.details["step"]] = row
 
     def path_of(self, terms: BatchTerms, what: str) -> pathlib.Path:
-        """Returns where something of a batch is kept."""
+        """Returns the path of a file of a batch."""
         return self.folder / terms.digest.hex() / f"batch.{what}"
 
     def write_file(self, terms: BatchTerms, what: str, content: bytes) -> None:
-        """Writes a file of a batch durably, for this user alone."""
+        """Writes a file of a batch durably; only this user can read it."""
         path = self.path_of(terms, what)
         artifacts.make_sensitive_folder(path.parent)
         with artifacts.atomic_file(path, private=True) as file:
@@ -194,7 +190,7 @@ class AggregatorJournal(Store):
 def noise_scale(mechanism: SecureHistogram) -> float:
     """Returns the scale of one aggregator's discrete Gaussian, in lattice steps, rounded up.
 
-    num_parties - threshold of them have a variance of at least sigma^2 together.
+    The noise of num_parties - threshold aggregators has a total variance of at least sigma^2.
     """
     return float(mechanism.sigma * LATTICE / np.sqrt(mechanism.num_honest) * _ROUNDED_UP)
 
@@ -203,9 +199,9 @@ class Aggregator(contextlib.ExitStack):
     """An aggregator with its keys and its journal. Safe to call from threads and processes.
 
     Args:
-        keys: its own.
-        folder: of its journal.
-        noise: what its noise is drawn from; None for the operating system's entropy.
+        keys: keys of the aggregator.
+        folder: folder of its journal.
+        noise: source of its noise; None for the operating system's entropy.
 
     Raises LedgerError if the journal can't be used, see `AggregatorJournal`.
     """
@@ -221,17 +217,19 @@ class Aggregator(contextlib.ExitStack):
         self.callback(self.journal.close)
 
     def answer(self, task: AggregatorTask) -> AggregatorMessage:
-        """Returns the message on a step; the same task always gets the same message.
+        """Returns the message for a step; the same task always gets the same message.
 
         Raises:
-            ProtocolError: if another's message is missing, forged or contradicts others.
-            ProtocolError: if the step was asked with other values before.
-            ValueError: if this aggregator is not in the terms.
+            ProtocolError: if another message is missing, forged or contradictory, or if the step
+                was answered for other values before.
+            ValueError: if the terms do not list this aggregator.
             LedgerError: if the journal can't be used.
         """
         terms = task.terms
         if self.identity not in terms.aggregators:
-            raise ValueError(f"aggregators: expected {self.identity.name} with its keys among them")
+            raise ValueError(
+                f"aggregators: the terms do not list {self.identity.name} with its keys"
+            )
         number = terms.aggregators.index(self.identity) + 1
         with self.journal.exclusive():
             message = self.journal.answered(task)
@@ -250,16 +248,16 @@ class Aggregator(contextlib.ExitStack):
                 ).signed(self._keys)
                 self.journal.keep(task, message, transcript)
             if task.step is Step.RELEASE:
-                # Shares and noise of a batch are of no use once it is released.
+                # The shares and noise of a released batch are no longer needed.
                 self.journal.path_of(terms, "secret").unlink(missing_ok=True)
                 self.journal.latest = None
             return message
 
     def _commit(self, task: AggregatorTask, number: int) -> bytes:
-        """Takes the shares of silos and draws noise and a seed; returns what is committed to."""
+        """Takes the shares of silos, draws noise and a seed, and returns the commitment."""
         terms = task.terms
         if not 1 <= len(task.sealed) <= MOST_SILOS or task.messages:
-            raise ProtocolError(f"commit: expected shares of 1 to {MOST_SILOS} silos")
+            raise ProtocolError(f"commit: shares of 1 to {MOST_SILOS} silos are needed")
         shares: dict[str, bytes] = {}
         dealings: dict[str, bytes] = {}
         for silo in task.sealed:
@@ -268,12 +266,12 @@ class Aggregator(contextlib.ExitStack):
                     task.sealed[silo], terms, silo=silo, keys=self._keys
                 )
             except ValueError:
-                continue  # left out: it is missing among the silos of the commitment
+                continue  # the commitment will not list this silo
             shares[silo] = shamir.to_bytes(row)
         if not shares:
-            raise TooFewSilosError("commit: expected shares of at least one silo that open, got 0")
+            raise TooFewSilosError("commit: no silo has shares that open")
         noise: tuple[bytes, ...] = ()
-        if isinstance(terms.mechanism, SecureHistogram):  # silos added theirs to feature sums
+        if isinstance(terms.mechanism, SecureHistogram):  # for feature sums, silos add the noise
             drawn = self._noise.gaussian_integers(noise_scale(terms.mechanism), terms.size)
             dealt = shamir.share(
                 shamir.from_integers(drawn),
@@ -289,7 +287,7 @@ class Aggregator(contextlib.ExitStack):
         return encode(Commitment(dealings=dealings, part_digest=commitment, noise=noise))
 
     def _content(self, step: Step, transcript: Transcript, number: int) -> bytes:
-        """Returns what is said on a step after the first."""
+        """Returns the content of the message on a step after the first."""
         terms = transcript.terms
         path = self.journal.path_of(terms, "secret")
         held: BatchSecrets = decode(BatchSecrets, path.read_bytes())
@@ -299,13 +297,13 @@ class Aggregator(contextlib.ExitStack):
             return [shamir.from_bytes(held.shares[silo], size, "shares") for silo in silos]
 
         if step is Step.REVEAL:
-            self._noise_share(transcript, number)  # a batch without all noise ends here
+            self._noise_share(transcript, number)  # a batch without all noise fails here
             return held.part
         if step is Step.MASK:
             masked = [transcript.challenge.masked(row) for row in shares_of(transcript.silos)]
             return b"".join(map(shamir.to_bytes, masked))
         if step is Step.CHECK:
-            # Of a silo whose masked sums don't fit each other nothing more opens: it is left out.
+            # Nothing else opens for a silo whose masked sums are inconsistent.
             values = [
                 np.uint64(0) if y is None else transcript.challenge.check_value(row, y)
                 for row, y in zip(shares_of(transcript.silos), transcript.masked, strict=True)
@@ -322,7 +320,7 @@ class Aggregator(contextlib.ExitStack):
         return shamir.to_bytes(sums)
 
     def _noise_share(self, transcript: Transcript, number: int) -> Elements:
-        """Returns this aggregator's share of all noise, `[size of the sum]`; 0 of feature sums.
+        """Returns this aggregator's share of all noise, `[size of the sum]`; 0 for feature sums.
 
         Raises ValueError if noise was not sealed for this batch and aggregator.
         """

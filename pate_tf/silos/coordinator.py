@@ -191,9 +191,9 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
 
     Raises ValueError if it can't.
     """
-    from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
+    from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 
-    ratio = (1.0 - CONSTANT_SHARE) ** 0.5 / CONSTANT
+    ratio = (1.0 - CONSTANT_FRACTION) ** 0.5 / CONSTANT
     lengths = np.linalg.norm(total[:-1], axis=0)
     of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MOST_DEVIATIONS)
     # Constants were cut off to whole steps of 2^-10, by less than half a percent.

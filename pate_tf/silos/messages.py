@@ -1,8 +1,8 @@
-"""What silos and a coordinator send each other, in one process or over the network.
+"""Messages between silos and a coordinator, in one process or over the network.
 
-A message is checked where it is built, so what arrives over a wire is checked by building it.
-Nothing here may reveal more than was charged: votes are randomized or sealed, and a refusal's
-reason comes from the policy and from public values alone.
+The constructor of a message checks its values, so that a decoded message is checked as well.
+Messages must not reveal more than was charged: votes are randomized or sealed, and the reason of a
+refusal only depends on the policy and on public values.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ COMMITMENT_BYTES: Final = 32
 
 
 def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
-    """Returns what a batch of feature sums has as its only query, uint8 `[1, 32]`.
+    """Returns the only query of a batch of feature sums, uint8 `[1, 32]`.
 
-    It stands for what is summed: a silo that would sum something else refuses.
+    It identifies the sums, so that a silo with other sums refuses the batch.
 
     Args:
         representation: digest of the public encoder, `Encoder.digest`.
@@ -42,13 +42,13 @@ def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
 
 
 def query_digest(query: npt.NDArray[Any]) -> bytes:
-    """Returns what a query is known by: SHA-256 of its type, shape and bytes, 32 bytes."""
+    """Returns the SHA-256 of a query's type, shape and bytes, 32 bytes."""
     header = f"{query.dtype.str}{query.shape}".encode()
     return hashlib.sha256(header + np.ascontiguousarray(query).tobytes()).digest()
 
 
 class Reason(enum.Enum):
-    """Why a silo refuses. Follows from its policy, its ledger's debits and the batch alone."""
+    """Why a silo refuses a batch. Only depends on its policy, its debits and the batch."""
 
     MALFORMED = "malformed"
     MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"
@@ -65,11 +65,12 @@ class Answer(enum.Enum):
     """A coordinator's answer to a submission.
 
     Attributes:
-        OK: taken, for the first time.
-        SAME: had been taken before, equal to the last byte.
-        CONFLICT: another reply had been taken for this batch; it stands.
-        LATE: the deadline has passed, or the batch is closed; nothing was taken.
-        UNKNOWN: no such run, batch or silo, or the reply does not fit the batch; nothing was taken.
+        OK: the reply was accepted.
+        SAME: the same reply, byte for byte, was accepted before.
+        CONFLICT: another reply was accepted for this batch, and remains valid.
+        LATE: the deadline has passed, or the batch is closed; nothing was accepted.
+        UNKNOWN: no such run, batch or silo, or the reply does not fit the batch; nothing was
+            accepted.
     """
 
     OK = "ok"
@@ -81,20 +82,20 @@ class Answer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QueryBatch:
-    """Public queries that a coordinator asks one silo.
+    """Public queries from a coordinator to one silo.
 
     Attributes:
         run_id: name of the run.
         batch_id: name of the batch within the run.
-        queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite; of feature sums the
-            one of `sums_query`.
+        queries: finite public inputs, uint8 or float32, `[num_queries, ...]`; for feature sums the
+            result of `sums_query`.
         num_classes: number of classes, at least 2.
-        mechanism: what each query is charged as. Of one silo alone, a local randomizer; of all
-            together, secure aggregation of votes or of feature sums.
-        deadline: when the coordinator stops collecting, in seconds since 1970.
-        commitment: what the silo sent with its last answer, see `RandomisedVotes.commitment`; None
-            for a silo that sent none.
-        digests: of each query, see `query_digest`.
+        mechanism: charge of each query: a local randomizer for single silos, or secure aggregation
+            of votes or feature sums.
+        deadline: time when the coordinator stops collecting, in seconds since 1970.
+        commitment: commitment in the silo's last answer, see `RandomisedVotes.commitment`; None
+            if the silo sent none.
+        digests: `query_digest` of each query.
 
     Raises ValueError if a value is out of its range.
     """
@@ -114,37 +115,37 @@ class QueryBatch:
         checks.one_of(("|u1", "<f4"), queries=self.queries.dtype.str)
         if self.queries.ndim < 2 or not self.queries.size:
             raise ValueError(
-                f"queries: expected [num_queries, ...], got shape {self.queries.shape}"
+                f"queries must have the shape [num_queries, ...], got {self.queries.shape}"
             )
         if not np.isfinite(self.queries).all():
-            raise ValueError("queries: expected finite numbers, got NaN or infinite ones")
+            raise ValueError("queries must be finite numbers")
         checks.whole(2, 2**16, num_classes=self.num_classes)
         checks.between(-math.inf, math.inf, deadline=self.deadline)
         if getattr(self.mechanism, "num_classes", self.num_classes) != self.num_classes:
-            raise ValueError("mechanism: expected one of the batch's classes, got another")
+            raise ValueError("mechanism: its number of classes differs from the batch's")
         _check_commitment(self.commitment)
         object.__setattr__(self, "queries", frozen_view(self.queries))
         object.__setattr__(self, "digests", tuple(map(query_digest, self.queries)))
 
     @property
     def question(self) -> bytes:
-        """What the batch is known by, whenever it is asked: 32 bytes."""
+        """Digest that identifies the batch, also if it is sent again: 32 bytes."""
         return digest(dataclasses.replace(self, deadline=0.0, commitment=None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Reply:
-    """What a silo sends on a batch.
+    """A silo's reply to a batch.
 
     Attributes:
         run_id: name of the run.
         batch_id: name of the batch.
         silo: name of the silo.
-        commitment: to the last row of the silo's ledger, 32 bytes that reveal nothing of it. The
-            coordinator stores the latest and sends it with the next batch; a silo whose ledger
-            lacks that row refuses. None for a silo without a ledger on disk.
+        commitment: commitment to the last row of the silo's ledger, 32 bytes that reveal nothing
+            about it. The coordinator stores the latest one and sends it with the next batch. A silo
+            whose ledger lacks this row refuses. None for a silo without a ledger on disk.
 
-    Raises ValueError if a value is none that it may be.
+    Raises ValueError if a value is invalid.
     """
 
     run_id: str
@@ -160,7 +161,7 @@ class _Reply:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RandomisedVotes(_Reply):
-    """Randomized votes of one silo. They may be sent: each is what `mechanism` drew.
+    """Randomized votes of one silo; safe to send, because `mechanism` drew each of them.
 
     Attributes:
         labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
@@ -172,7 +173,7 @@ class RandomisedVotes(_Reply):
         super().__post_init__()
         labels = whole_numbers(self.labels, "votes", num_classes=2**16)
         if labels.ndim != 1 or not labels.size:
-            raise ValueError(f"votes: expected [num_queries], got shape {labels.shape}")
+            raise ValueError(f"votes must have the shape [num_queries], got {labels.shape}")
         object.__setattr__(self, "labels", labels)
 
 
@@ -181,7 +182,7 @@ class SealedShares(_Reply):
     """Secret shares of one silo's votes or sums, each sealed to one aggregator.
 
     Attributes:
-        sealed: one for each aggregator, the first one's first.
+        sealed: shares for each aggregator, in the order of their numbers.
     """
 
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
@@ -189,7 +190,7 @@ class SealedShares(_Reply):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.sealed or not all(self.sealed):
-            raise ValueError("sealed: expected bytes for each aggregator, got none")
+            raise ValueError("sealed: bytes for each aggregator are required")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,9 +198,9 @@ class Refusal(_Reply):
     """A silo's refusal of a whole batch, by its policy.
 
     Attributes:
-        reason: why; says nothing about the silo's data.
-        time: of a refusal that is too late, when it was made by the silo's clock, in seconds since
-            1970: a coordinator that still waits sees that the clocks differ.
+        reason: the reason; it reveals nothing about the silo's data.
+        time: for a refusal because of the deadline, the time of the silo's clock in seconds since
+            1970. A coordinator that still waits can see that the clocks differ.
     """
 
     reason: Reason
@@ -211,13 +212,13 @@ Reply = RandomisedVotes | SealedShares | Refusal
 
 def _check_commitment(commitment: bytes | None) -> None:
     if commitment is not None and len(commitment) != COMMITMENT_BYTES:
-        raise ValueError(f"commitment: expected {COMMITMENT_BYTES} bytes or none, got others")
+        raise ValueError(f"commitment must have {COMMITMENT_BYTES} bytes, got {len(commitment)}")
 
 
 def reply_digest(reply: Reply) -> bytes:
-    """Returns what tells two replies apart: SHA-256 of all but commitment and time, 32 bytes.
+    """Returns the SHA-256 of a reply without commitment and time, 32 bytes.
 
-    A silo that sends a stored reply again may have answered other batches since.
+    These two fields change if a silo answered other batches before it sends a stored reply again.
     """
     if isinstance(reply, Refusal):
         reply = dataclasses.replace(reply, time=None)

@@ -1,8 +1,8 @@
-"""The protocol of secure aggregation: terms, messages, the check of votes, what all conclude.
+"""The protocol of secure aggregation: terms, messages, the check of votes, and the transcript.
 
-Aggregators sign what they say on each step, over the batch's terms, the step and the content. A
-coordinator relays it and can't change a word. Every aggregator, and the coordinator, concludes the
-same from the same messages: `Transcript`.
+On each step, an aggregator signs its message with the batch's terms, the step and the content. The
+coordinator relays messages and can't change them. From the same messages, every aggregator and the
+coordinator compute the same `Transcript`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _KEY_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What is public of an aggregator or a silo; others get it from the roster alone.
+    """The public identity of an aggregator or a silo. Others only take it from the roster.
 
     Attributes:
-        name: as in its certificate.
+        name: name in the certificate.
         sealing_key: X25519 public key, 32 bytes.
         signing_key: Ed25519 public key, 32 bytes.
 
-    Raises ValueError if the name is none or a key has not 32 bytes.
+    Raises ValueError if the name is invalid or a key does not have 32 bytes.
     """
 
     name: str
@@ -51,24 +51,24 @@ class Identity:
     def __post_init__(self) -> None:
         check_name(self.name, "name")
         if {len(self.sealing_key), len(self.signing_key)} != {_KEY_BYTES}:
-            raise ValueError(f"{self.name}: expected keys of 32 bytes, got others")
+            raise ValueError(f"{self.name}: each key must have 32 bytes")
 
     @classmethod
     def of_hex(cls, name: str, keys: str) -> Identity:
-        """Returns the identity with both keys in 128 hexadecimal digits, as on a roster.
+        """Returns the identity for both keys in 128 hexadecimal digits, as on a roster.
 
-        Raises ValueError if they are something else.
+        Raises ValueError if the text has another form.
         """
         both = _from_hex(name, keys)
         return cls(name=name, sealing_key=both[:_KEY_BYTES], signing_key=both[_KEY_BYTES:])
 
     def entry(self, role: str) -> str:
-        """Returns what stands on a roster for a silo or an aggregator."""
+        """Returns the roster entry of a silo or an aggregator."""
         keys = (self.sealing_key + self.signing_key).hex()
         return f'[[{role}]]\nname = "{self.name}"\nkeys = "{keys}"\n'
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
-        """Whether the owner of these keys signed a message."""
+        """Whether a message has a valid signature with this identity's key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -80,16 +80,16 @@ class Identity:
 
 
 class Keys:
-    """SENSITIVE: the private keys of an aggregator or a silo. They are in no repr or message.
+    """SENSITIVE: the private keys of an aggregator or a silo. No repr or message shows them.
 
     Args:
-        name: of the owner.
-        private: X25519 and Ed25519 private keys, 32 secret random bytes each. Default: new ones
+        name: name of the silo or aggregator.
+        private: X25519 and Ed25519 private keys, 32 secret random bytes each. Default: new keys
             from the operating system's entropy.
 
     Attributes:
-        identity: what is public of them.
-        sealing: private key that opens what is sealed to the owner.
+        identity: the public identity.
+        sealing: private key that opens sealed messages.
         signing: private key that signs messages; a signature has 64 bytes.
     """
 
@@ -108,9 +108,9 @@ class Keys:
 
     @classmethod
     def load_or_create(cls, path: pathlib.Path, name: str) -> Keys:
-        """Returns the keys of a file, which only its owner can read; makes it if there is none.
+        """Returns the keys in a file that only its owner can read; creates a missing file.
 
-        Raises ValueError if the file holds something else, or another name's keys.
+        Raises ValueError if the file is invalid, or contains the keys of another name.
         """
         if not path.exists():
             new = {"name": name, "keys": os.urandom(2 * _KEY_BYTES).hex()}
@@ -118,34 +118,34 @@ class Keys:
             artifacts.write_json(path, new, private=True)
         fields = artifacts.read_json(path)
         if fields.get("name") != name:
-            raise ValueError(f"{path}: expected the keys of {name}, got something else")
+            raise ValueError(f"{path} does not contain the keys of {name}")
         return cls(name, _from_hex(str(path), fields.get("keys")))
 
 
 def _from_hex(what: str, text: object) -> bytes:
-    """Returns two keys of hexadecimal digits; raises ValueError, which shows none of them."""
+    """Returns two keys from hexadecimal digits; the error shows none of them."""
     if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{4 * _KEY_BYTES}}}", text):
-        raise ValueError(f"{what}: expected keys in 128 hexadecimal digits, got others")
+        raise ValueError(f"{what}: keys must have 128 hexadecimal digits")
     return bytes.fromhex(text)
 
 
-MOST_COUNTS: Final = 2**24  # of a batch: 128 MiB of shares from every silo
+MAX_COUNTS: Final = 2**24  # in a batch: 128 MiB of secret shares from every silo
 DIGEST_BYTES: Final = 32
-# Of honest silos' sums and of all noise, each; less than half of the field together.
-_MOST_TOTAL: Final = 2**58
-# A sum of noise beyond so many standard deviations has a probability below e^-198.
+# Limit for the sums of honest silos, and for all noise. Both together stay below half of the field.
+_MAX_TOTAL: Final = 2**58
+# A sum of noise exceeds this many standard deviations with a probability below e^-198.
 _DEVIATIONS: Final = 20.0
 
 
 class Step(enum.Enum):
-    """The steps of a batch, in their order; each takes all messages of the one before.
+    """The steps of a batch in order; each step needs all messages of the previous one.
 
     Attributes:
-        COMMIT: shares were received; noise and a seed are drawn, noise is shared.
-        REVEAL: the seed, once every aggregator is committed.
-        MASK: shares of masked sums of each silo's votes under the challenge.
-        CHECK: shares of what is 0 for each silo whose votes are votes, given the masked sums.
-        AGREE: which silos pass.
+        COMMIT: the aggregator received its shares, draws noise and a seed, and shares the noise.
+        REVEAL: the aggregator reveals its seed after every aggregator has committed.
+        MASK: shares of the masked sums of each silo's votes under the challenge.
+        CHECK: shares of a value that is 0 for each silo with valid votes, given the masked sums.
+        AGREE: the silos that pass.
         RELEASE: the aggregator's share of the noisy sum.
     """
 
@@ -161,37 +161,38 @@ STEPS = tuple(Step)
 
 
 class ProtocolError(ValueError):
-    """A message is not what the protocol has in its place; nothing was released for it."""
+    """A message violates the protocol; nothing was released for it."""
 
 
 class TooFewSilosError(ProtocolError):
-    """So few silos' shares fit that nothing opens of this batch, however often it is asked."""
+    """Too few silos have valid shares, so this batch never opens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchTerms:
-    """What silos and aggregators agree on before votes or feature sums are shared. Public.
+    """The public terms of a batch; silos and aggregators agree on them before they share anything.
 
-    Every sealed share names their digest: none is treated under other noise, aggregators, batches.
+    Every sealed share contains the digest of the terms, so it is useless for other noise,
+    aggregators or batches.
 
     Attributes:
-        question: of the batch, `QueryBatch.question`; a batch opens once, so another opening needs
+        question: `QueryBatch.question` of the batch. A batch opens once; another opening needs
             another batch.
-        shape: number of queries, at least 1, and of classes, at least 2; of feature sums 1, and how
-            many numbers a table has.
-        mechanism: noise, number of aggregators and threshold; what is charged for it.
-        aggregators: in the order of their numbers, which count from 1.
-        silos: of feature sums the silos, which sign what they share; none of votes, of whom any may
-            be made up, as aggregators add the noise.
-        are_sums: whether feature sums are shared, to which silos added noise; else votes.
-        size: how many numbers are summed up.
-        share_size: how many numbers a silo shares: two for each query, and its votes.
-        threshold: how many aggregators may pool what they know.
-        numbers: of the aggregators, from 1.
-        least_silos: fewest silos that open together.
-        largest_sum: most that a silo shares as a number of its sums, in lattice steps.
+        shape: number of queries, at least 1, and of classes, at least 2. For feature sums 1 and the
+            number of values in a table.
+        mechanism: noise, number of aggregators and threshold; it is charged for the batch.
+        aggregators: the aggregators in the order of their numbers, which start at 1.
+        silos: for feature sums, the silos, which sign their shares. Empty for votes: aggregators
+            add the noise, so silos may be fictitious.
+        are_sums: whether silos share feature sums with their noise; otherwise votes.
+        size: number of values that are added up.
+        share_size: number of values that a silo shares: two for each query, and its votes.
+        threshold: number of aggregators that may collude.
+        numbers: numbers of the aggregators, from 1.
+        least_silos: minimum number of silos for an opening.
+        largest_sum: limit of each value in a silo's sums, in lattice steps.
 
-    Raises ValueError if values don't fit each other, or a sum could wrap around in the field.
+    Raises ValueError if values contradict each other, or a sum could wrap around in the field.
     """
 
     question: bytes
@@ -216,54 +217,53 @@ class BatchTerms:
             "threshold": self.mechanism.threshold,
             "numbers": range(1, len(self.aggregators) + 1),
             "least_silos": getattr(self.mechanism, "least_silos", 1),
-            "largest_sum": _MOST_TOTAL // max(len(self.silos), 1),
+            "largest_sum": _MAX_TOTAL // max(len(self.silos), 1),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         if len(self.question) != DIGEST_BYTES:
-            raise ValueError("question: expected 32 bytes, got another number")
-        most = MOST_COUNTS if self.are_sums else MOST_CLASSES
+            raise ValueError(f"question must have 32 bytes, got {len(self.question)}")
+        most = MAX_COUNTS if self.are_sums else MOST_CLASSES
         checks.whole(2, most, num_classes=num_classes)
-        checks.whole(1, MOST_COUNTS // num_classes, num_queries=num_queries)
+        checks.whole(1, MAX_COUNTS // num_classes, num_queries=num_queries)
         number = self.mechanism.num_parties
         if len(self.aggregators) != number:
-            raise ValueError(f"aggregators: expected {number}, got {len(self.aggregators)}")
+            raise ValueError(f"aggregators: {number} are needed, got {len(self.aggregators)}")
         everyone = (*self.aggregators, *self.silos)
         for what in ("name", "sealing_key", "signing_key"):
             if len({getattr(identity, what) for identity in everyone}) < len(everyone):
-                raise ValueError(f"aggregators: expected another {what} of each, got one twice")
+                raise ValueError(f"aggregators: two silos or aggregators have the same {what}")
         least = self.least_silos if self.are_sums else 0
         if len(self.silos) < least or (self.silos and not least):
             raise ValueError(
-                f"silos: expected {least} or more with keys for feature sums and none for votes, "
+                f"silos: feature sums need {least} or more silos with keys, and votes need none; "
                 f"got {len(self.silos)}"
             )
         if isinstance(self.mechanism, SecureFeatureSums):
             largest = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
-            bound = float(_MOST_TOTAL)
+            bound = float(_MAX_TOTAL)
         else:
-            # All aggregators' noise on a count.
+            # Noise of all aggregators on one count.
             sigma = self.mechanism.sigma * sqrt(number / self.mechanism.num_honest)
             largest = LATTICE * (MOST_SILOS + _DEVIATIONS * sigma)
             bound = PRIME / 2.0
         if not largest < bound:
             raise ValueError(
-                f"sigma: expected noise that can't wrap around in the field, got "
-                f"{self.mechanism.sigma}"
+                f"sigma: {self.mechanism.sigma} is too large, sums could wrap around in the field"
             )
 
     @classmethod
     def of_batch(
         cls, batch: QueryBatch, aggregators: tuple[Identity, ...], silos: tuple[Identity, ...] = ()
     ) -> BatchTerms:
-        """Returns the terms of a batch that a coordinator asks.
+        """Returns the terms of a coordinator's batch.
 
         Args:
-            batch: whose votes or sums are shared.
-            aggregators: as the caller's roster has them; never from the coordinator.
-            silos: that may add feature sums, from the same roster.
+            batch: the batch of votes or sums.
+            aggregators: the aggregators on the caller's roster; never from the coordinator.
+            silos: silos that may add feature sums, from the same roster.
 
-        Raises ValueError if the batch is not to be shared, or for others than these.
+        Raises ValueError if the batch does not use secure aggregation, or needs other aggregators.
         """
         mechanism = batch.mechanism
         num_classes = batch.num_classes
@@ -272,7 +272,7 @@ class BatchTerms:
         elif isinstance(mechanism, SecureHistogram):
             silos = ()
         else:
-            raise ValueError("mechanism: expected one of secure aggregation, got another")
+            raise ValueError("mechanism: it does not use secure aggregation")
         return cls(
             question=batch.question,
             shape=(len(batch.queries), num_classes),
@@ -283,22 +283,22 @@ class BatchTerms:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """What the terms are known by, 32 bytes."""
+        """Digest that identifies the terms, 32 bytes."""
         return digest(("pate_tf secure aggregation 7", self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorMessage:
-    """One aggregator's message on one step. Public: all of them together tell the noisy sum.
+    """A message of one aggregator on one step. Public: together they reveal the noisy sum.
 
     Attributes:
-        terms_digest: of the batch, 32 bytes.
-        step: which step.
+        terms_digest: digest of the batch's terms, 32 bytes.
+        step: the step.
         aggregator: number of the sender, from 1.
-        seen: digest of all messages on the step before, so that aggregators that saw different ones
-            never go on together; empty on the first step.
-        content: its form depends on the step.
-        signature: of all of the above, 64 bytes.
+        seen: digest of all messages on the previous step, so that aggregators that saw different
+            messages never continue together; empty on the first step.
+        content: content; its form depends on the step.
+        signature: signature of all fields above, 64 bytes.
     """
 
     terms_digest: bytes
@@ -310,23 +310,24 @@ class AggregatorMessage:
 
     @property
     def signed_bytes(self) -> bytes:
-        """What the signature is of."""
+        """The signed bytes."""
         return encode(("aggregator", dataclasses.replace(self, signature=b"")))
 
     def signed(self, keys: Keys) -> AggregatorMessage:
-        """Returns the message with the signature of its sender, whose keys these are."""
+        """Returns the message with the signature of its sender, who has these keys."""
         return dataclasses.replace(self, signature=keys.signing.sign(self.signed_bytes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorTask:
-    """What an aggregator is asked.
+    """A request to an aggregator.
 
     Attributes:
-        step: which step.
-        terms: of the batch; an aggregator checks that it is in them.
-        sealed: only to `COMMIT`: by silo, what it sealed to this aggregator.
-        messages: of all on the step before, by their numbers; none to `COMMIT`.
+        step: the step.
+        terms: terms of the batch; an aggregator checks that it is listed in them.
+        sealed: only for `COMMIT`: the sealed shares of each silo for this aggregator.
+        messages: all messages of the previous step, in the order of their numbers; empty for
+            `COMMIT`.
     """
 
     step: Step
@@ -335,34 +336,34 @@ class AggregatorTask:
     messages: tuple[AggregatorMessage, ...] = ()
 
 
-# Whether shares are those of one vote for each query, without a look at the votes.
+# The check that shares contain one vote for each query, without seeing the votes.
 #
-# After all shares are committed to, the aggregators draw public random weights rho, tau and chi.
-# With its votes v a silo shares a random number a and its square b for each query. Of each silo the
-# aggregators open, one after the other, values of polynomials of degree t:
+# After all shares are committed, the aggregators draw public random weights rho, tau and chi. With
+# its votes v, a silo shares a random number a and its square b for each query. For each silo, the
+# aggregators open the following values of polynomials of degree t, one after the other:
 #
 #     y = a + sum_k rho v                                                    for each query
 #     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)      0 if votes are
 #
-# With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2), which is 0 for
-# one-hot votes alone (Boneh et al. 2021, "Lightweight techniques for private heavy hitters").
-# Every opened value is determined by the shares of honest aggregators, so that others can spoil an
-# opening but not change it (docs/proofs/secure.md, Theorems V2 and V3).
+# With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2). It is 0 only for
+# one-hot votes (Boneh et al. 2021, "Lightweight techniques for private heavy hitters"). The shares
+# of honest aggregators determine every opened value, so others can prevent an opening but can't
+# change it (docs/proofs/secure.md, Theorems V2 and V3).
 #
-# All else here holds for sums of any vectors of whole numbers. Feature sums are such: a silo that
-# lies may add what it likes, to the labels' cost alone, so of these only y is opened, which shows
-# whether shares fit each other.
+# Everything else holds for sums of any vectors of whole numbers, such as feature sums. A lying silo
+# may add any vector, which only harms the labels. So for sums only y is opened, which shows whether
+# the shares are consistent.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Challenge:
-    """The random weights of a batch's checks, public once every aggregator is committed.
+    """The random weights of a batch's checks, public after every aggregator has committed.
 
     Attributes:
-        rho: of votes, `[num_queries, num_classes]`.
-        tau: of squares, `[num_queries]`.
-        chi: of numbers of votes, `[num_queries]`.
-        are_votes: whether votes are checked; else `check_value` is 0.
+        rho: weights of votes, `[num_queries, num_classes]`.
+        tau: weights of squares, `[num_queries]`.
+        chi: weights of the numbers of votes, `[num_queries]`.
+        are_votes: whether to check votes; otherwise `check_value` is 0.
     """
 
     rho: Elements
@@ -372,20 +373,22 @@ class Challenge:
 
     @classmethod
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
-        """Returns the weights that all seeds together give."""
+        """Returns the weights that a common seed determines."""
         drawn = shamir.from_seed(seed, terms.share_size)
         rho, tau, chi = np.split(drawn, [terms.size, terms.size + terms.shape[0]])
         return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
 
     def masked(self, shares: Elements) -> Elements:
-        """Returns shares of y, `[num_queries]`, of shares of one silo, `[share_size]`."""
+        """Returns shares of y, `[num_queries]`, from one silo's shares, `[share_size]`."""
         a, _, votes = split_shares(shares, self.rho.shape)
         return shamir.add(a, shamir.total(shamir.multiply(self.rho, votes), axis=1))
 
     def check_value(self, shares: Elements, opened: Elements) -> np.uint64:
-        """Returns a share of the number that is 0 if one silo's votes are votes.
+        """Returns a share of a value that is 0 if one silo's votes are valid.
 
-        `shares` are an aggregator's of the silo, `[share_size]`, `opened` is y, `[num_queries]`.
+        Args:
+            shares: an aggregator's shares from the silo, `[share_size]`.
+            opened: y, `[num_queries]`.
         """
         if not self.are_votes:
             return np.uint64(0)
@@ -402,21 +405,22 @@ class Challenge:
 
 
 def split_shares(shares: Elements, shape: tuple[int, ...]) -> tuple[Elements, Elements, Elements]:
-    """Returns the shares of a, b `[num_queries]` and of votes `[num_queries, num_classes]`."""
+    """Returns the shares of a and b, `[num_queries]`, and votes `[num_queries, num_classes]`."""
     a, b, votes = np.split(shares, [shape[0], 2 * shape[0]])
     return a, b, votes.reshape(shape)
 
 
 def seed_digest(seed: bytes, aggregator: int, terms: BatchTerms) -> bytes:
-    """Returns what an aggregator commits to of its seed, 32 bytes."""
+    """Returns an aggregator's commitment to its seed, 32 bytes."""
     return digest(("seed", terms.digest, aggregator, seed))
 
 
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
-    """Returns what shares open of each silo, `[num_values]`; None where they don't fit.
+    """Returns the opened values of each silo, `[num_values]`; None if its shares are inconsistent.
 
-    `values` are shares `[num_silos, num_values]` by aggregator, `threshold` the polynomials'
-    degree.
+    Args:
+        values: shares `[num_silos, num_values]` by aggregator.
+        threshold: degree of the polynomials.
     """
     return [
         shamir.reconstruct(dict(zip(values, shares, strict=True)), degree=threshold)
@@ -426,15 +430,15 @@ def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements |
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commitment:
-    """What an aggregator commits to.
+    """An aggregator's commitment.
 
     Attributes:
-        dealings: of each silo whose share it could open, by name, the digest of the silo's shares
+        dealings: for each silo whose share it could open, by name, the digest of the silo's shares
             for all aggregators, 32 bytes.
-        part_digest: of its part of the challenge, 32 bytes.
-        noise: its noise in shares, each sealed to an aggregator; empty of feature sums.
+        part_digest: digest of its part of the challenge, 32 bytes.
+        noise: its noise in shares, each sealed to an aggregator; empty for feature sums.
 
-    Raises ValueError if it is none.
+    Raises ValueError if it is invalid.
     """
 
     dealings: Mapping[str, bytes]
@@ -444,21 +448,21 @@ class Commitment:
     def __post_init__(self) -> None:
         digests = (*self.dealings.values(), self.part_digest)
         if any(len(digest) != DIGEST_BYTES for digest in digests):
-            raise ValueError("expected digests of 32 bytes, got others")
+            raise ValueError("each digest must have 32 bytes")
         for silo in self.dealings:
             check_name(silo, "silo")
 
     @classmethod
     def of(cls, content: bytes, terms: BatchTerms) -> Commitment:
-        """Returns what a message's content says; raises ValueError if it is nothing of the kind."""
+        """Returns the commitment in a message; raises ValueError if the content is invalid."""
         commitment: Commitment = decode(cls, content)
         if len(commitment.noise) != (0 if terms.are_sums else len(terms.aggregators)):
-            raise ValueError("expected noise for each aggregator")
+            raise ValueError("the commitment needs noise for each aggregator")
         return commitment
 
 
 def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
-    """Returns the silos of which every aggregator holds a share of the same dealing, in order."""
+    """Returns the sorted silos for which all aggregators have shares of the same dealing."""
     dealings = [set(commitment.dealings.items()) for commitment in committed]
     return tuple(sorted(silo for silo, _ in dealings[0].intersection(*dealings[1:])))
 
@@ -466,9 +470,12 @@ def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
 def passing_silos(
     silos: Sequence[str], masked: Sequence[Elements | None], checked: Sequence[Elements | None]
 ) -> tuple[str, ...]:
-    """Returns those of the common silos whose shares fit each other and open to 0, in order.
+    """Returns the common silos whose shares are consistent and open to 0, in order.
 
-    `masked` and `checked` are what opened of each on `Step.MASK` and `Step.CHECK`.
+    Args:
+        silos: the common silos.
+        masked: opened values of each silo on `Step.MASK`.
+        checked: opened values of each silo on `Step.CHECK`.
     """
     return tuple(
         silo
@@ -478,19 +485,18 @@ def passing_silos(
 
 
 class Transcript:
-    """All messages on the steps of a batch so far, and what follows from them. Public.
+    """All messages of a batch so far, and the results that follow from them. Public.
 
     Attributes:
-        terms: of the batch.
-        place: how many steps are done.
-        seen: digest of the last step's messages, which every message on the next step names.
-        committed: after `COMMIT`, what each aggregator committed to.
-        silos: after `COMMIT`, the silos of which all hold a share of the same dealing.
-        challenge: after `REVEAL`.
-        masked: after `MASK`, of each silo y `[num_queries]`, None where shares don't fit each
-            other.
-        passing: after `CHECK`, the silos whose votes are votes.
-        total: after `RELEASE`, the noisy sum, of the terms' shape.
+        terms: terms of the batch.
+        place: number of completed steps.
+        seen: digest of the last step's messages; every message of the next step contains it.
+        committed: after `COMMIT`, the commitment of each aggregator.
+        silos: after `COMMIT`, the silos for which all have shares of the same dealing.
+        challenge: after `REVEAL`, the challenge.
+        masked: after `MASK`, y of each silo, `[num_queries]`; None for inconsistent shares.
+        passing: after `CHECK`, the silos with valid votes.
+        total: after `RELEASE`, the noisy sum, in the shape of the terms.
     """
 
     committed: list[Commitment]
@@ -509,7 +515,7 @@ class Transcript:
         """Returns the transcript with the messages of the next step.
 
         Raises:
-            ProtocolError: if a message is missing or forged, or contradicts what was said before.
+            ProtocolError: if a message is missing or forged, or contradicts an earlier one.
             TooFewSilosError: if too few silos are left.
         """
         step = STEPS[self.place]
@@ -526,20 +532,20 @@ class Transcript:
         return longer
 
     def _check(self, step: Step, messages: Sequence[AggregatorMessage]) -> None:
-        """Checks that there is one message of every aggregator on a step, each signed by it.
+        """Checks that there is one signed message from every aggregator on a step.
 
-        On `RELEASE` 2 t + 1 are enough: they name the total even where t of them lie; fewer would
-        let the last one choose it.
+        On `RELEASE`, 2 t + 1 messages are enough: they determine the total even if t of them are
+        false. With fewer messages, the last aggregator could choose it.
 
-        Raises ProtocolError if not; names the aggregator.
+        Raises ProtocolError otherwise, which names the aggregator.
         """
         terms = self.terms
         numbers = [message.aggregator for message in messages]
         is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
         if numbers != [number for number in terms.numbers if number in numbers or not is_enough]:
             raise ProtocolError(
-                f"{step.value}: expected a message of each of {len(terms.numbers)} aggregators in "
-                "order"
+                f"{step.value}: a message from each of {len(terms.numbers)} aggregators is needed, "
+                "in order"
             )
         for message in messages:
             identity = terms.aggregators[message.aggregator - 1]
@@ -549,17 +555,16 @@ class Transcript:
                 or not identity.verifies(message.signature, message.signed_bytes)
             ):
                 raise ProtocolError(
-                    f"{step.value}: expected a message of {identity.name} on this batch with its "
-                    "signature, got another"
+                    f"{step.value}: {identity.name} did not sign its message for this batch"
                 )
             if message.seen != self.seen:
                 raise ProtocolError(
-                    f"{step.value}: expected {identity.name} to have seen what the others saw, got "
-                    "a message on something else"
+                    f"{step.value}: {identity.name} saw other messages than the rest on the step "
+                    "before"
                 )
 
     def _conclude(self, step: Step, contents: Mapping[int, bytes]) -> None:
-        """Takes up what aggregators said on a step, by their numbers; they saw the same before."""
+        """Adds the contents of a step, by the numbers of the aggregators."""
         terms = self.terms
 
         def opened_values(*shape: int) -> list[Elements | None]:
@@ -575,8 +580,8 @@ class Transcript:
             for (number, seed), committed in zip(contents.items(), self.committed, strict=True):
                 if seed_digest(seed, number, terms) != committed.part_digest:
                     name = terms.aggregators[number - 1].name
-                    raise ProtocolError(f"reveal: expected the seed that {name} committed to")
-            # One random seed is enough, drawn before anyone knew what all committed to.
+                    raise ProtocolError(f"reveal: {name} committed to another seed")
+            # One honest seed is enough: it was drawn before anyone knew all commitments.
             seeds = ("challenge", terms.digest, self.seen, tuple(contents.values()))
             self.challenge = Challenge.of_seed(digest(seeds), terms)
         elif step is Step.MASK:
@@ -586,21 +591,19 @@ class Transcript:
             self.passing = passing_silos(self.silos, self.masked, checked)
             if len(self.passing) < terms.least_silos:
                 raise TooFewSilosError(
-                    f"silos: expected {terms.least_silos} or more whose shares open and fit each "
-                    f"other, got {len(self.passing)}"
+                    f"silos: {terms.least_silos} or more with valid shares are needed, got "
+                    f"{len(self.passing)}"
                 )
         elif step is Step.AGREE:
             for number, content in contents.items():
                 if content != encode(self.passing):
                     name = terms.aggregators[number - 1].name
-                    raise ProtocolError(
-                        f"agree: expected the silos that pass, got others of {name}"
-                    )
+                    raise ProtocolError(f"agree: {name} named other silos than those that pass")
         else:
             (total,) = opened_values(1, terms.size)
             if total is None:
                 raise ProtocolError(
-                    "release: expected sums that fit each other; an aggregator added wrongly, and "
-                    "it can't be told which"
+                    "release: the sums are inconsistent; one of the aggregators added wrongly, but "
+                    "nothing shows which one"
                 )
             self.total = total.reshape(terms.shape)

@@ -1,4 +1,4 @@
-"""Who takes part in a run, what each silo allows, and how silos are asked."""
+"""The participants of a run, the policy of each silo, and the settings of rounds."""
 
 import dataclasses
 import json
@@ -18,10 +18,10 @@ from pate_tf.silos.protocol import Identity
 
 METHODS: Final = ("pate", "feature_sums")
 TITLE: Final = """\
-# What this silo allows. pate silo refuses what goes beyond it, before anything is charged.
-# randomised_response: each vote is randomized here; no other organization has to be trusted.
+# The policy of this silo. pate silo refuses everything beyond it, before anything is charged.
+# randomised_response: each vote is randomized here; no other organization must be trusted.
 # secure_histogram: votes go as secret shares to aggregators, which add them up and add noise.
-# secure_feature_sums: no teacher votes; sums of the records' features (and, without a public pool,
+# secure_feature_sums: no teacher votes. Sums of the records' features (and, without a public pool,
 #   second moments) with noise of this silo go as secret shares to aggregators, which open the
 #   total of many silos.
 
@@ -30,68 +30,68 @@ TITLE: Final = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy(Settings, ProtectedUnit):
-    """What a silo allows. Public. Each field is a line of its file."""
+    """The policy of a silo. Public. Each field is a line of its file."""
 
     restated: ClassVar = {
         "unit": {
-            "help": "Of secure_feature_sums: what is protected, each record, or all of an owner's."
+            "help": "For secure_feature_sums: protects each record, or all records of an owner."
         }
     }
-    silo: str = setting(
-        flag="name", help="The silo's name, as on the roster and in its certificate."
-    )
+    silo: str = setting(flag="name", help="Name of the silo on the roster and in its certificate.")
     coordinator: str = setting(
         "localhost:7000",
-        help="Address of the coordinator, HOST:PORT, the only one that this silo dials.",
+        help="Address of the coordinator, HOST:PORT. The silo connects to no other address.",
     )
-    epsilon_budget: float = setting(above=0.0, help="For everything that the silo ever answers.")
+    epsilon_budget: float = setting(above=0.0, help="Budget for all answers of the silo.")
     delta: float = setting(
         1e-6,
         least=0.0,
         most=0.1,
-        help="Delta that the budget holds at; 0 for randomized answers alone. For feature sums of "
-        "records at most one over their number.",
+        help="Delta of the budget; 0 if only randomized answers are allowed. For feature sums of "
+        "records, at most one over their number.",
     )
     queries_per_day: int = setting(
-        10_000, least=1, help="How many queries may be charged in any 24 hours."
+        10_000, least=1, help="Maximum number of queries that are charged in any 24 hours."
     )
-    most_per_batch: int = setting(10_000, least=1, help="How many queries a batch may have.")
+    most_per_batch: int = setting(10_000, least=1, help="Maximum number of queries in a batch.")
     allowed: tuple[str, ...] = setting(
         ("randomised_response",),
         flag="mechanisms",
         choices=tuple(SILO_CHARGES),
-        help=f"What the silo answers by, of {', '.join(SILO_CHARGES)}.",
+        help=f"Allowed mechanisms, from {', '.join(SILO_CHARGES)}.",
     )
-    most_epsilon: float = setting(1.0, above=0.0, help="Most epsilon for one randomized answer.")
-    least_sigma: float = setting(40.0, above=0.0, help="Least noise of secure_histogram, in votes.")
-    least_aggregators: int = setting(3, least=3, help="Least number of aggregators.")
+    most_epsilon: float = setting(1.0, above=0.0, help="Maximum epsilon of a randomized answer.")
+    least_sigma: float = setting(
+        40.0, above=0.0, help="Minimum noise of secure_histogram in votes."
+    )
+    least_aggregators: int = setting(3, least=3, help="Minimum number of aggregators.")
     least_threshold: int = setting(
-        1, least=1, help="How many aggregators must be allowed to pool what they know."
+        1, least=1, help="Minimum number of colluding aggregators that the protocol tolerates."
     )
     least_silos: int = setting(
-        3, least=2, help="Of secure_feature_sums: fewest silos whose total may open."
+        3, least=2, help="For secure_feature_sums: minimum number of silos in a total."
     )
     least_colluding: int = setting(
         1,
         least=1,
-        help="Of secure_feature_sums: how many of these silos must be allowed to add no noise or "
-        "pool what they know; the others' noise has to suffice.",
+        help="For secure_feature_sums: minimum number of these silos that may collude or add no "
+        "noise, so that the noise of the others must be sufficient.",
     )
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a name or value is none, or no mechanism is allowed."""
+        """Raises ValueError if a name or value is invalid, or no mechanism is allowed."""
         super().__post_init__()
         check_name(self.silo, "silo")
         if not self.allowed:
-            raise ValueError(f"allowed: expected some of {', '.join(SILO_CHARGES)}, got none")
+            raise ValueError(f"allowed: list at least one of {', '.join(SILO_CHARGES)}")
 
     @classmethod
     def read(cls, path: pathlib.Path, **values: Any) -> "Policy":
-        """Reads a policy; `values` are of fields that the file need not have, and come first.
+        """Reads a policy; `values` of fields take precedence over the file.
 
         Raises:
-            ValueError: if the file holds none; one line that says what was expected.
-            OSError: if it can't be read.
+            ValueError: if the file is invalid, in one line.
+            OSError: if the file can't be read.
         """
         fields = Fields.read(path)
         stored = fields.settings(cls)
@@ -99,25 +99,25 @@ class Policy(Settings, ProtectedUnit):
         try:
             return cls(**{**stored, **values})
         except TypeError:
-            raise ValueError(f"{path}: expected silo and epsilon_budget, got less") from None
+            raise ValueError(f"{path}: silo and epsilon_budget are required") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     def write(self, path: pathlib.Path) -> None:
-        """Writes the policy with what each line means; `read` is its inverse."""
-        lines = [  # what JSON has of text, numbers and lists is TOML
+        """Writes the policy with an explanation of each line; `read` is its inverse."""
+        lines = [  # JSON texts, numbers and lists are valid TOML
             f"{name} = {json.dumps(getattr(self, name))}  # {each.help}\n"
             for name, each in described(type(self)).items()
         ]
         artifacts.write_text(path, TITLE + "".join(lines))
 
     def objection(self, batch: QueryBatch) -> tuple[Reason, str] | None:
-        """Returns why a batch is refused, regardless of earlier charges; None if it is not.
+        """Returns why a batch is refused, independently of earlier charges; None if it is allowed.
 
-        Follows from the policy and the batch alone.
+        Only depends on the policy and the batch.
 
         Returns:
-            The reason, and the line of the policy that says so with what the batch has.
+            The reason, and the line of the policy with the batch's value.
         """
         charge = batch.mechanism
         if charge.name not in self.allowed:
@@ -136,18 +136,18 @@ class Policy(Settings, ProtectedUnit):
         return None
 
     def line(self, name: str, value: object) -> str:
-        """Returns a line of the policy and the value that it forbids, for messages."""
-        return f"the policy has {name} = {json.dumps(getattr(self, name))}, got {value}"
+        """Returns a line of the policy and the forbidden value, for messages."""
+        return f"the policy has {name} = {json.dumps(getattr(self, name))}, the batch {value}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
-    """One silo as all others know it. Public.
+    """One silo on the roster. Public.
 
     Attributes:
-        name: as in its certificate.
-        epsilon: what it agreed to be charged for one randomized answer.
-        identity: its keys, where it adds feature sums.
+        name: name in the certificate.
+        epsilon: agreed epsilon of one randomized answer.
+        identity: its keys, if it adds feature sums.
 
     Raises ValueError if a value is out of its range.
     """
@@ -161,7 +161,7 @@ class Member:
         checks.positive(epsilon=self.epsilon)
 
     def entry(self) -> str:
-        """Returns what stands on a roster for the silo."""
+        """Returns the roster entry of the silo."""
         head = f'[[silo]]\nname = "{self.name}"\n'
         if self.identity is not None:
             head = self.identity.entry("silo")
@@ -172,15 +172,15 @@ class Member:
 class SiloRoster(Roster, AtDelta):
     """All silos and aggregators of a run. Public.
 
-    With secure aggregation every silo and aggregator gets it from the person who sets the run up,
-    never from a coordinator, which could put keys of its own in it.
+    With secure aggregation, every silo and aggregator gets the roster from the person who sets up
+    the run, never from a coordinator, which could insert its own keys.
 
     Attributes:
         members: the silos, in the order of `names`.
-        aggregators: of secure aggregation, in the order of their numbers.
+        aggregators: the aggregators, in the order of their numbers.
         identities: keys of the silos that may add feature sums.
 
-    Raises ValueError if a value is out of its range or a name stands there twice.
+    Raises ValueError if a value is out of its range or a name occurs twice.
     """
 
     role: ClassVar[str] = "silo"
@@ -197,7 +197,7 @@ class SiloRoster(Roster, AtDelta):
         checks.between(0, 0.1, ends="[]", delta=self.delta)
         everyone = (*self.names, *(aggregator.name for aggregator in self.aggregators))
         if len(set(everyone)) < len(everyone):
-            raise ValueError("aggregator: expected other names than those of silos, got one twice")
+            raise ValueError("aggregator: a silo or another aggregator has the same name")
 
     @classmethod
     def of_fields(cls, fields: Fields) -> Self:
@@ -229,11 +229,11 @@ class SiloRoster(Roster, AtDelta):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asking(Settings):
-    """How silos are asked. Public.
+    """Settings of rounds. Public.
 
     Attributes:
-        mechanism: of secure aggregation; None for randomized response, each silo at its own epsilon
-            of the roster. Silos that protect something else than its unit refuse feature sums.
+        mechanism: mechanism of secure aggregation; None for randomized response, at each silo's
+            epsilon on the roster. Silos that protect another unit refuse feature sums.
     """
 
     mechanism: Mechanism | None = None
@@ -241,26 +241,26 @@ class Asking(Settings):
         600.0,
         flag="round_seconds",
         above=0.0,
-        help="How long a round waits for replies. A coordinator that was restarted waits as long "
-        "again.",
+        help="How long a round waits for replies, in seconds. After a restart, the coordinator "
+        "waits this long again.",
     )
-    least_answers: int = setting(1, least=1, help="Answers that a label needs.")
+    least_answers: int = setting(1, least=1, help="Minimum number of answers for a label.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JointMethod(Settings, OnFeatures):
-    """How labels of many silos come about. Public; said to the coordinator and to each silo."""
+    """The method of many silos. Public; the coordinator and each silo need the same values."""
 
     restated: ClassVar = {
         "representation": {
-            "help": "With feature_sums: what maps records to features. Default: that of the data "
-            "set."
+            "help": "With feature_sums: the map from records to features. Default: depends on the "
+            "data set."
         }
     }
     method: str = setting(
         "pate",
         group="method",
         choices=METHODS,
-        help="pate: silos vote on queries of the public pool. feature_sums: the total of all "
-        "silos' feature sums opens once, with noise of each, and all of the pool gets labels.",
+        help="pate: silos vote on queries from the public pool. feature_sums: aggregators open the "
+        "total of all silos' noisy feature sums once, and the whole pool gets labels.",
     )

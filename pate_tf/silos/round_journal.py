@@ -102,7 +102,8 @@ class CoordinatorJournal(contextlib.ExitStack):
     """What silos see of a coordinator, kept in files. Safe to call from several threads.
 
     Args:
-        run_id: name of the run; fixed at first use of the folder.
+        run_id: name of the run, fixed at first use of the folder; None to read what is there now,
+            next to a process that writes it.
         names: of the silos, which alone may call.
         folder: of the journal, which is taken up; None for one in memory.
         clock: seconds since 1970.
@@ -119,7 +120,7 @@ class CoordinatorJournal(contextlib.ExitStack):
 
     def __init__(
         self,
-        run_id: str,
+        run_id: str | None,
         names: Sequence[str],
         folder: pathlib.Path | None = None,
         *,
@@ -139,12 +140,13 @@ class CoordinatorJournal(contextlib.ExitStack):
         if folder is None:
             return
         with self._reporting(), contextlib.ExitStack() as stack:
-            stack.enter_context(artifacts.only_writer(folder))
-            artifacts.remove_abandoned(folder)
+            if run_id is not None:
+                stack.enter_context(artifacts.only_writer(folder))
+                artifacts.remove_abandoned(folder)
             for number in range(1, 1 + len(list(folder.glob("*.bin")))):
                 self._take_up(decode(Entry, (folder / f"{number}.bin").read_bytes()))
             for earlier in self.rounds:
-                if earlier.batch.run_id != run_id:
+                if run_id not in (None, earlier.batch.run_id):
                     raise ValueError(
                         f"expected the run {run_id}, got that of {earlier.batch.run_id}"
                     )
@@ -217,6 +219,17 @@ class CoordinatorJournal(contextlib.ExitStack):
             self._on_event(f"waiting for {some}: {len(names & arrived)} of {len(names)} {what}")
             with self.changed:
                 self.changed.wait_for(lambda: names <= arrived, min(LINE_SECONDS, seconds))
+
+    def numbers(self) -> dict[str, float]:
+        """Returns how many rounds have a result, how many are open, and how many refusals came."""
+        with self.changed:
+            num_open = sum(each.is_open for each in self.rounds)
+            replies = [reply for each in self.rounds for reply in each.replies.values()]
+        return {
+            "pate_rounds_total": len(self.rounds) - num_open,
+            "pate_rounds_open": num_open,
+            "pate_refusals_total": sum(isinstance(reply, Refusal) for reply in replies),
+        }
 
     def keep(self, entry: Entry) -> None:
         """Makes an entry durable, then takes it up.

@@ -40,13 +40,13 @@ _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SilosShare:
-    """What a silo seals to one aggregator.
+    """The share that a silo seals to one aggregator.
 
     Attributes:
-        row: the aggregator's share of what the silo deals. SENSITIVE.
-        blind: secret random bytes, without which the digest of the row confirms no guess at it.
+        row: the aggregator's share of the silo's dealing. SENSITIVE.
+        blind: secret random bytes; without them, the digest of the row confirms no guess.
         digests: commitments to the shares of all aggregators, in the order of their numbers.
-        signature: of the digests by the silo; empty of votes, of which any may be made up.
+        signature: the silo's signature of the digests; empty for votes, which need none.
     """
 
     row: bytes = dataclasses.field(repr=False)
@@ -56,14 +56,14 @@ class SilosShare:
 
 
 def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator: int) -> bytes:
-    """Returns bytes that only an aggregator can read.
+    """Returns bytes that only one aggregator can read.
 
     Args:
-        secret: what is sealed.
-        terms: of the batch.
-        sender: name of the silo or aggregator that it comes from.
+        secret: the bytes to seal.
+        terms: terms of the batch.
+        sender: name of the sending silo or aggregator.
         kind: "votes" or "noise".
-        aggregator: number of the one that it is for.
+        aggregator: number of the receiving aggregator.
     """
     receiver = terms.aggregators[aggregator - 1]
     info = encode((terms.digest, kind, sender, receiver.name))
@@ -73,7 +73,7 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, aggregator
 def seal_each(
     secrets: Sequence[bytes], terms: BatchTerms, *, sender: str, kind: str
 ) -> tuple[bytes, ...]:
-    """Returns secrets, each sealed to its aggregator; arguments as of `seal`."""
+    """Returns secrets, each sealed to its aggregator; see `seal`."""
     return tuple(
         seal(secret, terms, sender=sender, kind=kind, aggregator=number)
         for number, secret in zip(terms.numbers, secrets, strict=True)
@@ -81,7 +81,7 @@ def seal_each(
 
 
 def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Keys) -> bytes:
-    """Returns what was sealed; the arguments are those of `seal`, `keys` the receiver's.
+    """Returns the sealed bytes; the arguments are those of `seal`, and the receiver's `keys`.
 
     Raises ValueError if anything differs.
     """
@@ -90,7 +90,7 @@ def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: Ke
         return _SUITE.decrypt(sealed, keys.sealing, info)
     except (InvalidTag, ValueError):
         raise ValueError(
-            f"shares of {sender}: expected ones sealed for this batch and aggregator, got others"
+            f"shares of {sender}: they were not sealed for this batch and aggregator"
         ) from None
 
 
@@ -99,16 +99,16 @@ def seal_votes(labels: IntArray, terms: BatchTerms, *, silo: str) -> tuple[bytes
 
     Args:
         labels: one vote for each query, int64 `[num_queries]`. Sensitive.
-        terms: of the batch.
+        terms: terms of the batch.
         silo: name of the silo.
 
     Raises ValueError unless there is a class for every query.
     """
     num_queries, num_classes = terms.shape
     if labels.shape != (num_queries,) or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels: expected one class for each of {num_queries} queries")
+        raise ValueError(f"labels: each of {num_queries} queries needs one class")
     if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(f"labels: expected classes 0 to {num_classes - 1}, got others")
+        raise ValueError(f"labels must be classes from 0 to {num_classes - 1}")
     one_hot = np.zeros(terms.shape, np.uint64)
     one_hot[np.arange(num_queries), labels] = 1
     return seal_shares(deal(one_hot, terms, SystemNoise()), terms, silo=silo)
@@ -120,19 +120,19 @@ def seal_sums(
     """Returns a silo's feature sums with its noise in shares, each sealed to its aggregator.
 
     Args:
-        sums: int64, of the mechanism's `shape`, in steps of 1 / LATTICE. Sensitive. Numbers beyond
-            `terms.largest_sum` are cut off, so that a total can't wrap around; that takes sums no
-            further apart.
-        terms: of the batch.
-        keys: of the silo, which the terms name.
+        sums: int64 in the mechanism's `shape`, in steps of 1 / LATTICE. Sensitive. Values beyond
+            `terms.largest_sum` are clipped, so that a total can't wrap around. Clipping does not
+            increase the distance between sums.
+        terms: terms of the batch.
+        keys: keys of the silo, which the terms list.
         noise: entropy; None for the operating system's.
 
-    Raises ValueError if sums or keys are not those of the terms.
+    Raises ValueError if sums or keys do not fit the terms.
     """
     if not isinstance(terms.mechanism, SecureFeatureSums) or sums.size != terms.size:
-        raise ValueError("sums: expected a table of the batch's size, got another")
+        raise ValueError("sums: the table does not have the size of the batch")
     if keys.identity not in terms.silos:
-        raise ValueError(f"silos: expected {keys.identity.name} with its keys among them")
+        raise ValueError(f"silos: the terms do not list {keys.identity.name} with its keys")
     source = noise or SystemNoise()
     most = terms.largest_sum
     drawn = source.gaussian_integers(terms.mechanism.share_scale, terms.size)
@@ -142,12 +142,11 @@ def seal_sums(
 
 
 def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
-    """Returns each aggregator's shares of what a silo shares, `[num_aggregators, share_size]`.
+    """Returns the shares for each aggregator, `[num_aggregators, share_size]`.
 
     Args:
-        table: 1 for the class that has the vote and else 0, `[num_queries, num_classes]`; or sums,
-            `[1, size]`.
-        terms: of the batch.
+        table: one-hot votes `[num_queries, num_classes]`, or sums `[1, size]`.
+        terms: terms of the batch.
         noise: entropy.
     """
     a = shamir.uniform((terms.shape[0],), noise.words)
@@ -162,9 +161,13 @@ def deal(table: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
 def seal_shares(
     shares: Elements, terms: BatchTerms, *, silo: str, keys: Keys | None = None
 ) -> tuple[bytes, ...]:
-    """Returns the rows of `deal`, bound to each other and each sealed to its aggregator.
+    """Returns the rows of `deal` with common digests, each sealed to its aggregator.
 
-    `keys` are the silo's where it signs what it deals.
+    Args:
+        shares: the rows.
+        terms: terms of the batch.
+        silo: name of the silo.
+        keys: keys of the silo if it signs its dealing.
     """
     rows = [shamir.to_bytes(row) for row in shares]
     blinds = [os.urandom(BLIND_BYTES) for _ in rows]
@@ -183,13 +186,13 @@ def seal_shares(
 def open_share(
     sealed: bytes, terms: BatchTerms, *, silo: str, keys: Keys
 ) -> tuple[Elements, bytes]:
-    """Returns an aggregator's shares of a silo `[share_size]`, and the digest of all shares.
+    """Returns an aggregator's shares from a silo, `[share_size]`, and the digest of all shares.
 
-    The digest, 32 bytes, says nothing of the shares, which are sensitive.
+    The shares are sensitive. The digest, 32 bytes, reveals nothing about them.
 
     Raises:
-        ValueError: if it was sealed for anything else, the share is not the one that its digests
-            name, or a silo that must sign did not.
+        ValueError: if it was sealed for another purpose, a share does not match its digest, or a
+            required signature is missing.
     """
     share: SilosShare = decode(
         SilosShare, unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
@@ -198,20 +201,20 @@ def open_share(
     number = terms.aggregators.index(keys.identity) + 1
     commitment = _share_digest(share.row, share.blind, terms, silo, number)
     if len(share.digests) != len(terms.numbers) or share.digests[number - 1] != commitment:
-        raise ValueError(f"shares of {silo}: expected the one that its digests name, got another")
+        raise ValueError(f"shares of {silo}: the share does not match its digest")
     dealing = _dealing(share.digests, terms, silo)
     if terms.are_sums:
         identity = next((each for each in terms.silos if each.name == silo), None)
         if identity is None or not identity.verifies(share.signature, dealing):
-            raise ValueError(f"shares of {silo}: expected its signature, got another")
+            raise ValueError(f"shares of {silo}: its signature is missing or wrong")
     return shares, digest(dealing)
 
 
 def _dealing(digests: tuple[bytes, ...], terms: BatchTerms, silo: str) -> bytes:
-    """Returns what a silo signs, and what aggregators compare: the digests of all its shares."""
+    """Returns the digests of all shares of a silo, which it signs and aggregators compare."""
     return encode(("dealing", terms.digest, silo, digests))
 
 
 def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, number: int) -> bytes:
-    """Returns a commitment to a share; without the blind it confirms no guess at it."""
+    """Returns a commitment to a share; without the blind, it confirms no guess."""
     return digest(("share", terms.digest, silo, number, blind, row))

@@ -1,7 +1,7 @@
-"""Shamir's secret sharing: any threshold + 1 parties know the secret, fewer know nothing.
+"""Shamir's secret sharing: threshold + 1 parties can compute the secret, fewer learn nothing.
 
 The share of party i is the value at i of a polynomial whose value at 0 is the secret (Shamir 1979).
-Parties count from 1.
+Numbers of parties start at 1.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from pate_tf.core.checks import IntArray
 # Arithmetic modulo the prime 2**61 - 1 on arrays.
 #
 # An element is a uint64 below `PRIME`. NumPy has no 128-bit products, so factors are split into
-# words of 31 and 30 bits; 2**61 = 1 modulo the prime brings what lies above back.
+# words of 31 and 30 bits. Higher bits are folded back because 2**61 = 1 modulo the prime.
 
 
 Elements = npt.NDArray[np.uint64]
 Operand = Elements | np.uint64
-# `size` uniform 64-bit words.
+# Returns `size` uniform 64-bit words.
 Words = Callable[[int], npt.NDArray[np.uint64]]
 
 PRIME: Final = 2**61 - 1
@@ -33,7 +33,7 @@ _31, _30, _32, _1 = (np.uint64(bits) for bits in (31, 30, 32, 1))
 
 
 def reduced(values: Operand) -> Elements:
-    """Returns any 64-bit words modulo the prime, same shape."""
+    """Returns 64-bit words modulo the prime, in the same shape."""
     folded = (values & _PRIME) + (values >> _BITS)
     return np.asarray(folded - _PRIME * np.asarray(folded >= _PRIME, np.uint64))
 
@@ -52,8 +52,8 @@ def multiply(left: Operand, right: Operand) -> Elements:
     """Returns products; shapes are broadcast.
 
     With a = a1 2**31 + a0 and b = b1 2**31 + b0 the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 +
-    a0 b0, as 2**62 is 2. The parts are below 2**61, 2**61 + 2**32 and 2**62, so their sum fits 64
-    bits.
+    a0 b0, because 2**62 = 2. The parts are below 2**61, 2**61 + 2**32 and 2**62, so their sum fits
+    into 64 bits.
     """
     a1, a0 = left >> _31, left & _LOW_31
     b1, b0 = right >> _31, right & _LOW_31
@@ -62,19 +62,19 @@ def multiply(left: Operand, right: Operand) -> Elements:
 
 
 def total(values: Elements, axis: int | tuple[int, ...] | None = None) -> Elements:
-    """Returns sums along axes, of fewer than 2**31 elements each; of none they are 0."""
+    """Returns sums along axes of fewer than 2**31 elements each; 0 for no elements."""
     high = np.sum(values >> _32, axis=axis, dtype=np.uint64)
     low = np.sum(values & _LOW_32, axis=axis, dtype=np.uint64)
     return add(multiply(reduced(np.asarray(high)), np.uint64(2**32)), reduced(np.asarray(low)))
 
 
 def from_integers(values: IntArray) -> Elements:
-    """Returns the elements that whole numbers between -PRIME and PRIME stand for, same shape."""
+    """Returns the elements for whole numbers between -PRIME and PRIME, in the same shape."""
     return np.where(values < 0, values + PRIME, values).astype(np.uint64)
 
 
 def to_integers(values: Elements) -> IntArray:
-    """Returns the whole numbers nearest to 0 that elements stand for, int64 of the same shape."""
+    """Returns the whole numbers of elements that are nearest to 0, int64 in the same shape."""
     signed = values.astype(np.int64)
     return np.where(signed > PRIME // 2, signed - PRIME, signed)
 
@@ -83,8 +83,8 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
     """Returns exactly uniform elements.
 
     Args:
-        shape: of the result.
-        words: source of uniform 64-bit words, for secrets the operating system's entropy.
+        shape: shape of the result.
+        words: source of uniform 64-bit words; for secrets the operating system's entropy.
     """
     size = int(np.prod(shape))
     drawn = words(size) >> np.uint64(3)
@@ -94,29 +94,29 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
 
 
 def from_seed(seed: bytes, size: int) -> Elements:
-    """Returns elements that all who know a seed agree on, `[size]`, by SHAKE-256.
+    """Returns pseudorandom elements `[size]` from a seed, by SHAKE-256.
 
-    As good as uniform: 0 stands for two of 2**61 words.
+    They are almost uniform: two of 2**61 words give 0.
     """
     stream = np.frombuffer(hashlib.shake_256(seed).digest(8 * size), "<u8")
     return reduced(stream.astype(np.uint64) >> np.uint64(3))
 
 
 def to_bytes(values: Elements) -> bytes:
-    """Returns eight bytes for each element, the lowest byte first."""
+    """Returns eight bytes for each element, little-endian."""
     return values.astype("<u8").tobytes()
 
 
 def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
     """Returns the elements of `to_bytes`.
 
-    Raises ValueError if their number differs from the shape's, or one is not below the prime.
+    Raises ValueError if the number of elements is wrong, or one is not below the prime.
     """
     if len(data) != 8 * int(np.prod(shape)):
-        raise ValueError(f"{what}: expected {8 * int(np.prod(shape))} bytes, got {len(data)}")
+        raise ValueError(f"{what} must have {8 * int(np.prod(shape))} bytes, got {len(data)}")
     values = np.frombuffer(data, "<u8").astype(np.uint64)
     if values.size and int(values.max()) >= PRIME:
-        raise ValueError(f"{what}: expected elements of the field, got larger numbers")
+        raise ValueError(f"{what}: some numbers are not elements of the field")
     return values.reshape(shape)
 
 
@@ -125,14 +125,14 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
 
     Args:
         secrets: elements of the field, any shape.
-        num_parties: how many parties there are; party i has row i - 1.
-        degree: of the polynomials; so many parties together learn nothing.
-        words: the entropy of the polynomials.
+        num_parties: number of parties; party i has row i - 1.
+        degree: degree of the polynomials; this many colluding parties learn nothing.
+        words: entropy for the polynomials.
 
     Raises ValueError unless 1 <= degree < num_parties.
     """
     if not 1 <= degree < num_parties:
-        raise ValueError(f"expected 1 <= degree < num_parties, got {degree} and {num_parties}")
+        raise ValueError(f"1 <= degree < num_parties is required, got {degree} and {num_parties}")
     coefficients = uniform((degree, *secrets.shape), words)
     shares = np.empty((num_parties, *secrets.shape), np.uint64)
     for party in range(1, num_parties + 1):
@@ -147,9 +147,9 @@ def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int)
     """Returns the value at a point of the polynomials through some shares (Lagrange).
 
     Args:
-        shares: by number of the party.
-        parties: whose shares are used, all different.
-        at: the point, 0 for the secret.
+        shares: shares by the number of the party.
+        parties: different parties whose shares are used.
+        at: the point; 0 for the secret.
     """
     value = np.zeros_like(shares[parties[0]])
     for party in parties:
@@ -164,18 +164,18 @@ def interpolate(shares: Mapping[int, Elements], parties: Sequence[int], at: int)
 
 
 def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements | None:
-    """Returns the secrets of shares, same shape; None if they lie on no polynomial of the degree.
+    """Returns the secrets of shares; None if no polynomial of this degree fits all shares.
 
     Args:
-        shares: by number of the party, at least degree + 1 of them. All beyond so many are compared
-            with the others.
-        degree: of the polynomials.
+        shares: at least degree + 1 shares, by the number of the party. Additional shares are
+            compared with the others.
+        degree: degree of the polynomials.
 
-    Raises ValueError if there are too few.
+    Raises ValueError if there are too few shares.
     """
     parties = sorted(shares)
     if len(parties) <= degree:
-        raise ValueError(f"expected the shares of {degree + 1} parties, got {len(parties)}")
+        raise ValueError(f"the shares of {degree + 1} parties are needed, got {len(parties)}")
     used = parties[: degree + 1]
     for further in parties[degree + 1 :]:
         if not np.array_equal(interpolate(shares, used, further), shares[further]):

@@ -1,7 +1,7 @@
-"""One silo: it checks its policy, is charged, randomizes, stores, and only then sends.
+"""One silo: it checks its policy, charges, randomizes, stores, and only then sends.
 
-In this order a kill at any point leaves no answer that was not charged, and none that is drawn a
-second time with fresh noise.
+With this order, a kill at any point leaves no answer that was not charged, and no answer is drawn
+twice with fresh noise.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ DAY_SECONDS = 24 * 60 * 60
 class SiloAccount(Store):
     """SENSITIVE: one silo's debits and answers.
 
-    A silo has one account. One that was deleted or restored, whose copy went on, or that is not the
-    only one of its silo is refused, see `Store`.
+    A silo has one account. An account is refused if it was deleted or restored, if a copy of it was
+    used, or if the silo has another one; see `Store`.
 
     Attributes:
         silo: name of the silo.
-        charge_of: what each query was charged as, by its digest.
-        debits: when so many queries were charged, in seconds since 1970.
-        charged_batches: batches whose sealed shares were charged, sent or not.
-        sealed: the sealed shares by batch, as they were stored.
+        charge_of: the charge of each query, by its digest.
+        debits: time of each debit in seconds since 1970, with its number of queries.
+        charged_batches: batches whose sealed shares were charged, even if they were not sent.
+        sealed: the stored sealed shares, by batch.
     """
 
-    epsilon_budget: float  # every account has one
+    epsilon_budget: float  # required for every account
 
     def __init__(
         self,
@@ -73,21 +73,22 @@ class SiloAccount(Store):
         source: PrivateSource | None = None,
         acknowledge_reset: bool = False,
     ) -> None:
-        """Opens an account, or a new one.
+        """Opens an account, or creates it.
 
         Args:
-            folder: sensitive; gets mode 0700. None for a simulation, which forgets everything when
-                it ends: then nothing is private.
-            policy: name of the silo, fixed at first use; its budget and delta, of which every
-                change is recorded; and what charges of sums protect. Labels protect the silo.
-            source: that the silo's releases are charged to; None for the account's folder itself.
-            acknowledge_reset: whether to go on although an earlier account of the silo, or later
-                rows of this one, are gone. That stays on record; what is known of what was spent is
-                charged again.
+            folder: sensitive folder, which gets mode 0700. None for a simulation, which forgets
+                everything at its end and therefore protects nothing.
+            policy: has the name of the silo, fixed at first use; the budget and delta, whose
+                changes are recorded; and the unit that charges of sums protect. Labels protect the
+                whole silo.
+            source: source that the silo's releases are charged to; None for the account's folder.
+            acknowledge_reset: whether to continue although an earlier account of the silo, or later
+                rows of this one, are missing. This stays on record, and the known costs are charged
+                again.
 
         Raises:
-            LedgerError: if the account is damaged, was changed, or belongs to another silo, or if
-                there was another one, or one with more rows.
+            LedgerError: if the account is damaged, was changed or belongs to another silo, or if
+                the silo had another account or more rows.
         """
         unit = policy.unit
         super().__init__(
@@ -107,7 +108,9 @@ class SiloAccount(Store):
         try:
             self.open_or_verify({"silo": policy.silo, **numbers})
             if unit != "owner" and any(charge.unit == "owner" for charge in self.charges):
-                raise LedgerError(f"unit: the account has charges for owners, not for each {unit}")
+                raise LedgerError(
+                    f"unit: the account has charges for owners, not for single {unit}s"
+                )
             with self.exclusive():
                 if (self.epsilon_budget, self.delta) != (policy.epsilon_budget, policy.delta):
                     self.write("budget", numbers)
@@ -119,11 +122,11 @@ class SiloAccount(Store):
         """Charges durably; call it inside `exclusive`. Nothing may be drawn before it returns.
 
         Args:
-            charge: of each query.
+            charge: charge of each query.
             queries: digests, distinct and not charged yet.
             batch: key of the batch of sealed shares; None for labels.
 
-        Raises LedgerError if it can't be made durable; then it may have been charged.
+        Raises LedgerError if the row can't be made durable; then it may be charged anyway.
         """
         details = {
             "charge": charge.to_dict(),
@@ -134,16 +137,16 @@ class SiloAccount(Store):
         self.write("debit", details)
 
     def store_labels(self, labels: Mapping[bytes, int]) -> None:
-        """Stores the answers of charged queries durably; call it inside `exclusive`.
+        """Stores the answers to charged queries durably; call it inside `exclusive`.
 
         Raises:
-            LedgerError: if a query was not charged or was answered before, or they can't be made
-                durable; then none may be sent.
+            LedgerError: if a query was not charged or already has an answer, or the rows can't be
+                made durable; then no answer may be sent.
         """
         by_debit: dict[int, list[bytes]] = {}
         for query in labels:
             if query not in self._debit_of:
-                raise LedgerError("account: expected queries that were charged, got others")
+                raise LedgerError("account: a query was not charged")
             by_debit.setdefault(self._debit_of[query], []).append(query)
         for debit, queries in by_debit.items():
             self.store_answers(debit, queries, [labels[query] for query in queries])
@@ -151,12 +154,10 @@ class SiloAccount(Store):
     def store_sealed(self, batch: str, sealed: Sequence[bytes]) -> None:
         """Stores the sealed shares of a charged batch durably; call it inside `exclusive`.
 
-        Raises LedgerError if the batch was not charged or has some, or they can't be made durable.
+        Raises LedgerError if the batch was not charged, already has shares, or can't be stored.
         """
         if batch not in self.charged_batches or batch in self.sealed:
-            raise LedgerError(
-                "account: expected a charged batch without sealed shares, got another"
-            )
+            raise LedgerError("account: the batch was not charged, or already has sealed shares")
         texts = [base64.b64encode(share).decode() for share in sealed]
         self.write("sealed", {"batch": batch, "sealed": texts})
 
@@ -164,12 +165,12 @@ class SiloAccount(Store):
         super()._record(row)
         details = row.details
         if row.kind == "opened" and details.get("silo") != self.silo:
-            raise LedgerError(f"account: expected that of {self.silo}, got another silo's")
+            raise LedgerError(f"account: it belongs to another silo than {self.silo}")
         if row.kind == "debit":
             charge = charge_from_dict(details["charge"])
             when = datetime.datetime.fromisoformat(row.time).timestamp()
             self.debits.append((when, int(details["number"])))
-            for query in details.get("queries", ()):  # none where it was charged elsewhere
+            for query in details.get("queries", ()):  # missing if it was charged elsewhere
                 self.charge_of[bytes.fromhex(query)] = charge
                 self._debit_of[bytes.fromhex(query)] = row.sequence
             if details.get("batch") is not None:
@@ -179,17 +180,17 @@ class SiloAccount(Store):
             self.sealed[details["batch"]] = sealed
 
 
-FALLBACK: Final = 0  # the vote of a teacher that gives none
+FALLBACK: Final = 0  # the vote of a teacher that fails
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloSums(Records, ProtectedUnit):
-    """SENSITIVE: what a silo has in the place of a teacher with method feature_sums.
+    """SENSITIVE: the feature sums of a silo, which replace the teacher with method feature_sums.
 
     Attributes:
-        values: sums of its records by class, exact, int64 `[num_features + 1, num_classes]`, in
-            steps of 1 / LATTICE; with second moments beside them where there is no public pool.
-        encoder_digest: of the public encoder that they were mapped by, `Encoder.digest`.
+        values: exact sums of its records by class, int64 `[num_features + 1, num_classes]`, in
+            steps of 1 / LATTICE; without a public pool, second moments follow.
+        encoder_digest: `Encoder.digest` of the public encoder of the records.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -197,17 +198,17 @@ class SiloSums(Records, ProtectedUnit):
 
 
 class SiloTeacher:
-    """SENSITIVE: a model as a teacher that gives every query a vote.
+    """SENSITIVE: a teacher that answers every query with a vote of a model.
 
     Args:
         model: a function from queries `[num_queries, *input_shape]` to labels `[num_queries]`; or
-            a model or file that `pate_tf.teachers.voters` takes: with `predict`, of Keras, of
-            scikit-learn, a `.keras` file or a SavedModel's folder.
+            a model or file that `pate_tf.teachers.voters` takes: an object with `predict`, a model
+            of Keras or scikit-learn, a `.keras` file or the folder of a SavedModel.
         num_classes: number of classes.
-        input_shape: shape of one query; None for any.
-        input_type: "uint8" or "float32"; None for either.
+        input_shape: shape of one query; None for any shape.
+        input_type: "uint8" or "float32"; None for both.
 
-    Raises ValueError if there is no such model.
+    Raises ValueError if the model can't be loaded.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class SiloTeacher:
             self._answers = lambda queries: models.votes(queries).labels[0]
 
     def takes(self, batch: QueryBatch) -> bool:
-        """Whether a batch has the classes, shape and type that the teacher takes."""
+        """Whether a batch has the teacher's classes, input shape and input type."""
         return (
             batch.num_classes == self.num_classes
             and self.input_shape in (None, batch.queries.shape[1:])
@@ -237,16 +238,16 @@ class SiloTeacher:
         )
 
     def votes(self, queries: npt.NDArray[Any]) -> IntArray:
-        """Returns a vote int64 `[num_queries]` on each query, even where the model fails.
+        """Returns a vote int64 `[num_queries]` on each query, even if the model fails.
 
-        Whether a model fails depends on its records, so a failure may not decide whether there is
-        an answer: where the model gives no label of a class, its vote is `FALLBACK`. The silo's
-        user is warned, without a word of what the model said, which may quote its records.
+        Whether a model fails depends on its records, so a failure must not decide whether there is
+        an answer. If the model returns no valid label, the vote is `FALLBACK`. The silo's user gets
+        a warning without the model's output or error, which may quote records.
         """
         answers: npt.NDArray[Any]
         try:
             answers = np.asarray(self._answers(queries))
-        except Exception:  # of a user's model
+        except Exception:  # the user's model may raise any kind
             answers = np.zeros(0)
         votes = np.full(len(queries), FALLBACK)
         is_label = np.zeros(len(queries), np.bool_)
@@ -256,9 +257,8 @@ class SiloTeacher:
             votes[is_label] = answers[is_label]
         if not is_label.all():
             warnings.warn(
-                f"sensitive, for the data holder alone: teacher: expected a label 0 to "
-                f"{self.num_classes - 1} of each query, got none of some; they count as votes for "
-                f"class {FALLBACK}",
+                f"sensitive, only for the data holder: the teacher returned no label from 0 to "
+                f"{self.num_classes - 1} for some queries, which now vote for class {FALLBACK}",
                 SensitiveWarning,
                 stacklevel=2,
             )
@@ -266,7 +266,7 @@ class SiloTeacher:
 
 
 class RefusedError(Exception):
-    """A batch is refused, by policy and public values alone; `why` is for the silo's operator."""
+    """A batch is refused by policy and public values; `why` is for the silo's operator."""
 
     def __init__(self, reason: Reason, why: str = "") -> None:
         super().__init__(f"{reason.value}: {why}" if why else reason.value)
@@ -274,15 +274,15 @@ class RefusedError(Exception):
 
 
 class Silo(contextlib.ExitStack):
-    """SENSITIVE: a teacher or feature sums that never leave their owner, with policy and ledger.
+    """SENSITIVE: a silo with its teacher or feature sums, its policy and its ledger.
 
         silo = Silo("policy.toml", SiloTeacher(classifier, num_classes=10), folder="silo/sensitive")
         reply = silo.answer(batch)
 
     Attributes:
-        name: of the silo.
-        policy: what it allows.
-        account: its privacy ledger: what it was charged and answered.
+        name: name of the silo.
+        policy: policy of the silo.
+        account: privacy ledger of the silo, with its charges and answers.
         refusal: why the last batch was refused, in words; None if it was answered.
     """
 
@@ -304,21 +304,21 @@ class Silo(contextlib.ExitStack):
         """Opens the silo's ledger.
 
         Args:
-            policy: what the silo allows, or the file that says so.
-            content: what it votes by; or its feature sums.
-            folder: sensitive; holds the ledger. None for a simulation alone, which stores none.
-            roster: names the aggregators that votes or sums are sealed to; None if the silo takes
-                no part in secure aggregation.
-            keys: of the silo, which stand on the roster, to share feature sums.
-            noise: default: the operating system's entropy. Anything else is for tests.
-            clock: seconds since 1970.
-            source: that the silo's releases are charged to; None for its own folder.
+            policy: policy of the silo, or its file.
+            content: the teacher, or the feature sums.
+            folder: sensitive folder with the ledger. None for a simulation, which stores nothing.
+            roster: names the aggregators that votes or sums are sealed to; None without secure
+                aggregation.
+            keys: keys of the silo on the roster, to share feature sums.
+            noise: default: the operating system's entropy. Other sources are for tests.
+            clock: returns seconds since 1970.
+            source: source that the silo's releases are charged to; None for its folder.
             acknowledge_reset: see `SiloAccount`.
 
         Raises:
-            ValueError: if the policy is none, or sums are of another unit than the policy's.
+            ValueError: if the policy is invalid, or sums have another unit than the policy.
             LedgerError: if the ledger is damaged, belongs to another silo, was restored from an
-                older copy, or is new where the silo had one.
+                older copy, or is new although the silo had one.
         """
         super().__init__()
         self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
@@ -329,8 +329,8 @@ class Silo(contextlib.ExitStack):
         if isinstance(content, SiloSums):
             if content.unit != self.policy.unit:
                 raise ValueError(
-                    f"unit: expected sums of each {self.policy.unit}, which the policy protects, "
-                    f"got those of each {content.unit}"
+                    f"unit: the policy protects each {self.policy.unit}, but the sums protect each "
+                    f"{content.unit}"
                 )
             source = content.source if source is None else source
             if self.policy.unit == "record":
@@ -348,10 +348,10 @@ class Silo(contextlib.ExitStack):
     def answer(self, batch: QueryBatch) -> Reply:
         """Answers a batch, or refuses it by policy.
 
-        What was answered before is answered again from the ledger without a charge. A teacher that
-        fails votes for class 0: whether there is an answer does not depend on it.
+        Repeated queries get the stored answer from the ledger without another charge. A teacher
+        that fails votes for class 0, so a failure never decides whether there is an answer.
 
-        Raises LedgerError if the ledger can't be used; nothing is sent.
+        Raises LedgerError if the ledger can't be used; then nothing is sent.
         """
         names: Any = {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
         self.refusal = None
@@ -374,20 +374,20 @@ class Silo(contextlib.ExitStack):
             return Refusal(**names, reason=refused.reason, time=time_of_late)
 
     def result(self, batch: QueryBatch) -> tuple[Reply, str]:
-        """Returns the answer to a batch, and in words what was done with it."""
+        """Returns the answer to a batch, and a description of it for the log."""
         reply = self.answer(batch)
         done = "answered" if self.refusal is None else f"refused: {self.refusal}"
         return reply, f"a batch was {done}"
 
     def _check_allowed(self, batch: QueryBatch) -> None:
-        """Raises RefusedError, by public values alone, unless the silo may and can answer."""
+        """Raises RefusedError if the silo may not or can't answer, from public values only."""
         objection = self.policy.objection(batch)
         if objection is not None:
             raise RefusedError(*objection)
         charge = batch.mechanism
         content = self._content
         if isinstance(charge, SecureFeatureSums) != isinstance(content, SiloSums):
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo serves another method")
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo uses another method")
         if isinstance(content, SiloTeacher) and not content.takes(batch):
             raise RefusedError(Reason.MALFORMED, "the teacher takes other inputs or classes")
         if isinstance(content, SiloSums) and isinstance(charge, SecureFeatureSums):
@@ -395,25 +395,25 @@ class Silo(contextlib.ExitStack):
             shape = charge.shape(batch.num_classes)
             is_other = charge.unit != content.unit or content.values.shape != shape
             if is_other or not np.array_equal(batch.queries, query):
-                raise RefusedError(Reason.OTHER_SUMS, "of another encoder, unit or classes")
+                raise RefusedError(Reason.OTHER_SUMS, "the encoder, unit or classes differ")
 
     def _check_commitment(self, batch: QueryBatch) -> None:
-        """Refuses and warns unless the ledger holds the row that the coordinator was sent."""
+        """Refuses and warns if the ledger lacks the row of the coordinator's commitment."""
         account = self.account
         commitment = batch.commitment
         if commitment is None or account.folder is None or account.holds_witness(commitment):
             return
         if not account.acknowledge_witness(commitment):
             warn(
-                f"{account.folder}: the coordinator has the commitment to a row that is not here: "
-                f"this ledger was restored from an older copy, or a copy of it or another ledger "
-                f"went on, or the coordinator made it up; nothing is answered; put the newest one "
-                f"back; {ACKNOWLEDGE}"
+                f"{account.folder}: the coordinator has a commitment to a row that is not here. "
+                f"Either the ledger was restored from an older copy, a copy of it was used, or the "
+                f"coordinator made the row up. Nothing is answered. Put the newest ledger back; "
+                f"{ACKNOWLEDGE}"
             )
             raise RefusedError(Reason.UNKNOWN_COMMITMENT)
 
     def _randomised(self, batch: QueryBatch, charge: RandomisedResponse) -> IntArray:
-        """Returns the answer to each query, int64 `[num_queries]`; new ones are charged first."""
+        """Returns the answer to each query, int64 `[num_queries]`; charges new queries first."""
         account = self.account
         first = {query: place for place, query in reversed([*enumerate(batch.digests)])}
         charged = {query: account.charge_of.get(query) for query in dict.fromkeys(batch.digests)}
@@ -435,7 +435,7 @@ class Silo(contextlib.ExitStack):
         return np.array([answers[query] for query in batch.digests])
 
     def _shared(self, batch: QueryBatch) -> tuple[bytes, ...]:
-        """Returns a batch's sealed shares; they are charged, dealt and stored once."""
+        """Returns a batch's sealed shares, which are charged, dealt and stored once."""
         account = self.account
         key = batch.question.hex()
         sealed = account.sealed.get(key)
@@ -443,8 +443,8 @@ class Silo(contextlib.ExitStack):
             return sealed
         terms = self._terms(batch)
         if key not in account.charged_batches:
-            # Fresh noise is drawn for every batch: a query to a teacher may stand in one of them
-            # alone, while feature sums are charged again.
+            # Every batch gets fresh noise. So a query to a teacher may only be in one batch, while
+            # feature sums are charged again.
             queries = (batch.question,) if terms.are_sums else batch.digests
             if len(set(queries)) != len(batch.queries):
                 raise RefusedError(Reason.MALFORMED)
@@ -459,20 +459,20 @@ class Silo(contextlib.ExitStack):
         elif self._keys is not None:
             sealed = sealing.seal_sums(self._content.values, terms, keys=self._keys)
         else:
-            raise ValueError("keys: expected those of the silo, got none")
+            raise ValueError("keys: feature sums need the keys of the silo")
         fault_point("silo_drawn")
         account.store_sealed(key, sealed)
         fault_point("silo_stored")
         return sealed
 
     def _terms(self, batch: QueryBatch) -> BatchTerms:
-        """Returns the terms of a batch with the keys of the silo's own roster."""
+        """Returns the terms of a batch with the keys on the silo's roster."""
         if self._roster is None:
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the silo has no roster")
         try:
             terms = BatchTerms.of_batch(batch, self._roster.aggregators, self._roster.identities)
         except ValueError as error:
-            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, f"by the roster: {error}") from None
+            raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, f"roster: {error}") from None
         if terms.are_sums and (self._keys is None or self._keys.identity not in terms.silos):
             raise RefusedError(Reason.MECHANISM_NOT_ALLOWED, "the roster has other keys")
         return terms
@@ -480,14 +480,14 @@ class Silo(contextlib.ExitStack):
     def _debit(
         self, batch: QueryBatch, queries: Sequence[bytes], *, key: str | None = None
     ) -> None:
-        """Charges new queries, or refuses them by queries and policy, never by data."""
+        """Charges new queries, or refuses them; only depends on queries and policy."""
         account = self.account
         number = len(queries)
         late = self._clock() - batch.deadline
         if late >= 0.0:
             why = (
-                f"by the clock of this machine the deadline passed {late:.0f} seconds ago. If the "
-                f"coordinator still waits, the clocks differ: set both by NTP"
+                f"by this machine's clock the deadline passed {late:.0f} seconds ago. If the "
+                f"coordinator still waits, the clocks differ: synchronize both with NTP"
             )
             raise RefusedError(Reason.TOO_LATE, why)
         since = time.time() - DAY_SECONDS  # by this machine's clock

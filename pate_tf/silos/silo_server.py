@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, ClassVar
 
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.environment import start_worker
@@ -19,8 +20,11 @@ from pate_tf.core.source import PrivateSource
 from pate_tf.data.data_source import DataSource
 from pate_tf.data.loaded_data import read_records
 from pate_tf.data.named_function import call_function, is_named_function
+from pate_tf.ledger.journal import Store
+from pate_tf.ledger.ledger_file import DATABASE
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.net.credentials import GIVE_UP_SECONDS, TlsFiles
+from pate_tf.net.health import CONTACT, Watch
 from pate_tf.silos.roster import METHODS, JointMethod, Policy, SiloRoster
 from pate_tf.silos.silo import Silo, SiloSums, SiloTeacher
 
@@ -110,12 +114,19 @@ def serve(
     run: SiloRun,
     *,
     on_event: Callable[[str], None] = lambda event: None,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
     """Works until the coordinator says that the run is over, which a file of the folder notes.
 
     A silo that has heard the end and is started again serves the next run. If it reaches no
     coordinator for `give_up_after` seconds, there is none, and the silo ends.
+
+    Args:
+        run: the silo's settings.
+        on_event: called with what happens, in words.
+        watch: takes what returns the silo's health, as `pate_tf.net.health.serve_health` does.
+        give_up_after: seconds without a connection.
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
@@ -173,6 +184,8 @@ def serve(
         ) as silo,
     ):
         on_event(f"{silo.name} dials {policy.coordinator}")
+        connection.contact = run.folder / CONTACT
+        watch(lambda: connection.health(status(run.folder)))
         try:
             connection.serve(
                 silo.result,
@@ -184,6 +197,31 @@ def serve(
                 raise
         artifacts.write_text(run.folder / ENDED, f"{OVER}\n")
         on_event(f"{silo.name}: {OVER}")
+
+
+def status(folder: pathlib.Path) -> dict[str, float]:
+    """Returns what a silo spent, by `pate_tf.net.health.METRICS`. A process may work in the folder.
+
+    Charges follow from the policy and from public queries, so the numbers say nothing of a record.
+
+    Raises:
+        ValueError: if there is no policy.
+        LedgerError: if the ledger can't be used.
+        OSError: if a file can't be read.
+    """
+    policy = Policy.read(folder / POLICY)
+    sensitive = folder / artifacts.SENSITIVE
+    has_ledger = (sensitive / DATABASE).exists()
+    with Store(sensitive if has_ledger else None, read_only=has_ledger) as account:
+        account.catch_up()
+    spent = smallest_epsilon(account.charges, policy.delta)[0]
+    return {
+        "pate_run_over": float((folder / ENDED).exists()),
+        "pate_rounds_total": account.num_debits,
+        "pate_epsilon_budget": policy.epsilon_budget,
+        "pate_epsilon_spent": spent,
+        "pate_epsilon_left": max(policy.epsilon_budget - spent, 0.0),
+    }
 
 
 def make_sums(run: SiloRun) -> SiloSums:
@@ -268,9 +306,10 @@ def serve_aggregator(
     run: AggregatorRun,
     *,
     on_event: Callable[[str], None] = lambda event: None,
+    watch: Watch = lambda look: None,
     give_up_after: float = GIVE_UP_SECONDS,
 ) -> None:
-    """Works until the coordinator says that the run is over.
+    """Works until the coordinator says that the run is over; see `serve` for the arguments.
 
     Raises:
         ConnectionError: if the coordinator could not be reached for `give_up_after` seconds.
@@ -298,9 +337,16 @@ def serve_aggregator(
         ) as connection,
     ):
         on_event(f"{name} dials {run.coordinator}")
+        connection.contact = run.folder / CONTACT
+        watch(lambda: connection.health(aggregator_status(run.folder)))
         connection.serve(
             functools.partial(task_result, aggregator, roster),
             on_event=on_event,
             give_up_after=give_up_after,
         )
         on_event(f"{name}: {OVER}")
+
+
+def aggregator_status(folder: pathlib.Path) -> dict[str, float]:
+    """Returns how many batches an aggregator released, by `pate_tf.net.health.METRICS`."""
+    return {"pate_rounds_total": len([*(folder / JOURNAL).glob("*/batch.release")])}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pate_tf.net.calls import Caller, Connection, Service, TlsServer, with_retries
-from pate_tf.net.credentials import Limits, TlsFiles
+from pate_tf.net.credentials import OVER, Limits, TlsFiles
 from pate_tf.net.wire_values import digest
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.coordinator import Ask
@@ -113,11 +113,14 @@ class TaskConnection(Connection):
             if task is None:
                 return None
             result, event = answer(task)
+            said = result[1] if isinstance(result, tuple) else result
+            self.num_refused += isinstance(said, Refusal | str)
             taken = self.submit(result)
             on_event(f"{event}: {taken.value}")
             return taken in (Answer.OK, Answer.SAME)
 
-        with_retries(step, until=self.is_over, sleep=sleep, give_up_after=give_up_after)
+        until = functools.partial(self.call, OVER, None, bool)
+        with_retries(step, until=until, sleep=sleep, give_up_after=give_up_after)
 
 
 def task_result(

@@ -1,4 +1,4 @@
-"""How good a student is on labeled public samples: of classes, of a number, of several labels."""
+"""Measures a student on labeled public samples, for classes, numbers and several labels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def measure(
     probabilities: npt.NDArray[np.floating],
     dataset: Dataset,
 ) -> dict[str, Any]:
-    """Compares what a student predicts with true labels; JSON values.
+    """Compares predictions of a student with true labels; returns JSON values.
 
     Args:
         predictions: labels `[num_samples]`, numbers `[num_samples]`, or several labels
             `[num_samples, num_labels]`.
-        truth: the same, all known, at least one.
-        probabilities: of classes or several labels; not read of numbers.
-        dataset: says what they are.
+        truth: true values of the same shape, at least one.
+        probabilities: probabilities of classes or of several labels; ignored for numbers.
+        dataset: has the kind of the target.
     """
     if dataset.target == CLASS:
         return measure_classes(predictions, truth, probabilities)
@@ -43,9 +43,9 @@ def measure_numbers(
     """Compares predicted numbers `[num_samples]` with true ones.
 
     Returns:
-        `r_squared`, as of `core.public.r_squared`; `root_mean_squared_error` and
-        `mean_absolute_error` in the unit of the numbers, and both errors of the best constant, the
-        samples' mean and median, as `constant_...`.
+        `r_squared`, see `core.public.r_squared`; `root_mean_squared_error` and
+        `mean_absolute_error` in the unit of the numbers; and both errors of the best constant, the
+        mean or median of the samples, as `constant_...`.
     """
     errors = truth - predictions
     of_mean = truth - truth.mean()
@@ -66,9 +66,9 @@ def measure_labels(
     """Compares several labels `[num_samples, num_labels]` with true ones.
 
     Returns:
-        Of each label `label_auc`, `label_recall` and `label_share`, its share of the samples; None
-        where no sample tells. Their mean `auc`, and `exact_match`: the share of samples of which
-        all labels are right.
+        For each label `label_auc`, `label_recall` and `label_share`, its fraction of the samples;
+        None if no sample determines it. Also the mean `auc`, and `exact_match`, the fraction of
+        samples whose labels are all correct.
     """
     holds = truth == 1
     recall = [
@@ -90,20 +90,19 @@ def measure_labels(
 def measure_classes(
     labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
 ) -> dict[str, Any]:
-    """Compares labels `[num_samples]` with true ones, and their probabilities; JSON values.
+    """Compares predicted classes and their probabilities with true classes; returns JSON values.
 
     Args:
-        labels: what a student answered.
-        truth: true labels, `[num_samples]`, at least one.
-        probabilities: of the classes, `[num_samples, num_classes]`.
+        labels: predicted classes `[num_samples]`.
+        truth: true classes `[num_samples]`, at least one.
+        probabilities: probabilities of the classes, `[num_samples, num_classes]`.
 
     Returns:
-        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; `recall` of each class,
-        None for one without samples, and their mean `balanced_accuracy`; `auc`, as of
-        `area_under_curve`; `majority_accuracy` of the
-        most frequent class; and the expected `calibration_error`: over bins of confidence a tenth
-        wide, the mean difference of confidence and accuracy by the number of samples (Guo et al.
-        2017, https://arxiv.org/abs/1706.04599).
+        `accuracy` with its 95 % Wilson score interval `accuracy_interval`; `recall` of each class
+        (None without samples) and their mean `balanced_accuracy`; `auc`, see `area_under_curve`;
+        `majority_accuracy`, the accuracy of the most frequent class; and the expected
+        `calibration_error`: the mean difference between confidence and accuracy over ten bins of
+        confidence, weighted by samples (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
     """
     is_correct = labels == truth
     interval = binomtest(int(is_correct.sum()), len(truth)).proportion_ci(method="wilson")
@@ -119,7 +118,7 @@ def measure_classes(
         "accuracy": float(is_correct.mean()),
         "accuracy_interval": [float(interval.low), float(interval.high)],
         "majority_accuracy": float(np.bincount(truth).max() / len(truth)),
-        "balanced_accuracy": float(np.mean([share for share in recall if share is not None])),
+        "balanced_accuracy": float(np.mean([each for each in recall if each is not None])),
         "recall": recall,
         "auc": area_under_curve(probabilities, truth),
         "calibration_error": float(np.abs(gaps).sum() / len(truth)),
@@ -127,29 +126,29 @@ def measure_classes(
 
 
 def recall_in_words(recall: float | None) -> str:
-    """Returns a class's recall in per cent; that there was no sample of it, for None."""
+    """Returns the recall of a class in percent, or "no sample" for None."""
     return "no sample" if recall is None else f"{recall:.1%}"
 
 
 def rows_of_measure(measured: Mapping[str, Any], names: Sequence[str]) -> list[Row]:
-    """Returns what `measure` found as rows of a table.
+    """Returns the results of `measure` as rows of a table.
 
     Args:
-        measured: as `measure` returns it.
-        names: of the classes or labels.
+        measured: the result of `measure`.
+        names: names of the classes or labels.
     """
     number = measured["num_evaluated"]
     if "r_squared" in measured:
         score = measured["r_squared"]
         explained = "all true numbers are equal" if score is None else f"{score:.3f}"
-        rows = [("R^2", f"{explained} on {number:,} samples; 0 is what a constant reaches")]
+        rows = [("R^2", f"{explained} on {number:,} samples; a constant has 0")]
         for name in ("root_mean_squared_error", "mean_absolute_error"):
             constant = measured[f"constant_{name}"]
-            shown = f"{measured[name]:,.6g} (of the best constant {constant:,.6g})"
+            shown = f"{measured[name]:,.6g} (best constant: {constant:,.6g})"
             rows.append((name.replace("_", " "), shown))
         return rows
     if "label_auc" in measured:
-        rows = [("all labels right", f"{measured['exact_match']:.2%} of {number:,} samples")]
+        rows = [("all labels correct", f"{measured['exact_match']:.2%} of {number:,} samples")]
         if measured["auc"] is not None:
             rows.append(("mean area under the curve", f"{measured['auc']:.3f}"))
         columns = [measured[f"label_{fact}"] for fact in ("auc", "recall", "share")]
@@ -164,10 +163,10 @@ def rows_of_measure(measured: Mapping[str, Any], names: Sequence[str]) -> list[R
         ("accuracy", f"{measured['accuracy']:.2%} of {number:,} ({interval})"),
         ("the majority class", f"{measured['majority_accuracy']:.2%}"),
     ]
-    for name, share in zip(names, measured["recall"], strict=True):
-        rows.append((f"recall of {name}", recall_in_words(share)))
+    for name, recall in zip(names, measured["recall"], strict=True):
+        rows.append((f"recall of {name}", recall_in_words(recall)))
     rows.append(("balanced accuracy", f"{measured['balanced_accuracy']:.2%}"))
     if measured["auc"] is not None:
         rows.append(("area under the curve", f"{measured['auc']:.3f}"))
-    rows.append(("calibration error", f"{measured['calibration_error']:.2%} expected, over bins"))
+    rows.append(("expected calibration error", f"{measured['calibration_error']:.2%}"))
     return rows

@@ -1,4 +1,4 @@
-"""How every Keras student is trained: by `fit`, resumed after a stop, stopped at a NaN."""
+"""Trains every Keras student: by `fit`, resumes after an interruption, and stops at NaN."""
 
 import contextlib
 import dataclasses
@@ -29,15 +29,15 @@ Batch = dict[str, tf.Tensor]
 StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
 FloatArray = npt.NDArray[np.float64]
 
-BATCH = 500  # inputs; larger batches fall out of the cache and take longer an input
+BATCH = 500  # inputs; larger batches exceed the cache and are slower per input
 
 
 class ShuffledItems:
-    """Arrays whose rows are drawn without replacement, in a new order in every pass.
+    """Draws rows of arrays without replacement, in a new order in each pass.
 
     Args:
-        *arrays: `[num_items, ...]` each.
-        batch_size: rows a step.
+        *arrays: arrays `[num_items, ...]`.
+        batch_size: rows per step.
         seed: fixes the orders.
     """
 
@@ -48,7 +48,7 @@ class ShuffledItems:
         self._seed = seed
 
     def at(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the rows of a step (int64 scalar, from 0), `[batch_size, ...]` of each array."""
+        """Returns the rows `[batch_size, ...]` of each array for a step, an int64 scalar from 0."""
         positions = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
         passes = positions // self._num_items
         seeds = tf.fill([self._batch_size], tf.constant(self._seed, tf.int64))
@@ -82,34 +82,34 @@ def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) ->
     return np.concatenate(parts).astype(np.float64)
 
 
-# Strong changes of an image: what a student must see through to agree with its own labels.
+# Strong augmentation: a student must predict the same label for an image and its changed copy.
 
 
 def pixel_range(dataset: Dataset) -> tuple[float, float]:
     """Returns the lowest and highest value of a pixel; ValueError if pixels have several."""
     low, high = dataset.value_range
     if isinstance(low, tuple) or isinstance(high, tuple):
-        raise ValueError(f"value_range of {dataset.name}: expected one for all pixels, got several")
+        raise ValueError(f"value_range of {dataset.name}: all pixels must have the same range")
     return low, high
 
 
-MAX_CUTOUT = 1 / 2  # of the side
+MAX_CUTOUT = 1 / 2  # fraction of the side
 MAX_CONTRAST = 0.5
-# Of colors, as Chen et al. 2020 ("SimCLR", appendix B.9) have them for small images; not tuned.
+# Color changes of Chen et al. 2020 ("SimCLR", appendix B.9) for small images; not tuned.
 COLOUR_JITTER = 0.4  # of brightness, contrast and saturation
-MAX_HUE = 0.1  # of the circle
-GREY_SHARE = 0.2
+MAX_HUE = 0.1  # fraction of the color circle
+GRAY_FRACTION = 0.2  # of images
 
 
 def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
-    """Returns images after two rounds of the usual changes, a change of contrast, and a cutout.
+    """Returns images after two rounds of augmentation, a change of contrast, and a cutout.
 
-    Colors change too where there are three channels. Otherwise copies of an image are
-    distinguished from others by their colors alone, and nothing else of them is learned.
+    Colors of images with three channels change as well. Otherwise a network could recognize the
+    copies of an image by their colors and would learn nothing else.
 
     Args:
-        images: float32 `[batch, height, width, channels]`, raw.
-        dataset: says which changes keep a label.
+        images: raw images, float32 `[batch, height, width, channels]`.
+        dataset: names the changes that keep a label.
         seed: int64 `[2]`; the same seed gives the same changes.
     """
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
@@ -123,7 +123,7 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
         [tf.shape(images)[0], 1, 1, 1], contrast_seed, 1.0 - MAX_CONTRAST, 1.0
     )
     changed = low + (changed - low) * contrast
-    # A square of random side and place is filled in each image (DeVries and Taylor 2017).
+    # Fills a square of random size and position in each image (DeVries and Taylor 2017).
     height, width = changed.shape[1:3]
     draws = tf.random.stateless_uniform([tf.shape(changed)[0], 3], cutout_seed)
     reach = draws[:, :1] * MAX_CUTOUT / 2
@@ -134,11 +134,11 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
 
 
 def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Changes brightness, contrast, saturation and hue; takes the color from one in five.
+    """Changes brightness, contrast, saturation and hue; makes one in five images gray.
 
     Args:
         images: `[batch, height, width, 3]`, from 0 to 1.
-        seed: as of `augment_strongly`.
+        seed: see `augment_strongly`.
     """
     draws = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 5], seed, -1.0, 1.0)
     brightness, contrast, saturation, hue, grey = tf.split(draws, 5, axis=-1)
@@ -146,9 +146,9 @@ def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     mean = tf.reduce_mean(bright, axis=[1, 2, 3], keepdims=True)
     changed = tf.clip_by_value(mean + (bright - mean) * (1.0 + COLOUR_JITTER * contrast), 0.0, 1.0)
     greys = tf.reduce_mean(changed, axis=-1, keepdims=True)
-    is_grey = grey < 2.0 * GREY_SHARE - 1.0
+    is_grey = grey < 2.0 * GRAY_FRACTION - 1.0
     colours = (changed - greys) * tf.where(is_grey, 0.0, 1.0 + COLOUR_JITTER * saturation)
-    # Turned about the axis of grays, (1, 1, 1): the cross product with it is a difference.
+    # Rotates colors around the gray axis (1, 1, 1); the cross product with it is a difference.
     angle = 2.0 * math.pi * MAX_HUE * hue
     across = (tf.roll(colours, 1, axis=-1) - tf.roll(colours, -1, axis=-1)) / math.sqrt(3.0)
     return tf.clip_by_value(greys + tf.cos(angle) * colours + tf.sin(angle) * across, 0.0, 1.0)
@@ -158,14 +158,14 @@ WARM_UP = 10
 
 
 class AveragedStudent(keras.Model):
-    """A classifier in training, with the exponential average of its trained weights.
+    """A classifier in training, with an exponential average of its weights.
 
     A subclass trains `classifier` in its `train_step` and returns `step_end` of its losses.
-    Evaluation and what is exported use the average.
+    Evaluation and export use the average.
 
     Attributes:
-        averaged_steps: how many steps the average reaches back at the most; until then, about a
-            tenth of those so far.
+        averaged_steps: time scale of the average in steps; in early training about a tenth of the
+            steps so far.
         losses_shown: names of the losses that `train_step` returns.
     """
 
@@ -173,7 +173,7 @@ class AveragedStudent(keras.Model):
     losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
-        """Takes over a classifier from raw inputs to logits; `kwargs` are of `keras.Model`."""
+        """Takes a classifier from raw inputs to logits; `kwargs` go to `keras.Model`."""
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
@@ -191,15 +191,15 @@ class AveragedStudent(keras.Model):
         self.built = True
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Returns the logits `[batch, num_classes]` of the weights in training, not averaged."""
+        """Returns the logits `[batch, num_classes]` of the current weights."""
         return tf.cast(self.classifier(inputs, training=training), tf.float32)
 
     def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
         """Moves the average toward the updated weights; returns the means of `losses_shown`."""
         age = self.average_age + 0.0
-        share = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
+        decay = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
-            average.assign(share * average + (1.0 - share) * weight)
+            average.assign(decay * average + (1.0 - decay) * weight)
         self.average_age.assign(age + 1.0)
         for tracker, value in zip(self.trackers, losses, strict=True):
             tracker.update_state(value)
@@ -223,16 +223,16 @@ class AveragedStudent(keras.Model):
         num_unlabelled: int,
         **of_fit: Any,
     ) -> keras.Model:
-        """Trains on labels of some of the pool and on all of it; returns the averaged classifier.
+        """Trains on the labels and on all inputs of the pool; returns the averaged classifier.
 
         Args:
-            change: makes what `train_step` takes, from a step, labeled inputs float32, their labels
-                or weights, and `num_unlabelled` others.
-            config: how it is trained.
-            released: labels of some of the pool.
+            change: makes a batch for `train_step` from a step, labeled inputs float32, their labels
+                or weights, and `num_unlabelled` unlabeled inputs.
+            config: configuration of the training.
+            released: labels of some inputs of the pool.
             pool: public inputs.
-            options: what is stored and shown.
-            num_unlabelled: unlabeled inputs in a batch.
+            options: what to store and show.
+            num_unlabelled: number of unlabeled inputs in a batch.
             **of_fit: further arguments of `fit_student`.
         """
         *_, order_seed, labels_seed = derived_seeds(config.seed, 4)
@@ -257,19 +257,19 @@ class AveragedStudent(keras.Model):
         return averaged
 
 
-def replica_share(loss: tf.Tensor) -> tf.Tensor:
-    """A replica's share of a loss: optimizers add up the gradients of all replicas."""
+def loss_of_replica(loss: tf.Tensor) -> tf.Tensor:
+    """Returns a replica's part of a loss; optimizers add up the gradients of all replicas."""
     return loss / tf.distribute.get_strategy().num_replicas_in_sync
 
 
-# Twice as many with a full stop set; of a small one inputs come more often. Chosen by labels of
-# public pools, never by held-out samples (docs/how-to/choose_student.md).
-STEPS_AN_EPOCH = 50
+# Doubled if the stop set is full. Chosen by labels of public pools, never by held-out samples
+# (docs/how-to/choose_student.md).
+STEPS_PER_EPOCH = 50
 UNFINISHED = "unfinished_student"
-# Stabilizing predictions (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
-# figures: training ends once successive models agree on unlabeled inputs, the stop set, by a mean
-# Cohen's kappa of 0.99 over three pairs. The stop set is public: the rule sees no private record,
-# and no true label.
+# "Stabilizing predictions" (Bloodgood and Vijay-Shanker 2009, arXiv 1409.5165), with the paper's
+# values: training ends when successive models agree on a set of unlabeled inputs, the stop set,
+# with a mean Cohen's kappa of 0.99 over three pairs. The stop set is public. The rule uses neither
+# private records nor true labels.
 STABLE_KAPPA = 0.99
 PAIRS = 3
 STOP_SET_SIZE = 2_000
@@ -288,7 +288,7 @@ def are_stable(predictions: IntArray) -> bool:
 
 
 def averaged_or_own(student: keras.Model) -> Callable[..., tf.Tensor]:
-    """Returns what a student answers with: the logits of its averaged weights, if it has any."""
+    """Returns the inference function of a student: with averaged weights, if it has them."""
     return student.averaged_logits if isinstance(student, AveragedStudent) else student
 
 
@@ -297,20 +297,20 @@ class TrainingDivergedError(ValueError):
 
 
 class Backup(keras.callbacks.Callback):
-    """Stores the state after each epoch in one file, whole or not at all, as long as it is finite.
+    """Stores the state after each epoch in one file, completely or not at all.
 
     Raises:
-        TrainingDivergedError: at the end of an epoch with a loss or weight that is not.
+        TrainingDivergedError: after an epoch with a loss or weight that is not finite.
     """
 
     def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
-        """Takes the `.npz` file, None to store nothing, and all Keras variables of one run."""
+        """Takes the `.npz` file (None to store nothing) and all Keras variables of the run."""
         super().__init__()
         self._path = path
         self._state = state
 
     def restore(self) -> int:
-        """Loads what a stopped run left; returns how many epochs it had done."""
+        """Loads the state of an interrupted run; returns the number of completed epochs."""
         if self._path is None or not self._path.exists():
             return 0
         arrays = artifacts.read_arrays(self._path)
@@ -319,15 +319,15 @@ class Backup(keras.callbacks.Callback):
         return int(arrays["epochs"])
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Checks the epoch's losses and all weights, and replaces the state that was stored."""
+        """Checks the epoch's losses and all weights, and replaces the stored state."""
         values = {name: np.asarray(value) for name, value in (logs or {}).items()}
         values |= {weight.path: keras.ops.convert_to_numpy(weight) for weight in self.model.weights}
         bad = [name for name, value in values.items() if not np.isfinite(value).all()]
         if bad:
             where = f"; the last good weights are in {self._path}" if self._path else ""
             raise TrainingDivergedError(
-                f"student: expected finite numbers, got NaN or infinity in {bad[0]} in epoch "
-                f"{epoch + 1}{where}; try a smaller learning rate"
+                f"student: training diverged, {bad[0]} is NaN or infinite in epoch {epoch + 1}"
+                f"{where}. Try a smaller learning rate."
             )
         if self._path is None:
             return
@@ -336,28 +336,28 @@ class Backup(keras.callbacks.Callback):
             str(index): keras.ops.convert_to_numpy(variable)
             for index, variable in enumerate(self._state)
         }
-        # Private, as it is deleted before anything is published: not sealed after each epoch.
+        # Private, because it is deleted before anything is published: no need to seal it each time.
         arrays["epochs"] = np.array(epoch + 1)
         artifacts.write_arrays(self._path, arrays, private=True)
 
 
 def logs_of(folder: pathlib.Path) -> pathlib.Path:
-    """Where TensorBoard finds the logs of the version that a student in a folder is next."""
+    """Returns the folder of the TensorBoard logs for the next version of a student."""
     return folder / "logs" / "student" / str(artifacts.next_version(folder / "student"))
 
 
 def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
-    """Returns the network that training begins with."""
+    """Returns the initial network."""
     network = architectures.build(config.model, dataset, seed=config.seed)
-    if architectures.ends_in_softmax(network):  # a compiled model, which is compiled anew
+    if architectures.ends_in_softmax(network):  # a compiled model, which is compiled again
         network = architectures.with_logits(network)
     return network
 
 
 def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
-    """Identifies a run by all that its result depends on, as 16 hexadecimal digits."""
+    """Returns 16 hexadecimal digits that identify everything the result of a run depends on."""
     definition = None
-    with contextlib.suppress(ValueError):  # of networks that are a kind's own
+    with contextlib.suppress(ValueError):  # some kinds have their own networks
         definition = model_definition(config.model, pool.dataset)
     arrays = [released.query_indices, released.labels, pool.inputs]
     arrays += [] if released.weights is None else [released.weights]
@@ -383,27 +383,27 @@ def fit_student(
 ) -> None:
     """Trains a compiled student until its predictions are stable, in epochs of 50 or 100 steps.
 
-    It takes about `config.max_steps` steps at most.
+    Takes at most about `config.max_steps` steps.
 
     Args:
-        student: compiled, its optimizers built.
-        batch_at: from a step, int64 scalar, to what the student's `train_step` takes.
-        config: how it is trained.
-        released: labels of some of the pool.
-        pool: public inputs; a stopped run of the same `run_digest` goes on from its last epoch.
-        options: below its folder go logs, and the state of the last epoch until the run is
-            complete.
-        optimizers: further ones than the student's, whose state belongs to the run.
-        stops_early: whether predictions of the pool's first `STOP_SET_SIZE` inputs are compared;
-            else all steps are done.
+        student: a compiled student whose optimizers are built.
+        batch_at: maps a step, an int64 scalar, to a batch for the student's `train_step`.
+        config: configuration of the training.
+        released: labels of some inputs of the pool.
+        pool: public inputs. An interrupted run with the same `run_digest` resumes after its last
+            epoch.
+        options: its folder gets logs, and the state of the last epoch until the run is complete.
+        optimizers: additional optimizers whose state belongs to the run.
+        stops_early: whether to stop when the predictions for the pool's first `STOP_SET_SIZE`
+            inputs are stable; otherwise all steps are taken.
 
     Raises:
-        TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
+        TrainingDivergedError: if a loss or weight became NaN or infinite. The state after the last
             good epoch stays in the folder.
     """
     inputs = pool.inputs[: STOP_SET_SIZE if stops_early else 1]
     number = len(inputs)
-    # Of the last epochs, a row each; part of the state. Before training no two agree.
+    # One row for each of the last epochs, part of the state. Before training no two rows agree.
     predictions = tf.Variable(np.repeat(-np.arange(1, PAIRS + 2)[:, None], number, axis=1))
 
     def stop_if_stable(epoch: int, logs: Mapping[str, float] | None = None) -> None:
@@ -415,7 +415,7 @@ def fit_student(
             student.stop_training = are_stable(predictions.numpy())
 
     is_full = number == STOP_SET_SIZE
-    num_epochs = max(1, round(config.max_steps / ((1 + is_full) * STEPS_AN_EPOCH)))
+    num_epochs = max(1, round(config.max_steps / ((1 + is_full) * STEPS_PER_EPOCH)))
     steps_an_epoch = -(-config.max_steps // num_epochs)
     name = f"{run_digest(config, released, pool)}.npz"
     path = options.folder and options.folder / UNFINISHED / name
@@ -426,12 +426,12 @@ def fit_student(
     if options.folder:
         callbacks.append(keras.callbacks.TensorBoard(str(logs_of(options.folder))))
     first_epoch = backup.restore()
-    if are_stable(predictions.numpy()):  # it was stopped after its last epoch
+    if are_stable(predictions.numpy()):  # the run was interrupted after its last epoch
         num_epochs = first_epoch
     total = num_epochs * steps_an_epoch
     done = first_epoch * steps_an_epoch
     steps = {"total": total, "initial": done, "unit": "step"}
-    with options.progress_bar(desc="training the student, at most", **steps) as bar:
+    with options.progress_bar(desc="training the student (may stop early)", **steps) as bar:
         student.fit(
             tf.data.Dataset.range(done, total)
             .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
@@ -440,7 +440,7 @@ def fit_student(
             epochs=num_epochs,
             steps_per_epoch=steps_an_epoch,
             callbacks=callbacks,
-            shuffle=False,  # the batches are shuffled already, by the seed
+            shuffle=False,  # batches are already shuffled by the seed
             verbose=0,
         )
     if path is not None:  # the run is complete
@@ -449,14 +449,11 @@ def fit_student(
             path.parent.rmdir()
 
 
-# How good a student is on public samples that it got no label for.
+# Measures on public samples.
 
 
 def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> float | None:
-    """Returns the accuracy of labels of the pool.
-
-    None if no true label of them is known, or they are no classes.
-    """
+    """Returns the accuracy of released labels of the pool; None if no true class is known."""
     if public.pool.true_labels is None or public.dataset.target != CLASS:
         return None
     truth = public.pool.true_labels[labels.query_indices]
@@ -470,12 +467,11 @@ NUM_SAMPLES = 1_000
 class HeldOutAccuracy(keras.callbacks.Callback):
     """Writes the held-out accuracy after every epoch.
 
-    The true labels are public and serve TensorBoard alone: a student comes out the same with and
-    without it.
+    The true labels are public and only serve TensorBoard; they do not change the student.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
-        """Takes held-out samples with labels, of which the first 1,000 count, and the logs."""
+        """Takes labeled held-out samples, of which it uses the first 1,000, and the log folder."""
         super().__init__()
         self._inputs = samples.inputs[:NUM_SAMPLES]
         self._labels = np.asarray(samples.labels)[:NUM_SAMPLES]
@@ -486,22 +482,22 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         del logs
         predictions = outputs(averaged_or_own(self.model), self._inputs).argmax(axis=1)
         with self._writer.as_default(step=epoch):
-            # Keras' own name for the accuracy in training, so that both share a chart.
+            # Keras' name for the training accuracy, so that both share a chart.
             tensorboard.scalar("epoch_accuracy", (predictions == self._labels).mean())
         self._writer.flush()
 
 
 def constant_model(labels: PoolLabels, dataset: Dataset) -> keras.Model:
-    """Returns a model whose logits `[batch, num_classes]` are the same for every raw input.
+    """Returns a model whose logits `[batch, num_classes]` are equal for all raw inputs.
 
-    Probabilities are the classes' shares among the labels, or in their weights, with one label more
-    of each class.
+    Its probabilities are the fractions of the classes among the labels or their weights, with one
+    additional label of each class.
     """
     is_soft = labels.weights is not None
     targets = labels.targets if is_soft else np.eye(dataset.num_classes)[labels.labels]
-    shares = targets.sum(axis=0, dtype=np.float64) + 1.0
+    totals = targets.sum(axis=0, dtype=np.float64) + 1.0
     inputs = keras.Input(dataset.input_shape)
     last = keras.layers.Dense(dataset.num_classes, kernel_initializer="zeros")
     model = keras.Model(inputs, last(keras.layers.Flatten()(inputs)))
-    last.bias.assign(np.log(shares / shares.sum()))
+    last.bias.assign(np.log(totals / totals.sum()))
     return model

@@ -12,14 +12,7 @@ import numpy as np
 from pate_tf.core import checks
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import Sharding
-from pate_tf.core.settings import (
-    HIGHEST_RATE,
-    LARGEST_BATCH,
-    MOST_STEPS,
-    Seeded,
-    described,
-    setting,
-)
+from pate_tf.core.settings import MAX_BATCH, MAX_RATE, MAX_STEPS, Seeded, described, setting
 from pate_tf.data.named_function import Named, OnFeatures, name_of
 
 BATCH_SIZE = 40
@@ -62,17 +55,17 @@ class TeacherSettings(Seeded, OnFeatures):
     max_steps: int | None = setting(
         None,
         least=1,
-        most=MOST_STEPS,
+        most=MAX_STEPS,
         help=f"Training steps of each teacher. Default: {PASSES} passes over the teacher's own "
         f"records, at least {FEWEST_STEPS}.",
     )
     batch_size: int | None = setting(
-        None, least=1, most=LARGEST_BATCH, help=f"Examples a training step. Default: {BATCH_SIZE}."
+        None, least=1, most=MAX_BATCH, help=f"Examples a training step. Default: {BATCH_SIZE}."
     )
     learning_rate: float | None = setting(
         None,
         above=0.0,
-        most=HIGHEST_RATE,
+        most=MAX_RATE,
         help="Learning rate of Adam; halfway it begins to fall. Default: "
         f"{LEARNING_RATE:g}. A compiled model has its own.",
     )

@@ -18,6 +18,7 @@ from pate_tf.planning.forecast import ForecastError
         (LedgerError("spent"), 3),
         (ForecastError("noise"), 4),
         (MemoryError(), 1),
+        (Exception("a library: failed to map segment"), 1),
     ],
 )
 def test_what_ends_a_command_is_one_line_and_an_exit_code(error, code, capsys):

@@ -5,14 +5,17 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 from command_helpers import AGE
-from script_processes import PATIENCE, REPOSITORY, Ended, assert_one_line, run_script
+from script_processes import PATIENCE, REPOSITORY, Ended, assert_one_line, free_port, run_script
 
 from pate_tf.cli import stopping
 from pate_tf.core import artifacts
@@ -63,7 +66,7 @@ def test_sigterm_ends_a_command_in_order(tmp_path, before):
     process = start_waiting(tmp_path, "aggregator", before=before)
     until_printed(process, "dials")
     second = start_waiting(tmp_path, "aggregator")
-    assert "no other process at work" in second.communicate(timeout=PATIENCE)[1]
+    assert "another process is using this folder" in second.communicate(timeout=PATIENCE)[1]
     number = process.pid
     if before:
         number = int(pathlib.Path(f"/proc/{number}/task/{number}/children").read_text())
@@ -110,15 +113,45 @@ def test_a_silo_of_sums_waits_without_tensorflow(tmp_path):
     names = {"silo": "clinic", "coordinator": "localhost:1", "epsilon_budget": 1.0, "delta": 1e-5}
     (tmp_path / "own").mkdir()
     Policy(**names, allowed=("secure_feature_sums",)).write(tmp_path / "own/policy.toml")
-    process = start_waiting(tmp_path, "silo", "--schema=schema.toml", "--log_format=json")
+    port = free_port()
+    flags = ("--schema=schema.toml", "--log_format=json", f"--metrics_port={port}")
+    process = start_waiting(tmp_path, "silo", *flags)
     lines = until_printed(process, "trying again")
     maps = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
+    with pytest.raises(urllib.error.HTTPError, match="503") as unhealthy:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz")
+    assert b"nobody answers at localhost:1" in unhealthy.value.read()
+    status = (MAIN, "silo", "status", "--silo_dir=own", "--json")
+    while_up = json.loads(run_script(*status, folder=tmp_path).out)
     process.kill()
     process.communicate()
+    assert while_up["process"] == "at work"
+    expected = {"process": "not running", "rounds": 0, "epsilon_left": 1.0, "run_over": 0.0}
+    down = json.loads(run_script(*status, folder=tmp_path).out)
+    assert down == while_up | {"process": "not running"} and down | expected == down
     assert "numpy" in maps and "tensorflow" not in maps
     for line in map(json.loads, lines):
         assert (line["role"], line["name"]) == ("silo", "clinic")
         assert line["level"] == ("WARNING" if "again" in line["message"] else "INFO")
+
+
+def test_a_second_command_is_refused_before_tensorflow_starts(tmp_path):
+    flags = ("teachers", "--dataset=digits", "--nb_teachers=3", "--train_dir=run")
+    with artifacts.only_writer(tmp_path / "run/sensitive/teachers"):
+        process = start(tmp_path, sys.executable, "-X", "importtime", *PATE[1:], *flags)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert "another process is using this folder" in err and not re.search(
+        r"\| +tensorflow$", err, re.MULTILINE
+    )
+
+
+NO_MEMORY_IN_C = """
+import ctypes, resource
+from pate_tf.cli import stopping
+resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))
+stopping.end_without_memory()
+ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()  # what an allocation that fails ends in
+"""
 
 
 def without_locks():
@@ -140,3 +173,7 @@ def test_one_line_where_there_are_no_locks_or_no_memory(tmp_path):
         assert_one_line(Ended(process.returncode, out, err))
         assert "out of memory" in err
     assert list(tmp_path.rglob("*.npz")) == []
+    process = start(tmp_path, sys.executable, "-c", NO_MEMORY_IN_C)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert_one_line(Ended(process.returncode, out, err))
+    assert "out of memory" in err

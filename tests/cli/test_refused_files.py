@@ -19,7 +19,7 @@ finally:
 """
 SCHEMA = AGE + '[columns.smoker]\ncategories = ["n", "y"]\n'
 BAD = "age,smoker,ill\nx,y,no\n30,z,maybe\n40,y\n50,n,yes\n"
-FAULTS = ["line 2: age: expected a finite number", "line 3: ill: expected a class, one of no, yes"]
+FAULTS = ["line 2: age must be a finite number", "line 3: ill must be a class, one of no, yes"]
 FILES = ("--public=public.csv", "--schema=schema.toml")
 
 
@@ -56,9 +56,15 @@ def folder(tmp_path):
     ("command", "told"),
     [
         (["schema", "--schema=new.toml", "--public=sheet.csv"], ["Excel"]),
-        (["schema", "--schema=new.toml", "--public=public.csv", "--label=Age"], ["there is age"]),
-        (["run", "--epsilon=1", "--private=private.csv", *FILES], [*FAULTS, "line 4: expected 3"]),
-        (["run", "--epsilon=1", "--private=public.csv", *FILES], ["another file than the private"]),
+        (
+            ["schema", "--schema=new.toml", "--public=public.csv", "--label=Age"],
+            ["Did you mean age?"],
+        ),
+        (
+            ["run", "--epsilon=1", "--private=private.csv", *FILES],
+            [*FAULTS, "line 4 has 2 fields instead of 3"],
+        ),
+        (["run", "--epsilon=1", "--private=public.csv", *FILES], ["is also the private file"]),
         (
             ["run", "--epsilon=1", "--private=private.csv", FILES[0], "--schema=broken.toml"],
             ["age"],
@@ -78,7 +84,7 @@ def folder(tmp_path):
                 "--output=new.csv",
                 "--strict",
             ],
-            ["line 2: age: expected a finite number", "line 3: smoker: expected a category"],
+            ["line 2: age must be a finite number", "line 3: smoker must be a category"],
         ),
     ],
     ids=lambda value: value[0] if isinstance(value[0], str) else "",

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ import network_hosts
 import numpy as np
 import pytest
 from command_helpers import AGE
-from script_processes import REPOSITORY, run_script, start_script
+from script_processes import REPOSITORY, free_port, run_script, start_script
 
 from pate_tf.core.artifacts import only_writer
 from pate_tf.net.credentials import write_demo_certificates
@@ -70,9 +69,7 @@ def accounts(folder):
 
 
 def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    address = f"localhost:{free_port()}"
     certificates = f"--certificates={tmp_path / 'tls'}"
     write_demo_certificates(tmp_path / "tls", NAMES)
     orders = [("age", "pressure", "ill"), ("ill", "note", "pressure", "age")]
@@ -113,10 +110,11 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     statement = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
     assert statement["unit"] == "silo" and statement["student_digest"]
     assert (tmp_path / "run/released/student/1/saved_model.pb").exists()
-    flags = ("status", f"--silo_dir={tmp_path / 'clinic'}", certificates)
-    spent = report["epsilon_per_silo"]["clinic"]
-    of_run = f"clinic: epsilon {spent:.3f} spent of 200\nclinic: the run is over\n"
-    assert said("silo", *flags) == of_run
+    numbers = json.loads(said("silo", "status", f"--silo_dir={tmp_path / 'clinic'}", "--json"))
+    assert numbers["epsilon_spent"] == pytest.approx(report["epsilon_per_silo"]["clinic"])
+    assert numbers["process"] == "not running" and numbers["run_over"] == numbers["rounds"] == 1
+    shown = said("coordinator", "status", f"--train_dir={tmp_path / 'run'}")
+    assert [line.split()[-1] for line in shown.splitlines()[2:6]] == ["running", "0", "0", "1"]
     # Started again there is no coordinator: a silo that has heard the end ends as before.
     serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", *data_of["clinic"], certificates)
     assert "clinic: the run is over" in said("silo", *serve, "--give_up_after=1").splitlines()[-1]
@@ -219,9 +217,7 @@ def test_hosts_that_lose_packets_and_cables_give_the_same_labels(tmp_path, monke
 
 
 def test_a_student_of_silos_without_any_public_record(tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    address = f"localhost:{free_port()}"
     tls = f"--certificates={tmp_path / 'tls'}"
     write_demo_certificates(tmp_path / "tls", (*NAMES, *AGGREGATORS))
     (tmp_path / "schema.toml").write_text(SCHEMA)

@@ -50,12 +50,12 @@ def test_a_function_gives_both_sides():
     [
         ("data_sets_for_tests:nosuch", "dataset: can't import"),
         ("no_such_module:nosuch", "dataset: can't import"),
-        ("data_sets_for_tests:NOT_A_FUNCTION", "dataset: expected a function at"),
-        ("data_sets_for_tests:no_dataset", "dataset: expected a Dataset, inputs and labels"),
+        ("data_sets_for_tests:NOT_A_FUNCTION", "is not a function, but int"),
+        ("data_sets_for_tests:no_dataset", "must return a Dataset, inputs and labels"),
         ("data_sets_for_tests:wrong_shape", r"inputs of waves: expected \[num_examples, 2, 3\]"),
         ("data_sets_for_tests:strings", "dataset: expected numbers as inputs"),
-        ("nosuch", "dataset: expected one of digits, mnist, svhn, .* got 'nosuch'"),
-        ("../digits", "dataset: expected one of"),
+        ("nosuch", "dataset: 'nosuch' is unknown. Use one of digits, mnist, svhn"),
+        ("../digits", "is unknown. Use one of"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(name, words):
@@ -76,7 +76,7 @@ def test_public_samples_need_no_labels():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("private_unlabelled", "dataset: expected labels of the private records from"),
+        ("private_unlabelled", "must return labels of the private records"),
         ("not_finite", "inputs of waves: expected finite numbers, got NaN or infinite ones"),
     ],
 )
@@ -103,18 +103,18 @@ def test_a_table_of_tfds_is_described_by_its_metadata(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("KEYS", ("kind", "values"), "expected an input and a ClassLabel as supervised keys, got"),
-        ("SPLITS", ("train", "extra"), "expected splits train and test or validation, got"),
+        ("KEYS", ("kind", "values"), "its supervised keys must be an input and a ClassLabel"),
+        ("SPLITS", ("train", "extra"), "needs the splits train and test or validation; it has"),
         (
             "FEATURES",
             tfds.features.Image(shape=(None, None, 3)),
-            r"got values uint8 of shape \[None, None, 3\]",
+            r"values is uint8 of shape \[None, None, 3\]",
         ),
     ],
 )
 def test_tfds_data_of_another_form_are_one_clear_line(tmp_path, monkeypatch, field, value, words):
     monkeypatch.setattr(Measurements, field, value)
-    with pytest.raises(ValueError, match=f"dataset measurements: .*{words}") as caught:
+    with pytest.raises(ValueError, match=f"dataset measurements.*{words}") as caught:
         datasets.load_private("measurements", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -66,12 +66,12 @@ def test_parquet_is_read_as_the_same_table(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("patient,age,sex,diagnosis\n", "expected at least one record"),
-        ("patient,age,sex\na,39,F\n", "expected a column diagnosis"),
-        ("patient,sex,diagnosis\na,F,ill\n", "expected a column age"),
-        ("patient,age,sex,diagnosis\n,39,F,ill\n", "line 2: patient: expected the owner of"),
-        ("patient,age,sex,diagnosis\na,39,hidden,ill\n", "line 2: sex: expected a category"),
-        ('patient,age,sex,diagnosis\na,39,"F,ill\n', "the quotation mark in line 2 has no partner"),
+        ("patient,age,sex,diagnosis\n", "contains no record"),
+        ("patient,age,sex\na,39,F\n", "there is no column diagnosis"),
+        ("patient,sex,diagnosis\na,F,ill\n", "there is no column age"),
+        ("patient,age,sex,diagnosis\n,39,F,ill\n", "line 2: patient is empty"),
+        ("patient,age,sex,diagnosis\na,39,hidden,ill\n", "line 2: sex must be a category"),
+        ('patient,age,sex,diagnosis\na,39,"F,ill\n', "the quotation mark in line 2 is not closed"),
     ],
     ids=str,
 )
@@ -113,25 +113,25 @@ def test_a_data_frame_is_encoded_by_what_its_public_side_shows():
     # A student takes frames, too.
     raw = as_inputs(private.drop_columns(["diagnosis"]), data.dataset)
     np.testing.assert_array_equal(raw, data.private.inputs)
-    with pytest.raises(ValueError, match="inputs: expected a column sex, got none"):
+    with pytest.raises(ValueError, match="inputs: there is no column sex"):
         as_inputs(private.drop_columns(["sex"]), data.dataset)
 
 
 def test_a_data_frame_without_public_labels_needs_classes():
     private = pyarrow.table(TABLE)
     public = private.drop_columns(["diagnosis", "patient"])
-    with pytest.raises(ValueError, match="classes: expected what diagnosis can be"):
+    with pytest.raises(ValueError, match="classes is required"):
         Data.from_dataframe(private, public, label="diagnosis")
     data = Data.from_dataframe(private, public, label="diagnosis", classes=["well", "ill"])
     assert data.private.labels.tolist() == [1, 0, 1, 0]
-    with pytest.raises(ValueError, match="private: expected a column age"):
+    with pytest.raises(ValueError, match="private: there is no column age"):
         Data.from_dataframe(
             private.drop_columns(["age"]), public, label="diagnosis", classes=["well", "ill"]
         )
-    with pytest.raises(ValueError, match="expected a data frame with columns, got list"):
+    with pytest.raises(ValueError, match="a list is not a data frame"):
         Data.from_dataframe(private, [1, 2], label="diagnosis")
     lazy = types.SimpleNamespace(columns=["age"], collect=lambda: private)
-    with pytest.raises(ValueError, match=r"got SimpleNamespace: call its collect\(\)"):
+    with pytest.raises(ValueError, match=r"call its collect\(\)"):
         Data.from_dataframe(private, lazy, label="diagnosis")
     with pytest.raises(ValueError, match=r"call its collect\(\)"):
         as_inputs(lazy, data.dataset)
@@ -142,7 +142,7 @@ def test_columns_of_one_name_are_not_looked_at_unless_they_are_used():
     frame = pyarrow.table([pyarrow.array(values) for values in columns], list("xxzy"))
     data = Data.from_dataframe(frame, frame, label="y")
     assert data.private.inputs.tolist() == [[2], [0], [4]]
-    with pytest.raises(ValueError, match="private: expected one column x, got several"):
+    with pytest.raises(ValueError, match="private: the column x exists several times"):
         Data.from_dataframe(frame, frame, label="x", classes=["1", "2"])
 
 
@@ -197,10 +197,10 @@ def test_what_a_schema_says_of_files_counts_more(tmp_path):
     assert (form.delimiter, form.encoding) == (",", "utf-8")
     assert {column.decimal for column in said.columns} == {"."}
     for wrong in ({"decimal": "x"}, {"delimiter": ";;"}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected"):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             schema_of({**OF_GERMAN, **wrong})
     (tmp_path / "bad.csv").write_bytes(b"a;b\n\xff\xfe;1\n")
-    with pytest.raises(ValueError, match="expected text in utf-8"):
+    with pytest.raises(ValueError, match="is not text in utf-8"):
         tables.text_form(tmp_path / "bad.csv", schema_of({**OF_GERMAN, "encoding": "utf-8"}))
 
 
@@ -221,10 +221,10 @@ def test_dates_are_days(tmp_path):
     days = schema.encode({"since": datetime.date(2024, 1, 1), "born": "1.2.1903"})
     expected = [datetime.date(2021, 1, 1), datetime.date(1903, 2, 1)]  # clipped
     assert days.tolist() == [one.toordinal() for one in expected]
-    with pytest.raises(ValueError, match=r"born: expected a date %d.%m.%Y"):
+    with pytest.raises(ValueError, match=r"born must be a date %d.%m.%Y"):
         schema.encode({"since": "2020-02-29", "born": "30.2.1903"})
     for wrong in ({"date": "%d.%m"}, {"date": "%Y-%m-%d", "low": 3}):
-        with pytest.raises(ValueError, match=r"born.*: expected"):
+        with pytest.raises(ValueError, match=r"born"):
             schema_of({"classes": ["0", "1"], "columns": {"born": {**columns["born"], **wrong}}})
 
 
@@ -242,7 +242,9 @@ def test_values_of_parquet_are_in_no_message_whatever_their_type(tmp_path):
     column = TableColumn(name="age", low=0, high=2.0**62, missing="0")
     assert column.numbers(table.fields["age"]).tolist() == [2.0**60, 0.0, 30.0]
     assert table.fields["sex"].to_pylist() == ["F", "M", "F"]
-    with pytest.raises(ValueError, match="one column nested, got several, or nested values"):
+    with pytest.raises(
+        ValueError, match="the column nested exists several times, or has nested values"
+    ):
         table.check_columns(["nested", "age", "patient", "diagnosis"])
 
 
@@ -278,7 +280,7 @@ def test_a_quotation_mark_swallows_no_records_whatever_column_it_is_in(tmp_path,
         lines[60] = f"5,a,{note}"
         (tmp_path / "p.csv").write_text("x,k,notes\n" + "\n".join(lines))
         if expected is None:
-            with pytest.raises(ValueError, match="line 62 has no partner"):
+            with pytest.raises(ValueError, match="line 62 is not closed"):
                 Data.from_csv(tmp_path / "p.csv", **flags)
         else:
             assert len(Data.from_csv(tmp_path / "p.csv", **flags).private) == expected

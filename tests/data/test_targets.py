@@ -39,7 +39,7 @@ def test_a_number_is_read_as_columns_are_and_clipped(tmp_path):
     assert data.private.labels.tolist() == [2.5, 99, 0, 100]
     np.testing.assert_array_equal(data.pool.true_labels, [np.nan, 12.5, np.nan])
     assert data.held_out.labels.tolist() == [7] and "number    from 0 to 100" in repr(data)
-    with pytest.raises(ValueError, match=r"line 3: cost: expected a finite number or none$"):
+    with pytest.raises(ValueError, match=r"line 3: cost must be a finite number or none$"):
         bring(tmp_path, NUMBER, ["x;cost", "1;2", "2;two"], private)
 
 
@@ -47,7 +47,7 @@ def test_a_number_is_read_as_columns_are_and_clipped(tmp_path):
 def test_a_private_label_that_is_no_number_is_a_bad_record(tmp_path, field):
     lines = ["x;cost", "1;2", f"2;{field}"]
     public = ["x;cost", "1;2", "2;3"]
-    with pytest.raises(ValueError, match=r"line 3: cost: expected a finite number$"):
+    with pytest.raises(ValueError, match=r"line 3: cost must be a finite number$"):
         bring(tmp_path, NUMBER, public, lines)
     with pytest.warns(SensitiveWarning, match="1 records do not fit"):
         data = bring(tmp_path, NUMBER, public, lines, on_bad_record="skip")
@@ -61,7 +61,7 @@ def test_several_labels_have_a_column_each(tmp_path):
     assert data.dataset.class_names == ("edema", "effusion", "mass")
     assert data.private.labels.tolist() == [[0, 1, 1], [1, 0, 0]]
     assert data.pool.true_labels.tolist() == [[-1, -1, -1], [0, 1, 1]]
-    expected = "effusion: expected 1, yes or true, or 0, no or false"
+    expected = "effusion must be 1, yes or true, or 0, no or false"
     with pytest.raises(ValueError, match=f"line 2: {expected}$"):
         bring(tmp_path, COLUMNWISE, public, public)
     with pytest.raises(ValueError, match="label: the schema has the labels edema, effusion, mass"):
@@ -73,7 +73,7 @@ def test_several_labels_are_in_one_field(tmp_path):
     data = bring(tmp_path, ONE_FIELD, public, public[:1] + public[2:])
     assert data.private.labels.tolist() == [[0, 1], [1, 1], [0, 0]]
     assert data.pool.true_labels.tolist() == [[-1, -1], [0, 1], [1, 1]]
-    told = r"found: expected labels separated by '\|', one of edema, mass$"
+    told = r"found must be labels separated by '\|', one of edema, mass$"
     for lines in (public, [*public[:1], "2,edema|cyst"]):
         with pytest.raises(ValueError, match=told):
             bring(tmp_path, ONE_FIELD, public, lines)
@@ -91,7 +91,7 @@ def test_several_labels_are_in_one_field(tmp_path):
         ),
         ({**COLUMNWISE, "label": "x2"}, "got labels, label$"),
         ({**COLUMNWISE, "labels": ["a"]}, 'one label is a class; write label = "a" and classes'),
-        ({**COLUMNWISE, "labels": ["a", "x"]}, "columns.x: expected no label among them"),
+        ({**COLUMNWISE, "labels": ["a", "x"]}, "columns.x is the label"),
         ({**NUMBER, "low": 100}, "low, high: write the lowest and .* got 100 and 100"),
         ({"label": "cost", "unit": "$"} | COLUMNS, "low, high: write .* got None and None"),
         ({**ONE_FIELD, "classes": ["a", "b|c"]}, "classes: a label must not be empty, or contain"),

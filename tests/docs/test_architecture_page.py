@@ -1,13 +1,15 @@
 """The page of the architecture names files that exist, and every package; so does CONTRIBUTING."""
 
+import os
 import re
-import textwrap
+import shutil
+import subprocess
+import sys
 
 from script_processes import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "reference" / "architecture.md").read_text()
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text()
-TOYS = (REPOSITORY / "tests" / "accounting" / "toy_mechanisms.py").read_text()
 
 
 def test_every_file_that_the_pages_name_exists():
@@ -23,6 +25,21 @@ def test_every_package_has_a_row():
     assert packages <= rows
 
 
-def test_the_skeleton_of_a_mechanism_is_one_that_tests_register():
-    (skeleton,) = re.findall(r"^   ```python\n(.*?)^   ```", CONTRIBUTING, re.M | re.S)
-    assert textwrap.dedent(skeleton) in TOYS
+def test_a_new_mechanism_takes_one_command(tmp_path):
+    """In a copy of the checkout it is registered, calibrated for a target, and has a flag."""
+    for folder in ("pate_tf", "tools", "tests", "benchmarks", "docs/reference"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    for file in (*REPOSITORY.glob("*.py"), REPOSITORY / "pyproject.toml"):
+        shutil.copy(file, tmp_path)
+    command = [sys.executable, "-m", "tools.new_mechanism", "exponential_noisy_max"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    plan = "pate_tf.cli.main", "plan", "--epsilon=1", "--nb_teachers=100", "--nb_labels=5"
+    ended = subprocess.run(
+        [sys.executable, "-m", *plan, "--mechanism=exponential_noisy_max"],
+        **{"cwd": tmp_path, "env": environment, "text": True, "capture_output": True},
+    )
+    assert "exponential_noisy_max" in ended.stdout, ended.stderr
+    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert again.returncode == 2
+    assert "use a new name" in again.stderr

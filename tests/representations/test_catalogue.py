@@ -127,7 +127,7 @@ def test_raw_features_of_a_table_are_scaled_numbers():
             (name, POOL, "expected one of contrastive")
             for name in ("patches+", "patches+patches", "+", "contrastive+nothing", "lsa")
         ),
-        (lambda dataset: "no model", POOL, "expected a Keras model"),
+        (lambda dataset: "no model", POOL, "must be a Keras model"),
         ("nowhere:nothing", POOL, "representation: can't import"),
     ],
 )

@@ -119,8 +119,8 @@ def test_what_is_no_encoder_is_refused_in_one_line(folder, tmp_path):
     inputs = keras.Input(SHAPE)
     flat = keras.layers.Flatten()(inputs)
     for name, message in (
-        (f"encoder:{tmp_path}/none.keras", "expected a .keras file at"),
-        (f"encoder:{tmp_path}", "expected a .keras file at"),
+        (f"encoder:{tmp_path}/none.keras", "none.keras is missing"),
+        (f"encoder:{tmp_path}", "none.keras is missing"),
         (f"encoder:{tmp_path}/code.keras", "expected a Keras model that needs no code of its own"),
         (0.0 * flat + 1.0, "outputs are the same of different inputs"),
         (keras.ops.log(flat - 99.0), "outputs are not finite"),
@@ -169,7 +169,7 @@ def test_wrong_names_and_files_are_refused_in_one_line(weights, monkeypatch):
     monkeypatch.setattr(keras.applications, "MobileNetV2", counting)
     monkeypatch.setattr(keras.applications, "VGG16", lambda **_: {}["network"])
     for name, message in (
-        ("EfficientNetV2B9", "is it EfficientNetV2B"),
+        ("EfficientNetV2B9", "Did you mean EfficientNetV2B"),
         (f"mobilenet:{weights}", "is it MobileNet"),
         ("MobileNet:none.h5", "expected a file of weights of MobileNet"),
         ("MobileNet@8", "expected NAME@SIDE"),
@@ -317,6 +317,6 @@ def test_presets_of_keras_hub_go_in_batches_and_one_that_keeps_words_is_refused(
                 table[rows] = features
             tables.append(table)
         assert np.flatnonzero((tables[0] != tables[1]).any(axis=1)).tolist() == [7]
-    with pytest.raises(ValueError, match="byte-pair tokenizer keeps words of texts") as refused:
+    with pytest.raises(ValueError, match="byte-pair tokenizer stores words of texts") as refused:
         Representation(f"hub:{tmp_path}/pair").fit(of_texts.pool)
     assert "\n" not in str(refused.value)

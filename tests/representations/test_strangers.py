@@ -98,7 +98,7 @@ def test_a_model_with_state_is_refused_in_one_line(kind, in_file, tmp_path):
     if in_file:
         model.save(tmp_path / "model.keras")
         name = f"encoder:{tmp_path}/model.keras"
-    with pytest.raises(ValueError, match="can keep private inputs or draws at random") as refused:
+    with pytest.raises(ValueError, match="can store private inputs or draws at random") as refused:
         Representation(name).fit(DIGITS.pool)
     assert "\n" not in str(refused.value)
 
@@ -113,7 +113,7 @@ def test_batches_are_used_where_batch_normalization_is_not_in_training():
 
 
 def test_a_student_that_keeps_records_is_refused_and_a_plain_one_is_not():
-    with pytest.raises(ValueError, match=r"student: .* can keep private inputs"):
+    with pytest.raises(ValueError, match=r"student: .* can store private inputs"):
         pretrained.answering(through(Keeps()), DIGITS.dataset)
     assert pretrained.answering(through(Mixes()), DIGITS.dataset).places == 1
     assert pretrained.answering(through(layers.ReLU()), DIGITS.dataset).places > 1

@@ -69,5 +69,5 @@ def test_inner_products_of_pairs_are_squares_of_those_of_raw_and_wide_tables_are
     assert pairs.shape == (50, NUM_RAW * (NUM_RAW + 1) // 2)
     np.testing.assert_allclose(pairs @ pairs.T, np.square(raw @ raw.T), atol=1e-5)
     wide = dataclasses.replace(TABLE, input_shape=(65,), value_range=(0.0, 1.0))
-    with pytest.raises(ValueError, match="at most 64 numbers and categories for pairs, got 65"):
+    with pytest.raises(ValueError, match="at most 64 numbers and categories, got 65"):
         encoder_of(Pool(wide, np.zeros((2, 65), np.float32)), "pairs")

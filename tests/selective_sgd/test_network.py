@@ -92,8 +92,10 @@ def served(tmp_path, certificates):
 
 def test_turns_go_round_and_a_pull_waits_for_its_turn(served, caplog):
     lines = [served.connect(name) for name in NAMES]
-    for line in lines:
+    for number, line in enumerate(lines):
+        assert served.service.missing() == {*NAMES[number:]}
         line.join()
+    assert served.service.missing() == {"clinic"}
     expected = INITIAL.copy()
     for turn in range(2):
         for number, line in enumerate(lines):
@@ -107,7 +109,7 @@ def test_turns_go_round_and_a_pull_waits_for_its_turn(served, caplog):
     assert "clipped" not in caplog.text
     second = served.connect("hospital", wait_seconds=25.0)
     threading.Timer(0.3, served.push, [lines[0]], {"round": 2, "version": 6}).start()
-    assert second.pull(1, 2).version == 7
+    assert second.pull(1, 2).version == 7 and served.service.missing() == {"hospital"}
     assert served.push(lines[1], round=2, version=7, values=np.array([2.0, 1.0], np.float32))
     assert "an upload of hospital was clipped to gamma 2" in caplog.text
 

@@ -1,10 +1,10 @@
 """Whole runs: one charge gives one model, over TLS too, and the statement says what all cost."""
 
 import dataclasses
-import socket
 import threading
 
 import pytest
+from script_processes import free_port
 
 from pate_tf.audit import audit_run
 from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION
@@ -35,9 +35,7 @@ def test_over_tls_participants_are_charged_and_the_server_states_the_most(tmp_pa
     )
     terms = Terms(run="r", dataset="digits", model="linear", names=NAMES, settings=settings)
     shards = private_shards(datasets.load_private("digits"), 2, seed=0)
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    address = f"localhost:{free_port()}"
     given = {"address": address, "certificates": tmp_path / "certificates"}
     results = {}
 

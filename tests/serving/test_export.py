@@ -164,6 +164,6 @@ class KeepsALabel(tf.Module):
 
 
 def test_a_student_that_keeps_its_inputs_is_not_exported(tmp_path):
-    with pytest.raises(ValueError, match=r"student: AssignVariableOp .* can keep private inputs"):
+    with pytest.raises(ValueError, match=r"student: AssignVariableOp .* can store private inputs"):
         export_student(KeepsALabel(), DIGITS, tmp_path / "student", {})
     assert not list(tmp_path.iterdir())

@@ -139,7 +139,7 @@ class FittedStudentContract(StudentContract):
         assert list((folder / "logs" / "student").rglob("events.out.tfevents*"))
 
     def test_a_stopped_run_goes_on_to_the_same_end(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 1)
+        monkeypatch.setattr(student_training, "STEPS_PER_EPOCH", 1)
         epochs = []
         count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.append(epoch))
         whole = self.train(max_steps=3).get_weights()
@@ -152,7 +152,7 @@ class FittedStudentContract(StudentContract):
             np.testing.assert_array_equal(one, again)
 
     def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 1)
+        monkeypatch.setattr(student_training, "STEPS_PER_EPOCH", 1)
         with pytest.raises(
             student_training.TrainingDivergedError, match="student: expected"
         ) as caught:

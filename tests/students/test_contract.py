@@ -95,7 +95,7 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
     module = types.ModuleType("nets")
     module.net = net
     monkeypatch.setitem(sys.modules, "nets", module)
-    monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 1)
+    monkeypatch.setattr(student_training, "STEPS_PER_EPOCH", 1)
     epochs = []
     count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.append(epoch))
     pool = DIGITS.split(400).pool

@@ -101,7 +101,7 @@ LABELS = released_labels(np.arange(100), SPLIT.pool.true_labels[:100])
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(student_training, "STEPS_AN_EPOCH", 10)
+    monkeypatch.setattr(student_training, "STEPS_PER_EPOCH", 10)
 
 
 def train(student: str, max_steps: int = 60, **kwargs):

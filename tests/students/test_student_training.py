@@ -9,7 +9,7 @@ from pate_tf.data import datasets as data
 from pate_tf.models import architectures as models
 from pate_tf.students.student_kinds import StudentConfig, kind_of
 from pate_tf.students.student_kinds.consistency import ConsistencyStudent
-from pate_tf.students.student_training import STEPS_AN_EPOCH, are_stable, run_digest
+from pate_tf.students.student_training import STEPS_PER_EPOCH, are_stable, run_digest
 
 PUBLIC = data.load_public("digits")
 SPLIT = PUBLIC.split(400)
@@ -50,10 +50,10 @@ class StopsAtTheEnd(keras.callbacks.Callback):
 
 def test_training_ends_once_predictions_on_the_pool_are_stable(tmp_path):
     labels = released_labels(np.arange(200), SPLIT.pool.true_labels[:200])
-    wanted = config(max_steps=50 * STEPS_AN_EPOCH)
+    wanted = config(max_steps=50 * STEPS_PER_EPOCH)
     model = kind_of("supervised").train(wanted, labels, SPLIT.pool)
     num_steps = int(model.optimizer.iterations.numpy())
-    assert 4 * STEPS_AN_EPOCH <= num_steps < wanted.max_steps
+    assert 4 * STEPS_PER_EPOCH <= num_steps < wanted.max_steps
     again = {"folder": tmp_path, "callbacks": [StopsAtTheEnd()]}
     with pytest.raises(KeyboardInterrupt):
         kind_of("supervised").train(wanted, labels, SPLIT.pool, **again)

@@ -1,7 +1,7 @@
-"""Kinds of student by name: a file of this package with its `KIND`, and a line of `CHOICES`.
+"""Kinds of students: each has a file in this package with its `KIND`, and a line in `CHOICES`.
 
-A kind is imported when it is used: flags know name and help without TensorFlow. It trains on
-released labels and a pool of public inputs, and sees neither votes nor true labels.
+A kind is imported when it is used, so that flags need no TensorFlow for names and help. A kind
+trains on released labels and a pool of public inputs. It sees neither votes nor true labels.
 """
 
 import contextlib
@@ -15,35 +15,36 @@ from pate_tf.core import checks
 from pate_tf.core.dataset import CLASS, Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.reporting import QUIET
-from pate_tf.core.settings import FUNCTION, HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS, Seeded, setting
+from pate_tf.core.settings import FUNCTION, MAX_BATCH, MAX_RATE, MAX_STEPS, Seeded, setting
 from pate_tf.data.named_function import Named
 
 AUTO: Final = "auto"
 LINEAR_HEAD: Final = "linear_head"
-# Below it most confident predictions of a network that trains on them would be wrong, and it would
-# train on those as well.
+# Below it, most labels are wrong. A network would make confident wrong predictions, and would then
+# train on these as well.
 MIN_LABEL_ACCURACY: Final = 0.5
-# Those of `models.catalogue.BUILDERS`, which imports Keras.
+# The names of `architectures.BUILDERS`, which imports Keras.
 NETWORKS: Final = ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
 # Values of `--student` with their help.
 CHOICES: Final = {
-    AUTO: "linear_head of tables and texts with feature sums, and of images after several rounds "
-    "of them; consistency for images whose data set names an "
-    "augmentation and a model without batch normalization; supervised otherwise.",
-    "consistency": "a Keras model that must agree with itself on changed images of the pool.",
+    AUTO: "linear_head for feature sums of tables and texts, and of images after several rounds; "
+    "consistency for images whose data set names an augmentation, if the model has no batch "
+    "normalization; supervised otherwise.",
+    "consistency": "a Keras model that must agree with itself on augmented images of the pool.",
     "gan": "PATE-G, an improved GAN on the labels and on all images of the pool.",
-    LINEAR_HEAD: "the encoder of feature sums with the linear model that the released sums give.",
+    LINEAR_HEAD: "the encoder of the feature sums with a linear model computed from them.",
     "random_forest": "a random forest on the noisy labels, the same as --model=random_forest.",
-    "supervised": "a Keras model by cross-entropy on the noisy labels alone.",
+    "supervised": "a Keras model, trained with cross-entropy on the noisy labels only.",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentConfig(Seeded):
-    """What a student's result depends on besides its labels and its pool; see `StudentSettings`.
+    """Everything that a student depends on except its labels and its pool; see `StudentSettings`.
 
     Attributes:
-        linear_head: that came with the labels; None of other students than `linear_head`.
+        linear_head: the linear model that came with the labels; None unless the student is
+            `linear_head`.
     """
 
     student: str = "supervised"
@@ -56,12 +57,12 @@ class StudentConfig(Seeded):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """What of a training is stored and shown; nothing here changes the result.
+    """What to store and show during training. These options do not change the result.
 
     Attributes:
-        folder: logs and the state of an unfinished run lie below it; None for neither.
-        callbacks: called as Keras calls them.
-        progress_bar: as of `Reporting`.
+        folder: folder for logs and for the state of an unfinished run; None to store nothing.
+        callbacks: Keras callbacks.
+        progress_bar: see `Reporting`.
     """
 
     folder: pathlib.Path | None = None
@@ -75,18 +76,18 @@ class StudentKind:
 
     Attributes:
         name: value of `--student`.
-        fit: from configuration, labels of a pool, pool and options to a model that is called as a
-            Keras model is, from raw inputs to logits.
+        fit: trains a model from configuration, labels of a pool, pool and options. The model is
+            called like a Keras model and maps raw inputs to logits.
         check: raises ValueError if a configuration does not fit a data set; called before labels
             are charged.
-        default_model: name of the model where none is named.
-        max_steps: training steps where no number is given.
-        batch_size: labeled examples a step where no number is given.
-        learning_rate: of Adam where no number is given.
-        of_whole_table: other numbers of the three above for labels of every input of a table's
-            pool, which follow from feature sums: single ones are not noisy.
+        default_model: name of the default model.
+        max_steps: default number of training steps.
+        batch_size: default number of labeled examples per step.
+        learning_rate: default learning rate of Adam.
+        of_whole_table: other defaults of these three numbers for labels of a table's whole pool,
+            which follow from feature sums and have no independent noise.
         has_steps: whether it is trained in steps; a forest and a linear head are not.
-        can_convert: whether it can be written in formats other than SavedModel.
+        can_convert: whether it can be exported in formats other than SavedModel.
     """
 
     name: str
@@ -101,14 +102,14 @@ class StudentKind:
     can_convert: bool = True
 
     def train(self, config: StudentConfig, released: PoolLabels, pool: Pool, **options: Any) -> Any:
-        """Returns a model that is called as a Keras model is, from raw inputs to logits.
+        """Returns a trained model; it is called like a Keras model and maps raw inputs to logits.
 
         Args:
-            config: how it is trained.
-            released: noisy labels of some of the pool; a model is taught their weights, where they
-                have some.
+            config: configuration of the training.
+            released: noisy labels of some inputs of the pool. If they have weights, the model
+                learns the weights.
             pool: public inputs `[num_inputs, *input_shape]`.
-            **options: as of `FitOptions`; a forest calls no callbacks.
+            **options: see `FitOptions`; a forest calls no callbacks.
 
         Raises:
             ValueError: if there is no label, the labels do not belong to this pool, or the model
@@ -126,7 +127,7 @@ def names() -> list[str]:
 
 
 def kind_of(name: str) -> StudentKind:
-    """Returns the kind of a name; ValueError if there is none."""
+    """Returns the kind with a name; raises ValueError if there is none."""
     checks.one_of(names(), student=name)
     kind: StudentKind = importlib.import_module(f"{__name__}.{name}").KIND
     return kind
@@ -137,18 +138,18 @@ TRAINING = ("max_steps", "batch_size", "learning_rate")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentSettings(Seeded):
-    """How a student learns; what is None is the kind's own: see `complete`."""
+    """Settings of a student; `complete` replaces None by the default of the kind."""
 
     restated: ClassVar = {
         "seed": {
-            "help": "Seed of the choice of queries and of the student's initial weights, shuffling "
-            "and augmentation. No privacy noise comes from it."
+            "help": "Seed for the choice of queries, and for the student's initial weights, "
+            "shuffling and augmentation. Privacy noise never uses it."
         }
     }
     student: str = setting(
         AUTO,
         choices=CHOICES.keys(),
-        help="How the student learns. "
+        help="Kind of student. "
         + " ".join(f"{name}: {sentence}" for name, sentence in CHOICES.items()),
     )
     model: Named | None = setting(
@@ -156,29 +157,29 @@ class StudentSettings(Seeded):
         choices=(*NETWORKS, "random_forest", FUNCTION),
         help="Keras model of the student, from raw inputs to logits: cnn, wide_cnn, mlp, deeper, "
         "paper_mnist, paper_svhn or module:function. Default: wide_cnn for consistency on images, "
-        "cnn for other students of images, mlp otherwise; gan has its own networks.",
+        "cnn for other students on images, mlp otherwise; gan has its own networks.",
     )
     max_steps: int | None = setting(
         None,
         least=1,
-        most=MOST_STEPS,
-        help="Training steps of the student at most; a Keras model, but for gan, stops once its "
-        "predictions on the pool are stable. Default: the student's own, "
+        most=MAX_STEPS,
+        help="Maximum number of training steps of the student. Keras models, except gan, stop when "
+        "their predictions on the pool are stable. Default: depends on the student, "
         f"{StudentKind.max_steps} for supervised.",
     )
     batch_size: int | None = setting(
         None,
         least=1,
-        most=LARGEST_BATCH,
-        help="Labeled examples a training step. Default: the student's own, "
+        most=MAX_BATCH,
+        help="Labeled examples per training step. Default: depends on the student, "
         f"{StudentKind.batch_size} for supervised.",
     )
     learning_rate: float | None = setting(
         None,
         above=0.0,
-        most=HIGHEST_RATE,
-        help="Learning rate of Adam; it falls along a cosine, but for gan. Default: the student's "
-        f"own, {StudentKind.learning_rate:g} for supervised.",
+        most=MAX_RATE,
+        help="Learning rate of Adam, with cosine decay except for gan. Default: depends on the "
+        f"student, {StudentKind.learning_rate:g} for supervised.",
     )
 
 
@@ -191,44 +192,43 @@ def fitting(
     num_rounds: int = 1,
     label_accuracy: float | None = None,
 ) -> tuple[str, str]:
-    """Returns the kind of student that fits, by public values alone; and why, in words.
+    """Returns the recommended kind of student, from public values only, and the reason in words.
 
     Args:
-        dataset: what it learns from. Augmentation says which changes leave a label as it is.
+        dataset: data set of the labels; its augmentation names the changes that keep a label.
         of_sums: whether labels follow from feature sums.
         has_pool: whether there are public inputs.
-        is_frozen: whether features are those of an encoder that a person brought.
-        num_rounds: of feature sums.
-        label_accuracy: the fraction of correct labels by a trial, where the sums give a linear
-            model; None without such a model or trial.
+        is_frozen: whether the features come from the user's encoder.
+        num_rounds: number of rounds of feature sums.
+        label_accuracy: fraction of correct labels in a trial, if the sums give a linear model; None
+            without such a model or trial.
     """
     if dataset.target != CLASS:
-        return LINEAR_HEAD, "the one that predicts numbers and several labels"
+        return LINEAR_HEAD, "the only kind for numbers and several labels"
     if is_frozen:
-        return LINEAR_HEAD, "on the features of the encoder that was brought"
+        return LINEAR_HEAD, "on the features of your encoder"
     if of_sums and (dataset.kind != "image" or not has_pool):
-        return LINEAR_HEAD, "which the sums give; no network is expected to be better"
+        return LINEAR_HEAD, "computed from the sums; no network is expected to be better"
     if of_sums and num_rounds > 1:
-        return LINEAR_HEAD, "which several rounds of sums give; a network is not clearly better"
+        return LINEAR_HEAD, "computed from several rounds; a network is not clearly better"
     if of_sums and label_accuracy is not None and label_accuracy < MIN_LABEL_ACCURACY:
-        return LINEAR_HEAD, "which the sums give; most labels are too uncertain to train a network"
+        return LINEAR_HEAD, "computed from the sums; too many labels are wrong for a network"
     if dataset.augmentation != "none":
-        return "consistency", "which all images of the pool teach, too"
+        return "consistency", "which also learns from the unlabeled images"
     return "supervised", "which learns from the labels"
 
 
 def complete(
     settings: StudentSettings, dataset: Dataset, *, labels_whole_pool: bool = False
 ) -> StudentConfig:
-    """Returns settings with a kind's own values where they are None.
+    """Returns the configuration: settings, with the defaults of the kind in place of None.
 
-    A forest as the model of the plain student makes it the forest student.
+    If the model of a supervised student is a forest, the student becomes a forest student.
 
     Args:
-        settings: what the user chose.
-        dataset: what the student learns from; `auto` is the network that fits it.
-        labels_whole_pool: whether every input of the pool has a label that follows from feature
-            sums.
+        settings: the user's choices.
+        dataset: data set of the labels; `auto` becomes the network that fits it.
+        labels_whole_pool: whether every input of the pool has a label from feature sums.
 
     Raises:
         ValueError: if there is no such student, or a setting does not fit it.
@@ -244,7 +244,7 @@ def complete(
     explicit = {name: value for name in TRAINING if (value := getattr(settings, name)) is not None}
     if explicit and not kind.has_steps:
         raise ValueError(
-            f"{next(iter(explicit))}: expected none for student {kind.name}, which has no steps"
+            f"{next(iter(explicit))}: remove it; the student {kind.name} is not trained in steps"
         )
     training: dict[str, Any] = {name: getattr(kind, name) for name in TRAINING}
     if labels_whole_pool and dataset.kind == "tabular":
@@ -256,7 +256,7 @@ def complete(
         **{**training, **explicit},
     )
     if is_auto and kind.name == "consistency" and model is not None:
-        with contextlib.suppress(ValueError):  # of a model with batch statistics
+        with contextlib.suppress(ValueError):  # the model has batch statistics
             kind.check(config, dataset)
             return config
         plain = dataclasses.replace(settings, student="supervised")
@@ -265,7 +265,7 @@ def complete(
 
 
 def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
-    """Returns the kind that a configuration names; ValueError if it does not fit the data set."""
+    """Returns the kind of a configuration; raises ValueError if it does not fit the data set."""
     kind = kind_of(config.student)
     kind.check(config, dataset)
     return kind

@@ -1,14 +1,13 @@
-"""A Keras model that must agree with itself on changed images of the pool.
+"""A Keras model that must agree with itself on augmented images of the pool.
 
-For images that may be changed without changing their label, FixMatch (Sohn et al. 2020, arXiv
-2001.07685): a confident answer on a weakly changed image is the label of a strongly changed one.
-The answer is that of the averaged weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which err
-less and cost no gradient.
+It uses FixMatch (Sohn et al. 2020, arXiv 2001.07685): a confident prediction on a weakly augmented
+image becomes the label of a strongly augmented copy. The averaged weights make this prediction
+(Tarvainen and Valpola 2017, arXiv 1703.01780), because they make fewer errors and need no gradient.
 
-The released labels are partly wrong, hence the generalized cross-entropy (Zhang and Sabuncu 2018,
-arXiv 1805.07836), which gives up a label that the rest of the data contradicts. It begins as
-cross-entropy: given up too early, right labels of a class take the class with them. Labels with
-weights keep cross-entropy: the weights state their confidence.
+Some released labels are wrong. The generalized cross-entropy (Zhang and Sabuncu 2018, arXiv
+1805.07836) ignores a label that the other data contradict. Training starts with cross-entropy,
+because a class would be lost if its correct labels were ignored too early. Labels with weights keep
+cross-entropy, because the weights state their confidence.
 """
 
 import math
@@ -27,23 +26,23 @@ from pate_tf.students.student_training import (
     AveragedStudent,
     Batch,
     augment_strongly,
-    replica_share,
+    loss_of_replica,
     step_seeds,
 )
 
-UNLABELLED_A_LABEL = 2  # unlabeled inputs in a batch for each labeled one
+UNLABELED_PER_LABEL = 2  # unlabeled inputs in a batch for each labeled input
 CONFIDENT = 0.95
 ROBUSTNESS = 0.7  # q of the generalized cross-entropy: 0 is cross-entropy, 1 the absolute error
-SMALLEST_ROBUSTNESS = 1e-3  # where the formula for q is cross-entropy to three digits
-WARM_UP_SHARE = 1 / 3  # of the steps, in which q grows to its full size
+MIN_ROBUSTNESS = 1e-3  # here the formula equals cross-entropy to three digits
+WARM_UP_FRACTION = 1 / 3  # of the steps, while q grows to its final value
 
 
 class ConsistencyStudent(AveragedStudent):
-    """A classifier with a loss on labels and one on agreement with itself.
+    """A classifier with a loss on labels and a loss on agreement with itself.
 
-    A batch is a dictionary: `labelled` float32 `[batch, *input_shape]` raw, `labels` int64
-    `[batch]` or weights float32 `[batch, num_classes]`, `unlabelled` float32 `[unlabelled_batch,
-    *input_shape]`, and of the same shape `changed`: the same images strongly changed.
+    A batch is a dictionary: `labelled`, raw inputs float32 `[batch, *input_shape]`; `labels`, int64
+    `[batch]` or weights float32 `[batch, num_classes]`; `unlabelled`, float32 `[unlabeled_batch,
+    *input_shape]`; and `changed`, the same images strongly augmented.
     """
 
     averaged_steps = 200
@@ -51,23 +50,23 @@ class ConsistencyStudent(AveragedStudent):
     def __init__(
         self, classifier: keras.Model, dataset: Dataset, *, warm_up_steps: int, **kwargs: Any
     ) -> None:
-        """Takes over a classifier without batch statistics.
+        """Takes a classifier without batch statistics.
 
-        `warm_up_steps` are those until the loss on labels has its full robustness.
+        The loss on labels reaches its full robustness after `warm_up_steps`.
         """
         super().__init__(classifier, dataset, **kwargs)
         self.warm_up_steps = warm_up_steps
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
-        """One step on the losses of labels and of agreement, and on regularizers of the model."""
+        """Takes one step on the loss on labels, the agreement loss and the model's regularizers."""
         weights = self.classifier.trainable_weights
         labels = data["labels"]
         inputs = [data["labelled"], data["changed"]]
         sizes = [tf.shape(part)[0] for part in inputs]
-        # Weights state their confidence; robust to them, a student would give up all that are not
-        # close to 1, and end below its labels.
-        share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
-        robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * share
+        # Weights state their confidence. A robust loss would ignore all weights that are not close
+        # to 1, and the student would be less accurate than its labels.
+        progress = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
+        robustness = 0.0 if labels.dtype.is_floating else ROBUSTNESS * progress
         averaged = self.averaged_logits(data["unlabelled"])
         with tf.GradientTape() as tape:
             logits = tf.cast(self.classifier(tf.concat(inputs, 0), training=True), tf.float32)
@@ -78,7 +77,7 @@ class ConsistencyStudent(AveragedStudent):
             agreement = agreement_loss(averaged, other_logits)
             regularizers = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
             loss = labelled_loss + agreement + regularizers
-            replica_loss = replica_share(loss)
+            replica_loss = loss_of_replica(loss)
         gradients = tape.gradient(replica_loss, weights)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.step_end(loss, labelled_loss, agreement)
@@ -87,12 +86,15 @@ class ConsistencyStudent(AveragedStudent):
 def generalized_cross_entropy(
     labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
 ) -> tf.Tensor:
-    """Mean of (1 - p^q) / q, p being the probability of the label, q the robustness from 0 to 1.
+    """Returns the mean of (1 - p^q) / q for the label's probability p and the robustness q.
 
-    Labels are int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then it
-    is the mean over classes of the loss of each.
+    Args:
+        labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`. With
+            weights, the loss is averaged over the classes.
+        logits: float32 `[batch, num_classes]`.
+        robustness: from 0 to 1.
     """
-    q = tf.maximum(robustness, SMALLEST_ROBUSTNESS)
+    q = tf.maximum(robustness, MIN_ROBUSTNESS)
     if labels.dtype.is_floating:
         losses = -tf.math.expm1(q * tf.nn.log_softmax(logits)) / q
         return tf.reduce_mean(tf.reduce_sum(labels * losses, axis=1))
@@ -101,9 +103,10 @@ def generalized_cross_entropy(
 
 
 def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of logits on changed images with the confident answers on the images.
+    """Returns the cross-entropy between predictions on images and on their augmented copies.
 
-    Both are `[batch, num_classes]`; no gradient flows into the latter.
+    Only confident predictions count. Both arguments have shape `[batch, num_classes]`; gradients
+    only flow into `changed_logits`.
     """
     probabilities = tf.stop_gradient(tf.nn.softmax(logits))
     is_confident = tf.cast(tf.reduce_max(probabilities, axis=1) >= CONFIDENT, tf.float32)
@@ -114,12 +117,12 @@ def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
 
 
 def check_model(model: keras.Model) -> None:
-    """Raises ValueError if a model has batch statistics: changed inputs would bend them."""
+    """Raises ValueError if a model has batch statistics, which augmented inputs would distort."""
     for layer in getattr(model, "layers", []):
         if isinstance(layer, keras.layers.BatchNormalization):
             raise ValueError(
-                f"student consistency: expected a model without batch statistics, got "
-                f"{layer.name} in it; take GroupNormalization"
+                f"student consistency: the model has batch statistics ({layer.name}); use "
+                f"GroupNormalization instead"
             )
         check_model(layer)
 
@@ -127,12 +130,12 @@ def check_model(model: keras.Model) -> None:
 def fit(
     config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
 ) -> keras.Model:
-    """Trains a Keras model on labels and the whole pool; raises as `StudentKind.train`."""
+    """Trains a Keras model on labels and the whole pool; see `StudentKind.train`."""
     dataset = pool.dataset
     classifier = student_training.network_of(config, dataset)
     check_model(classifier)
     student = ConsistencyStudent(
-        classifier, dataset, warm_up_steps=math.ceil(WARM_UP_SHARE * config.max_steps)
+        classifier, dataset, warm_up_steps=math.ceil(WARM_UP_FRACTION * config.max_steps)
     )
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
     student.compile(optimizer=keras.optimizers.Adam(schedule))
@@ -153,16 +156,16 @@ def fit(
         released,
         pool,
         options,
-        num_unlabelled=UNLABELLED_A_LABEL * config.batch_size,
+        num_unlabelled=UNLABELED_PER_LABEL * config.batch_size,
     )
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError unless inputs can be changed and the model has no batch statistics."""
+    """Raises ValueError unless inputs can be augmented and the model has no batch statistics."""
     if dataset.augmentation == "none":
         raise ValueError(
-            f"student consistency: expected images whose augmentation says what keeps a label, got "
-            f"none for {dataset.name}; take student supervised"
+            f"student consistency: {dataset.name} names no augmentation that keeps a label; use "
+            f"the student supervised"
         )
     model = student_training.network_of(config, dataset)
     check_model(model)
@@ -173,7 +176,7 @@ KIND = StudentKind(
     name="consistency",
     fit=fit,
     check=check,
-    # The architecture that it was tuned with.
+    # It was tuned with this architecture.
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
 )

@@ -1,11 +1,11 @@
 """PATE-G, an improved GAN on the labels and on all images of the pool.
 
-Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5: the classifier's k logits also say how
-real an image is, by log Z / (1 + Z) with Z the sum of their exponentials; the generator matches the
-mean features of its last hidden layer. The networks are the paper's: dense for gray images,
-convolutional for color images, whose height and width are multiples of 8.
+Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5. The classifier's k logits also express
+how real an image looks: log Z / (1 + Z), where Z is the sum of their exponentials. The generator
+matches the mean features of the classifier's last hidden layer. The networks are the paper's: dense
+for gray images, convolutional for color images, whose height and width are multiples of 8.
 
-Beyond the paper: images are changed in ways that keep their label, where the data set allows it.
+In addition to the paper, images are augmented if the data set allows it.
 """
 
 from typing import Any, Final
@@ -22,26 +22,27 @@ from pate_tf.students.student_training import (
     AveragedStudent,
     Batch,
     derived_seeds,
+    loss_of_replica,
     pixel_range,
-    replica_share,
     step_seeds,
 )
 
-NAME: Final = "improved_gan"  # what a `StudentConfig` calls these networks
+NAME: Final = "improved_gan"  # name of these networks in a `StudentConfig`
 LATENT_SIZE = 100
-CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)  # of the dense networks
+CLASSIFIER_UNITS = (1000, 500, 250, 250, 250)  # dense network
 GENERATOR_UNITS = (500, 500)
 FEATURES = "features"  # the name of the last hidden layer, whose mean the generator matches
-INITIAL_IMAGES = 500  # of the pool, that scales and biases are initialized from
-EPSILON = 1e-4  # of Adam, as the improved GAN has it
+INITIAL_IMAGES = 500  # of the pool, to initialize scales and biases
+EPSILON = 1e-4  # of Adam, as in the paper's code
 
 
 @keras.saving.register_keras_serializable("pate_tf")
 class WeightNormalized(keras.layers.Layer):
-    """A dense layer over channels, or a 3x3 convolution: its kernel is a direction times a scale.
+    """A dense layer over channels, or a 3x3 convolution, with a normalized kernel.
 
-    Salimans and Kingma 2016, "Weight Normalization" (arXiv 1602.07868), section 2; scale and bias
-    are initialized from data (section 3), and the scale then stays unless it is trained.
+    The kernel is a direction times a scale (Salimans and Kingma 2016, "Weight Normalization", arXiv
+    1602.07868, section 2). Scale and bias are initialized from data (section 3). The scale is only
+    trained with `train_scale`.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class WeightNormalized(keras.layers.Layer):
         train_scale: bool = False,
         **kwargs: Any,
     ) -> None:
-        """A stride makes it a convolution; initial directions that deviate less turn faster."""
+        """A `stride` makes it a convolution; a smaller `deviation` makes directions turn faster."""
         super().__init__(**kwargs)
         self.units, self.stride, self.padding = units, stride, padding
         self.activation = keras.activations.get(activation)
@@ -87,7 +88,7 @@ class WeightNormalized(keras.layers.Layer):
 
 
 def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
-    """Gives each unit mean 0 and deviation 1 on raw inputs, before its activation."""
+    """Scales each unit to mean 0 and deviation 1 on raw inputs, before its activation."""
     outputs = inputs
     for layer in model.layers:
         if isinstance(layer, WeightNormalized):
@@ -101,7 +102,7 @@ def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
 
 
 def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
-    """Returns the discriminator: raw images to logits `[batch, num_classes]`."""
+    """Returns the discriminator, from raw images to logits `[batch, num_classes]`."""
     layers = keras.layers
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 32))
@@ -138,7 +139,7 @@ def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
 
 
 def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
-    """Returns the generator: latent values `[batch, LATENT_SIZE]` to raw images."""
+    """Returns the generator, from latent values `[batch, LATENT_SIZE]` to raw images."""
     layers = keras.layers
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 8))
@@ -178,9 +179,9 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
 class GanStudent(AveragedStudent):
     """A classifier and a generator that train each other.
 
-    A batch is a dictionary: `labelled` and `unlabelled` float32 `[batch, *input_shape]` raw,
-    `labels` int64 `[batch]` or weights float32 `[batch, num_classes]`, `latent` and `next_latent`
-    float32 `[batch, LATENT_SIZE]`.
+    A batch is a dictionary: raw inputs `labelled` and `unlabelled`, float32 `[batch,
+    *input_shape]`; `labels`, int64 `[batch]`, or weights float32 `[batch, num_classes]`; and
+    `latent` and `next_latent`, float32 `[batch, LATENT_SIZE]`.
     """
 
     losses_shown = ("loss", "labelled_loss", "unlabelled_loss", "generator_loss")
@@ -188,13 +189,13 @@ class GanStudent(AveragedStudent):
     def __init__(
         self, classifier: keras.Model, generator: keras.Model, dataset: Dataset, **kwargs: Any
     ) -> None:
-        """Takes over a classifier of raw images with a layer `FEATURES`, and a generator."""
+        """Takes a classifier of raw images with a layer `FEATURES`, and a generator."""
         super().__init__(classifier, dataset, **kwargs)
         self.generator = generator
         self.features = keras.Model(classifier.inputs, classifier.get_layer(FEATURES).output)
 
     def compile(self, learning_rate: float) -> None:
-        """Gives each network its Adam."""
+        """Creates an Adam optimizer for each network."""
         optimizers = [
             keras.optimizers.Adam(learning_rate, beta_1=0.5, epsilon=EPSILON) for _ in range(2)
         ]
@@ -204,7 +205,7 @@ class GanStudent(AveragedStudent):
         self.generator_optimizer.build(self.generator.trainable_weights)
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
-        """One step of the classifier, then one of the generator."""
+        """Takes one step with the classifier, then one step with the generator."""
         labelled = data["labelled"]
         unlabelled = data["unlabelled"]
         generated = self.generator(data["latent"], training=True)
@@ -215,9 +216,10 @@ class GanStudent(AveragedStudent):
             labelled_loss = tf.reduce_mean(cross_entropy(data["labels"], labelled_logits))
             unlabelled_loss = realness_loss(real_logits, generated_logits)
             loss = labelled_loss + unlabelled_loss
-            share = replica_share(loss)
+            replica_loss = loss_of_replica(loss)
         weights = self.classifier.trainable_weights
-        self.optimizer.apply_gradients(zip(tape.gradient(share, weights), weights, strict=True))
+        gradients = tape.gradient(replica_loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
         real_features = tf.reduce_mean(self.features(unlabelled, training=True), axis=0)
         weights = self.generator.trainable_weights
@@ -225,21 +227,21 @@ class GanStudent(AveragedStudent):
             generated = self.generator(data["next_latent"], training=True)
             features = tf.reduce_mean(self.features(generated, training=True), axis=0)
             generator_loss = tf.reduce_mean(tf.square(real_features - features))
-            share = replica_share(generator_loss)
-        gradients = tape.gradient(share, weights)
+            replica_loss = loss_of_replica(generator_loss)
+        gradients = tape.gradient(replica_loss, weights)
         self.generator_optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.step_end(loss, labelled_loss, unlabelled_loss, generator_loss)
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy `[batch]` of logits `[batch, num_classes]` with labels or weights."""
+    """Returns the cross-entropy `[batch]` of logits `[batch, num_classes]`."""
     if labels.dtype.is_floating:
         return tf.nn.softmax_cross_entropy_with_logits(labels, logits)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
 def realness_loss(real_logits: tf.Tensor, generated_logits: tf.Tensor) -> tf.Tensor:
-    """How badly logits `[batch, num_classes]` tell real from generated images, a scalar in nats."""
+    """Returns the loss of separating real and generated images, a scalar in nats."""
     real = tf.reduce_logsumexp(real_logits, axis=1)
     generated = tf.reduce_logsumexp(generated_logits, axis=1)
     return 0.5 * (tf.reduce_mean(tf.nn.softplus(-real)) + tf.reduce_mean(tf.nn.softplus(generated)))
@@ -248,7 +250,7 @@ def realness_loss(real_logits: tf.Tensor, generated_logits: tf.Tensor) -> tf.Ten
 def fit(
     config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
 ) -> keras.Model:
-    """Trains PATE-G on labels and the whole pool, with networks of its own; raises as `train`."""
+    """Trains PATE-G on labels and the whole pool; see `StudentKind.train`."""
     dataset = pool.dataset
     size = config.batch_size
     classifier_seed, generator_seed = derived_seeds(config.seed, 2)
@@ -287,18 +289,18 @@ def fit(
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
-    """Raises ValueError unless the data are images and no other model is named."""
+    """Raises ValueError unless the data are images and no model is named."""
     if dataset.kind != "image":
-        raise ValueError(f"student gan: expected images, got {dataset.kind} data")
+        raise ValueError(f"student gan: it needs images; {dataset.name} is {dataset.kind} data")
     height, width, channels = dataset.input_shape
     if channels == 3 and (height % 8 or width % 8 or min(height, width) < 24):
         raise ValueError(
-            "student gan: expected color images of multiples of 8 pixels from 24, got "
-            f"{height} x {width}"
+            "student gan: height and width of color images must be multiples of 8, at least 24, "
+            f"got {height} x {width}"
         )
     pixel_range(dataset)
     if config.model != NAME:
-        raise ValueError(f"model: expected none for student gan, got {config.model!r}")
+        raise ValueError(f"model: remove {config.model!r}; the student gan has its own networks")
 
 
 KIND = StudentKind(

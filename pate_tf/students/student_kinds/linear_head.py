@@ -12,7 +12,7 @@ import tensorflow as tf
 from pate_tf.core.dataset import NUMBER, Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.preprocessing import load_graph
-from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
+from pate_tf.models.encoder import CONSTANT, CONSTANT_FRACTION
 from pate_tf.students.student_kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
 
 EPS = float(np.finfo(np.float32).eps)
@@ -74,7 +74,7 @@ class LinearHead(tf.Module):
         raw = {self._dataset.input_name: tf.cast(inputs, self._dataset.input_type)}
         scaled = self._encode(**raw)["features"] * self._scale
         norms = tf.norm(scaled, axis=1, keepdims=True)
-        features = tf.math.divide_no_nan(scaled, norms) * (1.0 - CONSTANT_SHARE) ** 0.5
+        features = tf.math.divide_no_nan(scaled, norms) * (1.0 - CONSTANT_FRACTION) ** 0.5
         constant = tf.where(norms > 0.0, CONSTANT, 0.0)
         outputs = tf.matmul(tf.concat([features, constant], axis=1), self._weights)
         if self._dataset.target != NUMBER:

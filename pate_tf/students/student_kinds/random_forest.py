@@ -1,6 +1,6 @@
 """A random forest on the noisy labels (short for --model=random_forest).
 
-It is a graph, served without scikit-learn, and has nothing to learn from unlabeled inputs.
+The student is a TensorFlow graph, served without scikit-learn. It does not use unlabeled inputs.
 """
 
 import functools
@@ -16,17 +16,17 @@ from pate_tf.students.student_kinds import FitOptions, StudentConfig, StudentKin
 
 
 class ForestModel(tf.Module):
-    """A forest as a graph, called as a Keras model is: from raw inputs to logits."""
+    """A forest as a graph; it is called like a Keras model and maps raw inputs to logits."""
 
     def __init__(self, fitted: Forest) -> None:
-        """Takes over the arrays of a forest."""
+        """Takes the arrays of a forest."""
         super().__init__()
         constant = functools.partial(tf.Variable, trainable=False)
         starts = fitted.starts[:-1]
         first_nodes = np.repeat(starts, np.diff(fitted.starts))[:, np.newaxis]
         is_leaf = fitted.children == LEAF
         itself = np.arange(len(is_leaf))[:, np.newaxis]
-        # Of the whole forest instead of the tree; a leaf leads to itself.
+        # Indices within the whole forest instead of the tree; a leaf leads to itself.
         children = np.where(is_leaf, itself, first_nodes + fitted.children)
         self._roots = constant(starts.astype(np.int32))
         self._children = constant(children.astype(np.int32))
@@ -37,12 +37,12 @@ class ForestModel(tf.Module):
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`: the logarithms of the probabilities.
 
-        The largest is that of scikit-learn's label, always: decided in float64, over trees added up
-        in the same order.
+        The largest logit always belongs to scikit-learn's label: probabilities are added in float64
+        and in the same order of trees.
 
         Args:
             inputs: float32 `[batch, ...]`, finite.
-            training: taken so that it is called as a Keras model is.
+            training: ignored; Keras models have it.
         """
         del training
         num_trees = self._roots.shape[0]
@@ -64,11 +64,11 @@ class ForestModel(tf.Module):
         )
         probabilities = total / num_trees
         winners = tf.one_hot(tf.argmax(probabilities, axis=1), probabilities.shape[1])
-        # In float32 two classes can become equals; a millionth keeps the winner ahead.
+        # In float32 two classes can become equal; a millionth keeps the winner in front.
         return tf.cast(tf.math.log(probabilities), tf.float32) + 1e-6 * winners
 
     def _step(self, rows: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
-        """From a node of each tree to the child that an input goes to, `[batch, num_trees]`."""
+        """Moves from a node of each tree to the child for each input, `[batch, num_trees]`."""
         values = tf.gather(rows, tf.gather(self._features, nodes), batch_dims=1)
         goes_right = tf.cast(values, tf.float64) > tf.gather(self._thresholds, nodes)
         return tf.gather_nd(
@@ -79,9 +79,9 @@ class ForestModel(tf.Module):
 def fit(
     config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
 ) -> ForestModel:
-    """Fits a forest; of the configuration the model and the seed count.
+    """Fits a forest in seconds, without logs; only uses the model and seed of the configuration.
 
-    Of labels with weights it learns the likeliest class. It takes seconds: nothing is logged.
+    From labels with weights it learns the most likely class.
     """
     del options
     inputs = pool.inputs[released.query_indices]
@@ -93,7 +93,7 @@ def fit(
 def check(config: StudentConfig, dataset: Dataset) -> None:
     """Raises ValueError unless the model is a forest."""
     if not forest.is_forest(config.model, dataset):
-        raise ValueError(f"model: expected a forest, got {config.model!r}")
+        raise ValueError(f"model: {config.model!r} is not a forest")
 
 
 KIND = StudentKind(

@@ -4,26 +4,24 @@ import functools
 import logging
 import threading
 import time
+import urllib.error
+import urllib.request
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from script_processes import run_script, start
-from transport_helpers import (
-    SILOS,
-    connect,
-    free_port,
-    made_up_journal,
-    made_up_round,
-    serve,
-    votes_of,
-)
+from script_processes import free_port, start
+from transport_helpers import SILOS, connect, made_up_journal, made_up_round, serve, votes_of
 
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.net.calls import with_retries
-from pate_tf.net.credentials import Limits
+from pate_tf.net.credentials import OVER, Limits
+from pate_tf.net.health import serve_health
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.roster import Policy
-from pate_tf.silos.silo_server import POLICY
+from pate_tf.silos.silo import Silo, SiloTeacher
+from pate_tf.silos.silo_server import POLICY, status
 
 
 @pytest.fixture
@@ -52,26 +50,48 @@ def test_nobody_speaks_for_another_silo(silo, journal):
     assert journal.rounds[0].replies == {}
 
 
-def test_a_silo_asks_for_the_state_of_a_run(silo, server, certificates, tmp_path):
-    silo.poll()
-    address = f"localhost:{server.port}"
-    Policy(silo="silo-2", coordinator=address, epsilon_budget=2.0).write(tmp_path / POLICY)
-    folder = certificates["silo-2"].key.parent
-    flags = ("silo", "status", f"--silo_dir={tmp_path}", f"--certificates={folder}")
-    ended = run_script("pate_tf/cli/main.py", *flags, folder=tmp_path)
-    assert ended.code == 0, ended.err
-    spent, run, *callers = ended.out.splitlines()
-    assert spent == "silo-2: epsilon 0.000 spent of 2" and run.endswith("the run is not over yet")
-    assert callers[0].startswith("silo-1: called ") and callers[1] == "silo-2: not called yet"
-    server.end(0.0)
-    assert "the run is over" in run_script("pate_tf/cli/main.py", *flags, folder=tmp_path).out
-    server.stop()
-    refused = run_script("pate_tf/cli/main.py", *flags, folder=tmp_path)
-    assert refused.code == 75 and refused.err.count("\n") == 1 and "be reached" in refused.err
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("vote", [0, 1])
+def test_an_operator_sees_the_same_whatever_the_votes(server, silo, tmp_path, vote):
+    port = free_port()
+    watch = serve_health(port)
+    assert get(port, "/healthz") == (503, "the process is starting\n")
+    with pytest.raises(ValueError, match=f"metrics_port={port}` can't be used on 127.0.0.1: Addr"):
+        serve_health(port)
+    policy = Policy(silo="silo-1", epsilon_budget=20.0)
+    policy.write(tmp_path / POLICY)
+    teacher = SiloTeacher(lambda queries: np.full(len(queries), vote), num_classes=3)
+    with Silo(policy, teacher, folder=tmp_path / "sensitive") as opened:
+        watch(lambda: silo.health(status(tmp_path)))
+        assert get(port, "/healthz") == (503, "the coordinator was not reached yet\n")
+        opened.answer(made_up_round().batch)
+        silo.poll()
+        assert get(port, "/healthz") == (200, "ok\n")
+        *lines, age = get(port, "/metrics")[1].splitlines()
+        server.stop(0.0)
+        with pytest.raises(ConnectionError):
+            silo.poll()
+        assert "nobody answers" in get(port, "/healthz")[1]
+    batch = made_up_round().batch
+    spent = smallest_epsilon(Counter({batch.mechanism: len(batch.queries)}), policy.delta)[0]
+    assert lines == [
+        *("pate_run_over 0.0", "pate_rounds_total 1.0", "pate_epsilon_budget 20.0"),
+        *(f"pate_epsilon_spent {spent!r}", f"pate_epsilon_left {20.0 - spent!r}"),
+        "pate_refusals_total 0.0",
+    ]
+    name, _, seconds = age.partition(" ")
+    assert name == 'pate_contact_age_seconds{peer="coordinator"}' and 0.0 <= float(seconds) < 60.0
 
 
 def test_who_comes_back_after_the_end_hears_it(server, silo, certificates):
-    assert not silo.is_over()
+    assert not silo.call(OVER, None, bool)
     assert server.end(0.0) == ("silo-1",)
     late = []
     for name in SILOS:  # the first was cut off, the second never called

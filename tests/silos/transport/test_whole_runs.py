@@ -13,7 +13,7 @@ from transport_helpers import AGGREGATORS, SILOS, connect, serve
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
-from pate_tf.net.credentials import STATUS
+from pate_tf.net.health import CONTACT_AGE
 from pate_tf.silos import Asking, Coordinator, Member, SiloRoster, SiloSums
 from pate_tf.silos.aggregator import Aggregator
 from pate_tf.silos.messages import Answer
@@ -183,16 +183,14 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
                 labels = coordinator.ask(POOL, np.arange(20))
         finally:
             assert all(thread.is_alive() for thread in threads)  # they wait for more
-            with TaskConnection(address, files=certificates[SILOS[0]]) as connection:
-                status = connection.call(STATUS, None, tuple[bool, dict[str, float]])
+            trouble, numbers = server.health(coordinator.journal.numbers())
             server.end()  # and hear that the run is over
             for thread in threads:
                 thread.join(5.0)
                 assert not thread.is_alive()
-    is_over, last_calls = status
-    assert not is_over and last_calls.keys() == {*SILOS, *AGGREGATORS}
-    # Where silos randomize their own answers, an aggregator may not have called yet.
-    assert all(0.0 <= last_calls[name] < 60.0 for name in SILOS)
+    assert not trouble and (numbers["pate_rounds_total"], numbers["pate_refusals_total"]) == (1, 0)
+    assert all(CONTACT_AGE.format(name) in numbers for name in AGGREGATORS)
+    assert all(0.0 <= numbers[CONTACT_AGE.format(name)] < 60.0 for name in SILOS)
     if mechanism is SUMS:
         noise = (total / LATTICE - 2 * MADE_UP / LATTICE) / SUMS.total_sigma(2)
         assert 1e-3 < np.abs(noise).max() < 8.0

@@ -1,6 +1,5 @@
 """Certificates, rosters and coordinators of made-up runs."""
 
-import socket
 import time
 
 import numpy as np
@@ -46,9 +45,3 @@ def votes_of(silo, *, first=0, batch_id="round-1", commitment=None):
     labels = (np.arange(NUM_QUERIES) + first) % 3
     names = {"run_id": "run", "batch_id": batch_id, "silo": silo}
     return RandomisedVotes(**names, labels=labels, commitment=commitment)
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
